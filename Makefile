@@ -1,0 +1,48 @@
+# Everything a contributor or a curious stranger runs. `make help` lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := CMakeLists.txt $(wildcard native/*)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench lock clean
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# The environment: made once, made again when what it is made of changes.
+$(VENV)/ready: pyproject.toml constraints.txt $(NATIVE)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo 'cloudedge needs Python 3.10 or newer; run: make PYTHON=python3.11 ...'; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'installing cloudedge and its tools into $(VENV) (once) ...'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --group dev --editable '.[s3,bos]'
+	@touch $@
+
+demo: $(VENV)/ready ## pack, push, pull, verify and compare two versions of a small model
+	@$(BIN)/python examples/first_bundle/run.py
+
+test: $(VENV)/ready ## run the tests
+	@$(BIN)/python -m pytest -n auto $(ARGS)
+
+lint: $(VENV)/ready ## check format, style, types and layers
+	@$(BIN)/ruff format --check --quiet . || { echo 'run: make format'; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/ready ## format the sources
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+bench: $(VENV)/ready ## measure what the README claims, against peers, in one run
+	@$(BIN)/python bench/bundle.py
+
+lock: ## write constraints.txt anew from what installs today
+	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
+	@$(VENV)/lock/bin/pip install --quiet --upgrade pip && $(VENV)/lock/bin/pip install --quiet --group dev '.[s3,bos]'
+	@$(VENV)/lock/bin/pip freeze --exclude cloudedge > constraints.txt && rm -rf $(VENV)/lock
+
+clean: ## remove everything that was made
+	rm -rf $(VENV) build out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""cloudedge: one release, one version, everywhere, or nothing."""

@@ -1,0 +1,25 @@
+"""Types of the compiled half; the sources are in native/."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Keys = NDArray[np.uint64]
+Columns = Sequence[NDArray[np.uint8]]
+
+def checksum(keys: Keys, columns: Columns) -> tuple[int, int]: ...
+def first_disorder(keys: Keys, before: int = 0, has_before: bool = False) -> int: ...
+def diff(
+    before_keys: Keys, before_columns: Columns, after_keys: Keys, after_columns: Columns
+) -> tuple[Keys, Keys, Keys]: ...
+def merged_size(base: Keys, keys: Keys, removed: Keys) -> int: ...
+def merge(
+    base_keys: Keys,
+    base_columns: Columns,
+    keys: Keys,
+    columns: Columns,
+    removed: Keys,
+    out_keys: Keys,
+    out_columns: Columns,
+) -> None: ...
