@@ -32,6 +32,12 @@ cloudedge::Rows rows(const Keys& keys, const std::vector<Bytes>& columns) {
   return out;
 }
 
+void require_transposed(const Bytes& in, const OutBytes& out) {
+  if (in.shape(0) != out.shape(1) || in.shape(1) != out.shape(0)) {
+    throw std::invalid_argument("rows and planes do not have each other's shape");
+  }
+}
+
 Indices to_numpy(std::vector<std::uint64_t>&& values) {
   auto* held = new std::vector<std::uint64_t>(std::move(values));
   nb::capsule owner(held, [](void* p) noexcept { delete static_cast<std::vector<std::uint64_t>*>(p); });
@@ -78,6 +84,24 @@ NB_MODULE(_core, m) {
       },
       "before_keys"_a, "before_columns"_a, "after_keys"_a, "after_columns"_a,
       "Row numbers (added in after, changed in after, removed from before) between two sorted tables.");
+
+  m.def(
+      "to_planes",
+      [](const Bytes& rows, OutBytes planes) {
+        require_transposed(rows, planes);
+        nb::gil_scoped_release release;
+        cloudedge::to_planes(rows.data(), rows.shape(0), rows.shape(1), planes.data());
+      },
+      "rows"_a, "planes"_a, "Write rows of bytes as planes: all first bytes, all second bytes, and so on.");
+
+  m.def(
+      "from_planes",
+      [](const Bytes& planes, OutBytes rows) {
+        require_transposed(planes, rows);
+        nb::gil_scoped_release release;
+        cloudedge::from_planes(planes.data(), rows.shape(0), rows.shape(1), rows.data());
+      },
+      "planes"_a, "rows"_a, "Undo to_planes.");
 
   m.def(
       "merged_size",

@@ -37,7 +37,29 @@ void require_same_shape(const Rows& a, const Rows& b) {
   if (!same) throw std::invalid_argument("the two tables have rows of different width");
 }
 
+// out[c][r] = in[r][c], in tiles that stay in the first-level cache on both sides.
+void transpose(const std::uint8_t* in, std::size_t rows, std::size_t columns, std::uint8_t* out) {
+  constexpr std::size_t kTile = 64;
+  for (std::size_t r0 = 0; r0 < rows; r0 += kTile) {
+    const std::size_t r1 = std::min(rows, r0 + kTile);
+    for (std::size_t c0 = 0; c0 < columns; c0 += kTile) {
+      const std::size_t c1 = std::min(columns, c0 + kTile);
+      for (std::size_t c = c0; c < c1; ++c) {
+        for (std::size_t r = r0; r < r1; ++r) out[c * rows + r] = in[r * columns + c];
+      }
+    }
+  }
+}
+
 }  // namespace
+
+void to_planes(const std::uint8_t* rows, std::size_t count, std::size_t width, std::uint8_t* planes) {
+  transpose(rows, count, width, planes);
+}
+
+void from_planes(const std::uint8_t* planes, std::size_t count, std::size_t width, std::uint8_t* rows) {
+  transpose(planes, width, count, rows);
+}
 
 Checksum checksum(const Rows& rows) {
   Checksum total;

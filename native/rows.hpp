@@ -113,4 +113,9 @@ std::size_t merged_size(std::span<const std::uint64_t> base, std::span<const std
 void merge(const Rows& base, const Rows& delta, std::span<const std::uint64_t> removed, std::uint64_t* out_keys,
            std::span<const MutableColumn> out_columns);
 
+// Turns `rows` rows of `width` bytes into `width` planes of `rows` bytes: the first bytes of all rows, then the
+// second ones and so on. Bytes that mean the same end up together, which is what compressors want.
+void to_planes(const std::uint8_t* rows, std::size_t count, std::size_t width, std::uint8_t* planes);
+void from_planes(const std::uint8_t* planes, std::size_t count, std::size_t width, std::uint8_t* rows);
+
 }  // namespace cloudedge

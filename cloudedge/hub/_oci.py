@@ -91,7 +91,7 @@ class Descriptor:
     media_type: str
     digest: Digest
     size: int
-    annotations: Mapping[str, str] = field(default=_NO_ANNOTATIONS, hash=False)
+    annotations: Mapping[str, str] = field(default_factory=lambda: _NO_ANNOTATIONS, hash=False)
 
     @classmethod
     def of(cls, data: bytes, media_type: str, annotations: Mapping[str, str] | None = None) -> Descriptor:

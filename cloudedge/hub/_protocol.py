@@ -13,12 +13,13 @@ The rules both keep:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from cloudedge.hub._oci import Descriptor, Digest, Manifest, Reader
     from cloudedge.hub._tags import Expectation, TagEntry
@@ -28,7 +29,7 @@ __all__ = ["ANY", "CHUNK", "Hub", "ObjectInfo", "ObjectStore", "Progress", "Stor
 CHUNK: Final = 1024 * 1024
 """Bytes read, hashed and sent at a time: large enough for full speed, small enough for many at once."""
 
-Progress = "Callable[[int], None]"
+Progress = Callable[[int], None]
 """Told of bytes as they are settled: sent, received, or found to be there already."""
 
 
@@ -57,7 +58,6 @@ class Stored:
 
     digest: Digest
     size: int
-    age_s: float
 
 
 class ObjectStore(Protocol):
@@ -83,7 +83,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def upload(self, key: str, blob: Descriptor, read: Reader, progress: Callable[[int], None]) -> None:
+    def upload(self, key: str, blob: Descriptor, read: Reader, progress: Progress) -> None:
         """Write a large object, continuing an earlier attempt; visible only once it hashes to `blob.digest`."""
         ...
 
@@ -127,6 +127,10 @@ class Hub(Protocol):
         """
         ...
 
+    def forget(self, name: str, entries: list[TagEntry]) -> None:
+        """Drop ended entries from the history; only while `collecting`."""
+        ...
+
     def read_manifest(self, name: str, digest: Digest) -> Manifest:
         """Read a manifest and check it against its digest."""
         ...
@@ -143,9 +147,7 @@ class Hub(Protocol):
         """Stream a blob from an offset. Not checked: wrap it in `verified` when reading from the start."""
         ...
 
-    def write_blob(
-        self, name: str, blob: Descriptor, read: Reader, progress: Callable[[int], None]
-    ) -> None:
+    def write_blob(self, name: str, blob: Descriptor, read: Reader, progress: Progress) -> None:
         """Store a blob, continuing an earlier attempt."""
         ...
 

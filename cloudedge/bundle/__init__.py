@@ -1,0 +1,51 @@
+"""Bundles: one trained model, immutable, named by digest. Packing, reading, comparing, signing, unpacking."""
+
+from cloudedge.bundle._bundle import Bundle, Member
+from cloudedge.bundle._diff import BundleDiff, TableDiff, diff
+from cloudedge.bundle._keys import needs_passphrase, new_key_pair
+from cloudedge.bundle._pack import Packed, PackPlan, pack, plan_pack
+from cloudedge.bundle._parts import (
+    Lineage,
+    Needs,
+    ParentRef,
+    ProbeRequest,
+    Probes,
+    Signature,
+    Variable,
+    parse_part,
+    read_part,
+)
+from cloudedge.bundle._rows import Checksum, RowType
+from cloudedge.bundle._sign import check_signature, sign_bundle
+from cloudedge.bundle._table import Table
+from cloudedge.bundle._unpack import export_zip, unpack
+
+__all__ = [
+    "Bundle",
+    "BundleDiff",
+    "Checksum",
+    "Lineage",
+    "Member",
+    "Needs",
+    "PackPlan",
+    "Packed",
+    "ParentRef",
+    "ProbeRequest",
+    "Probes",
+    "RowType",
+    "Signature",
+    "Table",
+    "TableDiff",
+    "Variable",
+    "check_signature",
+    "diff",
+    "export_zip",
+    "needs_passphrase",
+    "new_key_pair",
+    "pack",
+    "parse_part",
+    "plan_pack",
+    "read_part",
+    "sign_bundle",
+    "unpack",
+]

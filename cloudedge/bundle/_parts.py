@@ -1,0 +1,137 @@
+"""The parts of a bundle that describe it: signature, probes, lineage and needs.
+
+Each is a JSON layer of its own. Fields that a newer cloudedge adds are kept when a part is read and written
+again, so an older one never loses what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cloudedge.errors import InputError
+from cloudedge.hub import canonical_json, parse_json
+
+__all__ = [
+    "Lineage",
+    "Needs",
+    "ParentRef",
+    "ProbeRequest",
+    "Probes",
+    "Signature",
+    "Variable",
+    "parse_part",
+    "read_part",
+    "write_part",
+]
+
+PartT = TypeVar("PartT", bound="_Part")
+DTypeName = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool", "string"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class Variable(_Part):
+    """One input or output of the model."""
+
+    name: str = Field(min_length=1, description="the variable's name in the program")
+    alias: str = Field("", description="the name clients use; the variable's own if empty")
+    dtype: DTypeName = "float32"
+    shape: tuple[int, ...] = Field((), description="without the batch dimension; -1 where it varies")
+
+
+class Signature(_Part):
+    """What the model is fed and what it answers."""
+
+    feed: tuple[Variable, ...] = ()
+    fetch: tuple[Variable, ...] = ()
+
+
+class ProbeRequest(_Part):
+    """A recorded request with its expected answer."""
+
+    name: str = ""
+    feed: Mapping[str, Any] = Field(description="one array or nested list per feed variable")
+    expect: Mapping[str, Any] = Field(description="one array or nested list per fetch variable")
+    tolerance: float = Field(1e-5, ge=0, description="largest absolute difference that still passes")
+
+
+class Probes(_Part):
+    """How to tell that a loaded bundle answers as its trainer meant it to."""
+
+    requests: tuple[ProbeRequest, ...] = ()
+    keys: Mapping[str, tuple[int, ...]] = Field({}, description="by table: keys to read back from its shards")
+
+    def keys_of_shard(self, table: str, shard: int, shards: int) -> tuple[int, ...]:
+        """Return the probe keys that live on one of `shards` shards."""
+        return tuple(key for key in self.keys.get(table, ()) if key % shards == shard)
+
+
+class ParentRef(_Part):
+    """The bundle this one was trained or packed on."""
+
+    name: str
+    version: str
+    digest: str
+
+
+class Lineage(_Part):
+    """Where the model comes from."""
+
+    dataset: str = ""
+    job: str = ""
+    code: str = Field("", description="source revision")
+    metrics: Mapping[str, float] = {}
+    parent: ParentRef | None = None
+
+
+class Needs(_Part):
+    """What a place has to offer to run the bundle."""
+
+    framework: str = "paddlepaddle"
+    framework_version: str = ""
+    memory_one_bytes: int = Field(0, ge=0, description="estimate with this version loaded alone")
+    memory_two_bytes: int = Field(0, ge=0, description="estimate while this and its parent are loaded side by side")
+
+
+def installed_framework_version() -> str:
+    """Return the version of paddlepaddle that is installed here, without importing it."""
+    for package in ("paddlepaddle", "paddlepaddle-gpu"):
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def read_part(kind: type[PartT], raw: bytes, what: str) -> PartT:
+    """Read a part from its layer or a file.
+
+    Raises:
+        InputError: it is not JSON or a field is wrong; names the field.
+    """
+    return parse_part(kind, parse_json(raw, what), what)
+
+
+def parse_part(kind: type[PartT], value: Mapping[str, Any], what: str) -> PartT:
+    """Make a part from plain data.
+
+    Raises:
+        InputError: a field is wrong; names the field.
+    """
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise InputError(f"{what}: {where}: {first['msg']} (found {first['input']!r})", field=where) from error
+
+
+def write_part(part: BaseModel) -> bytes:
+    """Write a part, leaving out what is at its default."""
+    return canonical_json(part.model_dump(mode="json", exclude_defaults=True))

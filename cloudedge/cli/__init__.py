@@ -1,0 +1,61 @@
+"""The command line: a thin skin over the Python API. Parse, call, print.
+
+Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 refused or failed,
+2 bad usage, 3 partly done and resumable.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from cloudedge.cli import bundle, config, hub, key
+from cloudedge.cli._output import say
+from cloudedge.errors import CloudEdgeError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="cloudedge",
+    help="One release, one version, everywhere, or nothing: model release for PaddlePaddle.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.add_typer(bundle.app, name="bundle", rich_help_panel="Models")
+app.add_typer(hub.app, name="hub", rich_help_panel="Models")
+app.add_typer(key.app, name="key", rich_help_panel="Models")
+app.add_typer(config.app, name="config", rich_help_panel="Set-up")
+
+
+def _version(show: bool) -> None:
+    if show:
+        from cloudedge import __version__  # noqa: PLC0415 - not needed otherwise
+
+        typer.echo(f"cloudedge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and stop."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line and turn cloudedge's errors into messages and exit codes."""
+    try:
+        app()
+    except CloudEdgeError as error:
+        say(f"[bold red]error[/]: {{}}{'' if not error.hint else chr(10) + '  {}'}", error.message, error.hint)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        say("interrupted; what was finished is kept")
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does; nothing is wrong here.
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,52 @@
+"""What commands share: the configuration, the local hub, and hubs by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from cloudedge.config import Config, load
+from cloudedge.errors import ConfigError
+from cloudedge.hub import Hub, LocalHub, open_hub
+
+__all__ = ["HUB", "LOCAL", "configuration", "local_hub", "named_hub"]
+
+LOCAL = typer.Option(
+    None, "--local", metavar="DIR", help="The local hub; ~/.cloudedge/hub (or $CLOUDEDGE_HOME/hub) if left out."
+)
+HUB = typer.Argument(
+    None, metavar="[HUB]", help="A hub from cloudedge.yaml, a URL or a directory; the default hub if left out."
+)
+
+
+def configuration() -> Config:
+    """Read cloudedge.yaml."""
+    return load()
+
+
+def local_hub(path: Path | None) -> LocalHub:
+    """Open the local hub."""
+    return LocalHub(path)
+
+
+def named_hub(name: str | None, config: Config) -> Hub:
+    """Open a hub by its name in cloudedge.yaml, by URL or by path.
+
+    Raises:
+        ConfigError: nothing is known by that name, or none was named and there is no default.
+    """
+    wanted = name or config.default_hub
+    if wanted is None:
+        raise ConfigError(
+            "no hub was named and cloudedge.yaml sets no default_hub",
+            hint="Name one: a URL (s3://..., bos://..., oci://...), a directory, or a name from cloudedge.yaml.",
+        )
+    if wanted in config.hubs:
+        return open_hub(config.hubs[wanted])
+    if wanted == "local":
+        return LocalHub()
+    if "/" in wanted or wanted.startswith((".", "~")):
+        return open_hub(wanted)
+    known = ", ".join(sorted({*config.hubs, "local"}))
+    raise ConfigError(f"there is no hub {wanted!r}", hint=f"Known: {known}. A directory is written with a slash: ./hub")

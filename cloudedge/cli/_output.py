@@ -1,0 +1,82 @@
+"""How commands print: data to standard output, words and progress to standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+__all__ = ["DRY_RUN", "JSON", "ProgressBar", "json_out", "progress_bar", "say", "size", "table_out"]
+
+JSON = typer.Option(False, "--json", help="Print data as JSON, for programs.")
+DRY_RUN = typer.Option(False, "--dry-run", help="Say what would be done and change nothing.")
+
+
+def say(message: str, *facts: object) -> None:
+    """Tell the person at the terminal something; `{}` in the message stands for the facts, taken literally."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(message.format(*(escape(str(fact)) for fact in facts)))
+
+
+def json_out(value: Any) -> None:
+    """Print data for programs."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table_out(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+    """Print a table for people; plain tab-separated lines when nobody is looking."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            typer.echo("\t".join(str(cell) for cell in row))
+        return
+    table = Table(title=title or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in {"size", "rows", "bytes"} else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def size(count: float) -> str:
+    """Write bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:  # noqa: PLR2004 - that is what kilo means
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+class ProgressBar:
+    """Counts settled bytes; shown only on a terminal."""
+
+    def __init__(self, progress: Progress, label: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(label, total=None)
+
+    def expect(self, total: int) -> None:
+        """Say how many bytes there will be."""
+        self._progress.update(self._task, total=total)
+
+    def __call__(self, settled: int) -> None:
+        self._progress.advance(self._task, settled)
+
+
+@contextmanager
+def progress_bar(label: str, total: int | None = None) -> Iterator[ProgressBar]:
+    """Show bytes, speed and time left while something long runs."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not sys.stderr.isatty()
+    ) as progress:
+        bar = ProgressBar(progress, label)
+        if total is not None:
+            bar.expect(total)
+        yield bar

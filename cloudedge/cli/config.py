@@ -1,0 +1,35 @@
+"""``cloudedge config``: look at cloudedge.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from cloudedge.cli._output import JSON, json_out, say
+from cloudedge.config import load
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Check cloudedge.yaml and see what it amounts to.")
+
+
+@app.command()
+def check(file: Path = typer.Argument(None, help="The file; looked for here and above if left out.")) -> None:
+    """Say whether cloudedge.yaml is understood, and if not, where and why not."""
+    config = load(file)
+    say("[green]ok[/]: {} hubs, {} targets", len(config.hubs), len(config.targets))
+
+
+@app.command()
+def show(
+    file: Path = typer.Argument(None, help="The file; looked for here and above if left out."), as_json: bool = JSON
+) -> None:
+    """Print the configuration with every default filled in. Secrets are shown as they are named, never revealed."""
+    import yaml  # noqa: PLC0415 - only this command writes YAML
+
+    value = load(file).model_dump(mode="json")
+    if as_json:
+        json_out(value)
+    else:
+        typer.echo(yaml.safe_dump(value, sort_keys=False), nl=False)

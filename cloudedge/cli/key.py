@@ -1,0 +1,49 @@
+"""``cloudedge key``: keys that sign bundles."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from cloudedge.cli._output import JSON, json_out, say
+
+__all__ = ["app", "passphrase"]
+
+app = typer.Typer(no_args_is_help=True, help="Make keys that sign bundles.")
+
+_VARIABLE = "CLOUDEDGE_KEY_PASSPHRASE"
+
+
+@app.command()
+def new(
+    name: str = typer.Argument("cloudedge", help="Files are NAME.key (private) and NAME.pub (public)."),
+    folder: Path = typer.Option(Path(), "--dir", metavar="DIR", help="Where to write them."),
+    no_passphrase: bool = typer.Option(False, help="Leave the private key unprotected, for machines."),
+    as_json: bool = JSON,
+) -> None:
+    """Make a key pair (ECDSA P-256). Give the public half to those who verify; `cosign` takes it too."""
+    from cloudedge.bundle import new_key_pair  # noqa: PLC0415 - cryptography is not needed for --help
+
+    secret = None
+    if not no_passphrase:
+        secret = os.environ.get(_VARIABLE) or typer.prompt(
+            "passphrase for the private key", hide_input=True, confirmation_prompt=True, err=True
+        )
+    private, public = new_key_pair(folder, name, secret.encode() if secret else None)
+    if as_json:
+        json_out({"private": str(private), "public": str(public)})
+    else:
+        typer.echo(f"{private}\n{public}")
+        say("next: cloudedge bundle sign REF --key {}", private)
+
+
+def passphrase(key: Path) -> bytes | None:
+    """Return the passphrase of a private key: from the environment, else asked for; None if it needs none."""
+    from cloudedge.bundle import needs_passphrase  # noqa: PLC0415
+
+    if not needs_passphrase(key):
+        return None
+    secret: str = os.environ.get(_VARIABLE) or typer.prompt(f"passphrase of {key}", hide_input=True, err=True)
+    return secret.encode()

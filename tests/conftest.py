@@ -1,0 +1,27 @@
+"""What every test may use: a local hub of its own, and none of the user's own settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloudedge.hub import LocalHub
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep tests out of the user's own hub and configuration."""
+    monkeypatch.setenv("CLOUDEDGE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CLOUDEDGE_CONFIG", raising=False)
+    monkeypatch.setenv("CLOUDEDGE_KEY_PASSPHRASE", "a passphrase for tests")
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> LocalHub:
+    return LocalHub(tmp_path / "hub")
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> LocalHub:
+    return LocalHub(tmp_path / "far")

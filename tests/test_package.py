@@ -1,0 +1,85 @@
+"""The package as a whole: what importing it costs, what it exposes, and that its errors travel."""
+
+import importlib
+import pickle
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import cloudedge
+from cloudedge import errors
+
+
+def fresh(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_is_light():
+    loaded = fresh("import sys, cloudedge; print(' '.join(sys.modules))").split()
+    heavy = {"paddle", "kubernetes", "docker", "boto3", "baidubce", "numpy", "pydantic", "requests", "typer"}
+    assert heavy.isdisjoint(loaded)
+
+
+def test_importing_takes_less_than_300_ms():
+    code = "import time; t = time.perf_counter(); import cloudedge; print(time.perf_counter() - t)"
+    assert min(float(fresh(code)) for _ in range(3)) < 0.3
+
+
+@pytest.mark.parametrize("module", ["cloudedge.cli", "cloudedge.bundle", "cloudedge.hub"])
+def test_no_module_pulls_in_what_it_does_not_need(module):
+    loaded = fresh(f"import sys, {module}; print(' '.join(sys.modules))").split()
+    assert {"paddle", "kubernetes", "docker", "boto3", "baidubce"}.isdisjoint(loaded)
+
+
+def modules():
+    found = [info.name for info in pkgutil.walk_packages(cloudedge.__path__, "cloudedge.")]
+    return ["cloudedge", *(name for name in found if not name.endswith("_core"))]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_all_is_sorted_and_true(name):
+    module = importlib.import_module(name)
+    exposed = getattr(module, "__all__", None)
+    assert exposed is not None, f"{name} does not say what it exposes"
+    assert all(hasattr(module, each) for each in exposed)
+    assert len(set(exposed)) == len(exposed)
+
+
+def test_public_names_resolve():
+    for name in cloudedge.__all__:
+        assert getattr(cloudedge, name) is not None
+    assert dir(cloudedge) == sorted(cloudedge.__all__)
+    with pytest.raises(AttributeError):
+        _ = cloudedge.nonsense
+
+
+def tree():
+    return [getattr(errors, name) for name in errors.__all__]
+
+
+@pytest.mark.parametrize("kind", tree())
+def test_errors_survive_pickling_and_carry_facts(kind):
+    error = kind("could not do it", hint="do this", digest="sha256:x")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert (again.message, again.hint, again.digest) == ("could not do it", "do this", "sha256:x")
+    assert str(again) == "could not do it\n  do this"
+    with pytest.raises(AttributeError):
+        _ = again.nonsense
+
+
+def test_the_drawn_tree_is_the_real_one():
+    drawn = {}
+    stack = []
+    for line in errors.__doc__.splitlines():
+        name = line.strip().split(" ")[0]
+        if not hasattr(errors, name):
+            continue
+        depth = len(line) - len(line.lstrip())
+        stack = [(d, n) for d, n in stack if d < depth]
+        drawn[name] = (stack[-1][1] if stack else "Exception", "[retry]" in line)
+        stack.append((depth, name))
+    assert drawn == {kind.__name__: (kind.__base__.__name__, kind.retry_helps) for kind in tree()}
