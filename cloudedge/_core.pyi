@@ -23,6 +23,6 @@ def merge(
     keys: Keys,
     columns: Columns,
     removed: Keys,
-    out_keys: Keys,
+    out_keys: Keys | None,
     out_columns: Columns,
 ) -> None: ...

@@ -1,10 +1,12 @@
 // The binding: numpy arrays in and out, the GIL released while rows are worked on, errors as ValueError.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -114,21 +116,22 @@ NB_MODULE(_core, m) {
   m.def(
       "merge",
       [](const Keys& base, const std::vector<Bytes>& base_columns, const Keys& keys,
-         const std::vector<Bytes>& columns, const Keys& removed, OutKeys out_keys,
+         const std::vector<Bytes>& columns, const Keys& removed, std::optional<OutKeys> out_keys,
          const std::vector<OutBytes>& out_columns) {
         const auto a = rows(base, base_columns);
         const auto b = rows(keys, columns);
         const std::size_t size = cloudedge::merged_size(a.keys, b.keys, span(removed));
         std::vector<cloudedge::MutableColumn> out;
-        bool fits = out_keys.shape(0) == size && out_columns.size() == a.columns.size();
+        const bool keeps_keys = size == a.size() && removed.shape(0) == 0;
+        bool fits = (out_keys ? out_keys->shape(0) == size : keeps_keys) && out_columns.size() == a.columns.size();
         for (std::size_t c = 0; fits && c < out_columns.size(); ++c) {
           fits = out_columns[c].shape(0) == size && out_columns[c].shape(1) == a.columns[c].width;
           out.push_back({out_columns[c].data(), out_columns[c].shape(1)});
         }
         if (!fits) throw std::invalid_argument("the output arrays do not have the merged table's shape");
         nb::gil_scoped_release release;
-        cloudedge::merge(a, b, span(removed), out_keys.data(), out);
+        cloudedge::merge(a, b, span(removed), out_keys ? out_keys->data() : nullptr, out);
       },
-      "base_keys"_a, "base_columns"_a, "keys"_a, "columns"_a, "removed"_a, "out_keys"_a, "out_columns"_a,
-      "Write the base with the delta's rows put in and the removed keys taken out.");
+      "base_keys"_a, "base_columns"_a, "keys"_a, "columns"_a, "removed"_a, "out_keys"_a.none(), "out_columns"_a,
+      "Write the base with the delta's rows put in and the removed keys taken out; no keys when they stay the same.");
 }

@@ -136,7 +136,7 @@ void merge(const Rows& base, const Rows& delta, std::span<const std::uint64_t> r
   std::size_t written = 0;
   const auto copy = [&](const Rows& from, std::size_t first, std::size_t count) {
     if (count == 0) return;
-    std::memcpy(out_keys + written, &from.keys[first], count * sizeof(std::uint64_t));
+    if (out_keys != nullptr) std::memcpy(out_keys + written, &from.keys[first], count * sizeof(std::uint64_t));
     for (std::size_t c = 0; c < from.columns.size(); ++c) {
       const std::size_t width = from.columns[c].width;
       std::memcpy(out_columns[c].data + written * width, from.columns[c].row(first), count * width);

@@ -109,7 +109,8 @@ Difference diff(const Rows& before, const Rows& after);
 std::size_t merged_size(std::span<const std::uint64_t> base, std::span<const std::uint64_t> keys,
                         std::span<const std::uint64_t> removed);
 
-// Writes `base` with `delta` put in and `removed` taken out. The outputs have merged_size() rows.
+// Writes `base` with `delta` put in and `removed` taken out. The outputs have merged_size() rows. `out_keys` may be
+// null when the delta only replaces rows: the keys are then the base's.
 void merge(const Rows& base, const Rows& delta, std::span<const std::uint64_t> removed, std::uint64_t* out_keys,
            std::span<const MutableColumn> out_columns);
 

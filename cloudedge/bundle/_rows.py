@@ -106,10 +106,11 @@ class Rows:
             ValueError: a removed key is not there.
         """
         size = _core.merged_size(self.keys, delta.keys, removed)
-        keys = np.empty(size, np.uint64)
+        # A delta that only replaces rows leaves the keys as they are; there is nothing to write then.
+        keys = None if size == len(self) and not len(removed) else np.empty(size, np.uint64)
         columns = tuple(np.empty((size, c.shape[1]), np.uint8) for c in self.columns)
         _core.merge(self.keys, list(self.columns), delta.keys, list(delta.columns), removed, keys, list(columns))
-        return Rows(keys, columns)
+        return Rows(self.keys if keys is None else keys, columns)
 
 
 @dataclass(frozen=True)

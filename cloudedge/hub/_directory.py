@@ -6,13 +6,14 @@ stay under ``uploads/`` and are continued. Nothing is ever changed in place.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 
 Adoption = Literal["copy", "link", "move"]
 
-__all__ = ["Adoption", "DirectoryStore", "storage_errors", "sync_directory"]
+__all__ = ["Adoption", "DirectoryStore", "storage_errors"]
+
+_LIBC = ctypes.CDLL(None, use_errno=True)  # for syncfs(2), which the standard library does not offer
+_SYNC_ALL_FROM = 64
+"""Objects from which on one sync of the file system is cheaper than one of each; it also waits for others' writes."""
 
 _WHY = {
     errno.ENOSPC: "no space is left",
@@ -58,11 +63,11 @@ def storage_errors(what: str, path: Path) -> Iterator[None]:
         ) from error
 
 
-def sync_directory(path: Path) -> None:
-    """Make renames in a directory survive a power cut."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        yield fd
     finally:
         os.close(fd)
 
@@ -120,7 +125,8 @@ class DirectoryStore:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-            sync_directory(path.parent)
+            with _opened(path.parent) as fd:
+                os.fsync(fd)
 
     def upload(self, key: str, blob: Descriptor, read: Reader, progress: Progress) -> None:
         """Write a large object, continuing where an earlier attempt stopped."""
@@ -145,7 +151,6 @@ class DirectoryStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             part.rename(path)
             self._link_record(key).unlink(missing_ok=True)
-            sync_directory(path.parent)
 
     def _append(self, fd: int, blob: Descriptor, read: Reader, progress: Progress) -> None:
         done = os.fstat(fd).st_size
@@ -171,7 +176,6 @@ class DirectoryStore:
                     while view:
                         view = view[os.write(fd, view) :]
                 progress(len(chunk))
-            os.fsync(fd)
         finally:
             os.close(readable)
 
@@ -206,16 +210,26 @@ class DirectoryStore:
                     raise IntegrityError(f"{source} was written to while it was packed", hint="Pack it again.")
                 if is_linked:
                     self.put(record.relative_to(self.root).as_posix(), _stamp(stat).encode())
-                with temporary.open("rb") as file:
-                    os.fsync(file.fileno())
                 temporary.rename(path)
                 if not is_linked:
                     record.unlink(missing_ok=True)
             finally:
                 # Also after success: rename() of two names of one file does nothing and leaves both.
                 temporary.unlink(missing_ok=True)
-            sync_directory(path.parent)
         return is_linked
+
+    def settle(self, keys: Sequence[str]) -> None:
+        """Make some objects survive a power cut: few ones by one, many by a sync of their whole file system."""
+        with storage_errors("writing to the hub", self.root):
+            if len(keys) > _SYNC_ALL_FROM:
+                with _opened(self.root) as fd:
+                    if _LIBC.syncfs(fd) != 0:
+                        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+                return
+            paths = [self.path(key) for key in keys]
+            for path in (*paths, *sorted({path.parent for path in paths})):
+                with _opened(path) as fd:
+                    os.fsync(fd)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List the objects under a prefix."""

@@ -107,6 +107,8 @@ class LayoutHub:
     def write_manifest(self, name: str, manifest: Manifest) -> None:
         """Store a manifest under its digest only."""
         check_name(name)
+        # Whoever wrote the blobs, perhaps a process that was killed: they are safe before anything refers to them.
+        self.store.settle([blob_key(blob.digest) for blob in manifest.blobs])
         if not self.has_blob(name, manifest.descriptor):
             self.store.put(blob_key(manifest.digest), manifest.raw)
 

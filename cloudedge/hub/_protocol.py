@@ -13,7 +13,7 @@ The rules both keep:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -85,6 +85,10 @@ class ObjectStore(Protocol):
 
     def upload(self, key: str, blob: Descriptor, read: Reader, progress: Progress) -> None:
         """Write a large object, continuing an earlier attempt; visible only once it hashes to `blob.digest`."""
+        ...
+
+    def settle(self, keys: Sequence[str]) -> None:
+        """Make uploaded objects survive a power cut; what `put` wrote does so already."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

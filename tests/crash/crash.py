@@ -76,7 +76,8 @@ class World:
     def careless_push(self) -> None:
         """What a push must not be: the reference first, the bytes later. The harness has to catch it."""
         target = current(self.near.tags("ctr"), "2").target
-        self.far.write_manifest("ctr", self.near.read_manifest("ctr", target.digest))
+        raw = self.near.read_manifest("ctr", target.digest).raw
+        self.far.store.put("blobs/sha256/" + target.digest.removeprefix("sha256:"), raw)
         self.far.move_tag("ctr", "2", target, by="me", at=AT)
         self.push()
 
