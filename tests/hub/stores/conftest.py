@@ -1,0 +1,67 @@
+"""The stores under test; to add one, write its `open_...` fixture and name it in `open_store`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import s3_servers
+from bos_double import BosDouble
+from store_openers import bos_opener, s3_opener
+
+from cloudedge.hub._remote import RemoteStore
+
+
+def pytest_configure(config):
+    # The BCE SDK reads the time the old way; nothing here can change that.
+    config.addinivalue_line("filterwarnings", "ignore:datetime.datetime.utcnow:DeprecationWarning:baidubce")
+
+
+@pytest.fixture(scope="session")
+def rclone_server(tmp_path_factory):
+    with s3_servers.rclone(tmp_path_factory.mktemp("rclone")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def seaweedfs_server(tmp_path_factory):
+    with s3_servers.seaweedfs(tmp_path_factory.mktemp("weed")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bos(tmp_path):
+    with BosDouble(tmp_path).running() as double:
+        yield double
+
+
+@pytest.fixture
+def open_bos(bos):
+    return bos_opener(bos)
+
+
+@pytest.fixture
+def open_rclone(rclone_server):
+    return s3_opener(rclone_server)
+
+
+@pytest.fixture
+def open_seaweedfs(seaweedfs_server):
+    return s3_opener(seaweedfs_server)
+
+
+@pytest.fixture(params=["rclone", "seaweedfs", "bos"])
+def open_store(request):
+    """The stores the contract holds for, by the name of their ``open_...`` fixture."""
+    return request.getfixturevalue(f"open_{request.param}")
+
+
+@pytest.fixture
+def open_brief(open_store):
+    """Open the same store with locks that outlive a killed holder only briefly."""
+    return partial(open_store, lock_ttl_s=1) if issubclass(open_store.func, RemoteStore) else open_store
+
+
+@pytest.fixture
+def object_store(open_store):
+    return open_store()
