@@ -24,7 +24,7 @@ from cloudedge.errors import (
     StorageError,
     Unavailable,
 )
-from cloudedge.hub._calls import Opened, class_answer, given, http_answer, hush, listed, split_url
+from cloudedge.hub._calls import Opened, class_answer, given, http_answer, hush, listed, split_url, unfinished
 from cloudedge.hub._lease import TTL_S
 from cloudedge.hub._protocol import CHUNK
 from cloudedge.hub._remote import RemoteStore
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudedge.clock import Clock
-    from cloudedge.hub._calls import Answer
+    from cloudedge.hub._calls import Answer, Unfinished
     from cloudedge.hub._multipart import Part
     from cloudedge.hub._protocol import ObjectInfo
 
@@ -119,9 +119,7 @@ class _BosCalls:
             from baidubce.retry.retry_policy import NoRetryPolicy  # noqa: PLC0415
             from baidubce.services.bos.bos_client import BosClient  # noqa: PLC0415
         except ImportError as error:
-            raise ConfigError(
-                "bos:// hubs need bce-python-sdk", hint="pip install 'cloudedge[bos]'"
-            ) from error
+            raise ConfigError("bos:// hubs need bce-python-sdk", hint="pip install 'cloudedge[bos]'") from error
         hush("baidubce")
         endpoint = settings.endpoint or f"{settings.region}.bcebos.com"
         self.errors: tuple[type[Exception], ...] = (BceError, OSError, http.client.HTTPException)
@@ -168,9 +166,7 @@ class _BosCalls:
         about = found.metadata
         if start:
             given(about.content_range, "Content-Range")
-        return Opened(
-            found.data, int(given(about.content_length, "Content-Length")), given(about.etag, "ETag")
-        )
+        return Opened(found.data, int(given(about.content_length, "Content-Length")), given(about.etag, "ETag"))
 
     def put(self, name: str, data: bytes, md5: str) -> None:
         """Write an object at once."""
@@ -195,12 +191,19 @@ class _BosCalls:
         """Delete an object."""
         self._client.delete_object(self._bucket, name)
 
-    def find_upload(self, name: str) -> str | None:
-        """Return the newest unfinished upload of an object."""
-        found = self._client.list_multipart_uploads(self._bucket, prefix=name)
-        # Names are listed in order, so an object's own uploads come first and the first page has them all.
-        uploads = [upload for upload in found.uploads or [] if upload.key == name]
-        return str(max(uploads, key=lambda u: _moment(u.initiated)).upload_id) if uploads else None
+    def list_uploads(self, prefix: str) -> list[Unfinished]:
+        """List the unfinished uploads of the objects under a prefix."""
+        uploads: list[Unfinished] = []
+        marker = None
+        while True:
+            found = self._client.list_multipart_uploads(self._bucket, prefix=prefix, key_marker=marker)
+            uploads += [
+                unfinished(u.key, str(u.upload_id), begun=_moment(u.initiated), date=found.metadata.date)
+                for u in found.uploads or []
+            ]
+            if not found.is_truncated:
+                return uploads
+            marker = found.next_key_marker or uploads[-1].name
 
     def begin_upload(self, name: str) -> str:
         """Begin an upload in parts."""
@@ -220,9 +223,7 @@ class _BosCalls:
     def send_part(self, name: str, upload: str, part: Part, body: IO[bytes]) -> str:
         """Send a part and return its ETag."""
         md5 = base64.b64encode(part.md5).decode()
-        sent = self._client.upload_part(
-            self._bucket, name, upload, part.number, part.size, body, part_md5=md5
-        )
+        sent = self._client.upload_part(self._bucket, name, upload, part.number, part.size, body, part_md5=md5)
         return str(given(sent.metadata.etag, "ETag"))
 
     def complete_upload(self, name: str, upload: str, etags: Mapping[int, str]) -> None:

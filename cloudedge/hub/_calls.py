@@ -13,6 +13,7 @@ import base64
 import hashlib
 import logging
 from dataclasses import dataclass
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import IO, TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -22,7 +23,6 @@ from cloudedge.hub._protocol import ObjectInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
 
     from cloudedge.clock import Clock
     from cloudedge.hub._multipart import Part
@@ -32,6 +32,7 @@ __all__ = [
     "Caller",
     "Calls",
     "Opened",
+    "Unfinished",
     "class_answer",
     "given",
     "http_answer",
@@ -39,6 +40,7 @@ __all__ = [
     "listed",
     "md5_of",
     "split_url",
+    "unfinished",
 ]
 
 _TRIES: Final = 5
@@ -77,6 +79,16 @@ class Opened:
     version: str
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """An upload that was begun and not completed."""
+
+    name: str
+    upload: str
+    begun: datetime
+    age_s: float
+
+
 class Calls(Protocol):
     """What a backend supplies. `name` is an object's whole name in the bucket; `md5` is in base64."""
 
@@ -109,8 +121,8 @@ class Calls(Protocol):
         """Delete an object."""
         ...
 
-    def find_upload(self, name: str) -> str | None:
-        """Return the newest unfinished upload of an object."""
+    def list_uploads(self, prefix: str) -> list[Unfinished]:
+        """List the unfinished uploads of the objects under a prefix."""
         ...
 
     def begin_upload(self, name: str) -> str:
@@ -154,7 +166,7 @@ class Caller:
         while True:
             try:
                 return call()
-            except self.errors as error:  # noqa: PERF203 - that is what a retry is
+            except self.errors as error:
                 failures += 1
                 self.pause_or_raise(error, what, failures)
 
@@ -196,9 +208,7 @@ def given(value: T | None, field: str) -> T:
     return value
 
 
-def listed(
-    name: str, size: int | None, etag: str | None, *, modified: datetime | None, date: str | None
-) -> ObjectInfo:
+def listed(name: str, size: int | None, etag: str | None, *, modified: datetime | None, date: str | None) -> ObjectInfo:
     """Describe an object, its age reckoned by the server's clock: written when, answered when.
 
     Raises:
@@ -206,6 +216,12 @@ def listed(
     """
     age_s = (parsedate_to_datetime(given(date, "Date")) - given(modified, "Last-Modified")).total_seconds()
     return ObjectInfo(name, given(size, "Content-Length"), given(etag, "ETag").strip('"'), max(age_s, 0.0))
+
+
+def unfinished(name: str, upload: str, *, begun: datetime, date: str | None) -> Unfinished:
+    """Describe an unfinished upload, its age reckoned by the server's clock."""
+    age_s = (parsedate_to_datetime(given(date, "Date")) - begun).total_seconds()
+    return Unfinished(name, upload, begun, max(age_s, 0.0))
 
 
 def md5_of(data: bytes) -> str:

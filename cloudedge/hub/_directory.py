@@ -1,6 +1,6 @@
 """Objects in a directory: files written beside their place and renamed into it.
 
-Locks are flock(2) on files under ``locks/``, so the kernel takes them from a killed process. Unfinished uploads
+Locks are flock(2) on files under ``.locks/``, so the kernel takes them from a killed process. Unfinished uploads
 stay under ``uploads/`` and are continued. Nothing is ever changed in place.
 """
 
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.errors import CloudEdgeError, Conflict, InputError, IntegrityError, NotFound, StorageError
+from cloudedge.errors import CloudEdgeError, Conflict, IntegrityError, NotFound, StorageError
 from cloudedge.hub._hashing import Hashed
 from cloudedge.hub._oci import verified
-from cloudedge.hub._protocol import ANY, CHUNK, AnyVersion, ObjectInfo, Progress
+from cloudedge.hub._protocol import ANY, CHUNK, AnyVersion, Lock, ObjectInfo, Progress, SureLock
 
 if TYPE_CHECKING:
     from cloudedge.hub._oci import Descriptor, Reader
@@ -109,10 +109,18 @@ class DirectoryStore:
                 yield chunk
 
     def put(self, key: str, data: bytes, *, expected: str | AnyVersion | None = ANY) -> None:
-        """Write a small object by rename; callers that must not lose an update hold a lock."""
-        if expected is not ANY:
-            raise InputError("a directory has no compare-and-set; take the lock instead")
+        """Write a small object by rename.
+
+        `expected` is compared by looking first: exact as long as a lock keeps other writers away.
+
+        Raises:
+            Conflict: it has another version than `expected`.
+        """
         path = self.path(key)
+        if not isinstance(expected, AnyVersion):
+            there = self.head(key)
+            if (there.version if there else None) != expected:
+                raise Conflict(f"{self.url}: {key} was changed by someone else", hint="Repeat the command.", key=key)
         temporary = self._scratch(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         with storage_errors("writing to the hub", path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +240,7 @@ class DirectoryStore:
                     os.fsync(fd)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List the objects under a prefix."""
+        """List the objects in a folder and below; `prefix` is empty or ends with a slash."""
         folder = self.path(prefix)
         with storage_errors("listing the hub", folder):
             try:
@@ -240,12 +248,13 @@ class DirectoryStore:
             except FileNotFoundError:
                 return
         for entry in entries:
-            key = f"{prefix.rstrip('/')}/{entry.name}"
+            if entry.name.startswith("."):
+                continue
             if entry.is_dir(follow_symlinks=False):
-                yield from self.list(key)
+                yield from self.list(f"{prefix}{entry.name}/")
             else:
                 with suppress(FileNotFoundError):  # deleted while we look
-                    yield _info(key, entry.stat())
+                    yield _info(f"{prefix}{entry.name}", entry.stat())
 
     def delete(self, key: str) -> None:
         """Delete an object; deleting nothing is fine."""
@@ -254,10 +263,20 @@ class DirectoryStore:
             path.unlink(missing_ok=True)
             self._link_record(key).unlink(missing_ok=True)
 
+    def sweep(self, older_than_s: float) -> int:
+        """Drop unfinished uploads and scratch folders that nobody continued for so long."""
+        folder, gone = self.path("uploads"), 0
+        with storage_errors("deleting from the hub", folder):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                if time.time() - path.stat().st_mtime > older_than_s:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    gone += 1
+        return gone
+
     @contextmanager
-    def lock(self, name: str, *, shared: bool = False, wait_s: float = 60) -> Iterator[None]:
+    def lock(self, name: str, *, shared: bool = False, wait_s: float = 60) -> Iterator[Lock]:
         """Hold a named lock, alone or with other sharers."""
-        path = self.path(f"locks/{name}")
+        path = self.path(f".locks/{name}")
         with storage_errors("locking the hub", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("a+b")
@@ -270,12 +289,12 @@ class DirectoryStore:
                 except BlockingIOError:
                     if self._clock.monotonic() >= deadline:
                         raise Conflict(
-                            f"{self.url}: another process holds the lock '{name}'",
-                            hint="Wait for the push, tag or collection that is running there, then repeat the command.",
+                            f"{self.url}: the lock {name} is held by {_holders(file.fileno())}",
+                            hint="Run the command again when that one is done.",
                             lock=name,
                         ) from None
                     self._clock.sleep(0.005 + 0.02 * self._clock.random())
-            yield
+            yield SureLock()
 
     def _link_record(self, key: str) -> Path:
         """Return the file that says what a linked object looked like when it was linked."""
@@ -286,6 +305,17 @@ class DirectoryStore:
         with storage_errors("writing to the hub", folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder / name
+
+
+def _holders(fd: int) -> str:
+    """Name the processes that hold a lock on an open file, as far as the kernel tells."""
+    inode = f":{os.fstat(fd).st_ino}"
+    try:
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return "another process"
+    pids = sorted({f"pid {words[4]}" for words in locks if words[1] == "FLOCK" and words[5].endswith(inode)})
+    return ", ".join(pids) or "another process"
 
 
 def _info(key: str, stat: os.stat_result) -> ObjectInfo:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["GcPlan", "Kept", "collect", "observe", "plan_gc", "release_tag"]
 
 _RELEASE = "release."
+_UNFINISHED_S = 24 * 3600
+"""An upload that nobody continued for a day is not going to be."""
 
 
 def release_tag(target: str, role: str) -> str:
@@ -149,10 +151,14 @@ def collect(hub: Hub, *, now: datetime, retention: timedelta, dry_run: bool) -> 
     """
     if dry_run:
         return plan_gc(*observe(hub), hub.stored(), now=now, retention=retention)
-    with hub.collecting():
+    with hub.collecting() as lock:
         plan = plan_gc(*observe(hub), hub.stored(), now=now, retention=retention)
         for name in {name for name, _ in plan.forget}:
+            lock.check()
             hub.forget(name, [entry for owner, entry in plan.forget if owner == name])
         for item in sorted(plan.delete, key=lambda item: item.digest not in plan.manifests):
+            lock.check()
             hub.discard(item.digest)
+        lock.check()
+        hub.sweep(_UNFINISHED_S)
     return plan

@@ -24,7 +24,7 @@ from cloudedge.hub._oci import (
     parse_digest,
     parse_json,
 )
-from cloudedge.hub._protocol import ANY, AnyVersion, ObjectStore, Progress, Stored
+from cloudedge.hub._protocol import ANY, AnyVersion, Lock, ObjectStore, Progress, Stored
 from cloudedge.hub._tags import Expectation, TagEntry, check_name, check_tag, current, moved
 
 if TYPE_CHECKING:
@@ -128,11 +128,11 @@ class LayoutHub:
         else:
             self.store.upload(blob_key(blob.digest), blob, read, progress)
 
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[Lock]:
         """Keep garbage collection away while blobs are written and not yet tagged."""
         return self.store.lock("blobs", shared=True, wait_s=600)
 
-    def collecting(self) -> AbstractContextManager[None]:
+    def collecting(self) -> AbstractContextManager[Lock]:
         """Keep writers away while garbage is deleted."""
         return self.store.lock("blobs", wait_s=0)
 
@@ -148,6 +148,10 @@ class LayoutHub:
     def discard(self, digest: Digest) -> None:
         """Delete a blob or manifest; only while `collecting`."""
         self.store.delete(blob_key(digest))
+
+    def sweep(self, older_than_s: float) -> int:
+        """Drop unfinished uploads that nobody continued for so long."""
+        return self.store.sweep(older_than_s)
 
     def _small(self, key: str, limit: int) -> bytes | None:
         data = b""
@@ -175,9 +179,10 @@ class LayoutHub:
     def _update(self, change: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Change ``index.json`` without losing anybody's change; `change` says whether it changed anything."""
         if not self.store.compare_and_set:
-            with self.store.lock("index"):
+            with self.store.lock("index") as lock:
                 index, version = self._index()
                 if change(index):
+                    lock.check()
                     self._write_index(index, version, expected=ANY)
                 return index
         for attempt in range(_TRIES):

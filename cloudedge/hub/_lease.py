@@ -258,9 +258,7 @@ def _live(store: Objects, name: str) -> Iterator[Claim]:
 
 def _refused(store: Objects, name: str, rivals: list[Claim], wait_s: float) -> CloudEdgeError:
     for rival in rivals:
-        with suppress(
-            CloudEdgeError, ValueError, KeyError, TypeError
-        ):  # it may be gone by now, or not be ours
+        with suppress(CloudEdgeError, ValueError, KeyError, TypeError):  # it may be gone by now, or not be ours
             about = json.loads(b"".join(store.get(rival.key)))
             owner, since = str(about["owner"]), str(about["since"])
             return Conflict(

@@ -113,11 +113,7 @@ def upload_parts(
                     progress(part.size)
                 else:
                     land(most - 1)
-                    send = (
-                        pool.submit(upload.send, part, body)
-                        if body
-                        else pool.submit(_resend, upload, part, read)
-                    )
+                    send = pool.submit(upload.send, part, body) if body else pool.submit(_resend, upload, part, read)
                     flying[send] = part
                 del body  # or it would be kept while the next part is filled
             land(0)

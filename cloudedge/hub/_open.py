@@ -6,8 +6,8 @@ import getpass
 import os
 import socket
 
-from cloudedge.config import HubConfig
-from cloudedge.errors import ConfigError
+from cloudedge.config import HubConfig, reveal
+from cloudedge.hub._layout import LayoutHub
 from cloudedge.hub._local import LocalHub
 from cloudedge.hub._protocol import Hub
 
@@ -24,7 +24,33 @@ def open_hub(where: HubConfig | str | os.PathLike[str]) -> Hub:
     scheme, separator, rest = config.url.partition("://")
     if not separator or scheme == "file":
         return LocalHub(rest or config.url)
-    raise ConfigError(scheme)
+    return _OPENERS[scheme](config)
+
+
+def _s3(config: HubConfig) -> Hub:
+    from cloudedge.hub._s3 import S3Settings, S3Store  # noqa: PLC0415 - boto3 is an extra, and slow to import
+
+    settings = S3Settings(
+        endpoint_url=config.endpoint or None,
+        region=config.region or None,
+        access_key=config.access_key or None,
+        secret_key=reveal(config.secret_key) if config.secret_key else None,
+        # A server of one's own seldom has a host name per bucket.
+        path_style=bool(config.endpoint),
+    )
+    return LayoutHub(S3Store(config.url, settings))
+
+
+def _bos(config: HubConfig) -> Hub:
+    from cloudedge.hub._bos import BosSettings, BosStore  # noqa: PLC0415 - an extra
+
+    access_key = config.access_key or os.environ.get("BCE_ACCESS_KEY_ID", "")
+    secret_key = reveal(config.secret_key or "env:BCE_SECRET_ACCESS_KEY")
+    settings = BosSettings(access_key, secret_key, region=config.region or "bj", endpoint=config.endpoint or None)
+    return LayoutHub(BosStore(config.url, settings))
+
+
+_OPENERS = {"s3": _s3, "bos": _bos}
 
 
 def who() -> str:

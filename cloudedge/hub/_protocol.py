@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cloudedge.hub._oci import Descriptor, Digest, Manifest, Reader
     from cloudedge.hub._tags import Expectation, TagEntry
 
-__all__ = ["ANY", "CHUNK", "Hub", "ObjectInfo", "ObjectStore", "Progress", "Stored"]
+__all__ = ["ANY", "CHUNK", "Hub", "Lock", "ObjectInfo", "ObjectStore", "Progress", "Stored", "SureLock"]
 
 CHUNK: Final = 1024 * 1024
 """Bytes read, hashed and sent at a time: large enough for full speed, small enough for many at once."""
@@ -60,12 +60,34 @@ class Stored:
     size: int
 
 
+class Lock(Protocol):
+    """A lock that is held."""
+
+    def check(self) -> None:
+        """Make sure that it still is; called right before a write that depends on it.
+
+        Raises:
+            Unavailable: others may hold it by now: stop.
+        """
+        ...
+
+
+class SureLock:
+    """A lock that cannot be lost while its holder lives, or that nobody needs."""
+
+    def check(self) -> None:
+        """Do nothing: it is held."""
+
+
 class ObjectStore(Protocol):
     """Named objects. Keys are relative, with forward slashes; every method may raise `CloudEdgeError`."""
 
     url: str
-    compare_and_set: bool
-    """Whether `put` honours `expected`; where it does not, the layout takes the lock ``index`` instead."""
+
+    @property
+    def compare_and_set(self) -> bool:
+        """Whether `put` compares and writes in one step; where not, the layout holds the lock ``index`` meanwhile."""
+        ...
 
     def head(self, key: str) -> ObjectInfo | None:
         """Describe an object, or return None."""
@@ -79,7 +101,7 @@ class ObjectStore(Protocol):
         """Write a small object at once. `expected`: the version it must have now, None for "not there yet".
 
         Raises:
-            Conflict: it has another version than `expected` (only where `compare_and_set`).
+            Conflict: it has another version than `expected`.
         """
         ...
 
@@ -92,14 +114,18 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List the objects under a prefix."""
+        """List the objects under a prefix that is empty or ends with a slash."""
         ...
 
     def delete(self, key: str) -> None:
         """Delete an object; deleting nothing is fine."""
         ...
 
-    def lock(self, name: str, *, shared: bool = False, wait_s: float = 60) -> AbstractContextManager[None]:
+    def sweep(self, older_than_s: float) -> int:
+        """Drop unfinished uploads that nobody continued for so long; returns how many."""
+        ...
+
+    def lock(self, name: str, *, shared: bool = False, wait_s: float = 60) -> AbstractContextManager[Lock]:
         """Hold a named lock, alone or with other sharers; a killed holder loses it.
 
         Raises:
@@ -155,11 +181,11 @@ class Hub(Protocol):
         """Store a blob, continuing an earlier attempt."""
         ...
 
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[Lock]:
         """Keep garbage collection away while blobs are written and not yet tagged."""
         ...
 
-    def collecting(self) -> AbstractContextManager[None]:
+    def collecting(self) -> AbstractContextManager[Lock]:
         """Keep writers away while garbage is deleted.
 
         Raises:
@@ -173,4 +199,8 @@ class Hub(Protocol):
 
     def discard(self, digest: Digest) -> None:
         """Delete a blob or manifest; only while `collecting`."""
+        ...
+
+    def sweep(self, older_than_s: float) -> int:
+        """Drop unfinished uploads that nobody continued for so long; returns how many. Only while `collecting`."""
         ...

@@ -7,6 +7,7 @@ hold is in `_lease`; which bytes go over the wire is the backends' business.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import IO, TYPE_CHECKING
@@ -19,7 +20,7 @@ from cloudedge.hub._oci import verified
 from cloudedge.hub._protocol import ANY, CHUNK, AnyVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from cloudedge.clock import Clock
@@ -29,15 +30,13 @@ if TYPE_CHECKING:
     from cloudedge.hub._oci import Descriptor, Reader
     from cloudedge.hub._protocol import ObjectInfo
 
-__all__ = ["RemoteStore"]
+__all__ = ["RemoteStore", "newest_upload"]
 
 
 class RemoteStore:
     """An `ObjectStore` on top of a backend's calls."""
 
-    def __init__(
-        self, url: str, prefix: str, calls: Calls, *, clock: Clock, lock_ttl_s: float = TTL_S
-    ) -> None:
+    def __init__(self, url: str, prefix: str, calls: Calls, *, clock: Clock, lock_ttl_s: float = TTL_S) -> None:
         self.url = url
         self._prefix = prefix and f"{prefix}/"
         self._calls = calls
@@ -77,16 +76,14 @@ class RemoteStore:
                     chunk = body.stream.read(min(CHUNK, end - at))
                     if not chunk:
                         raise _short(self.url, key, at, end)
-                except self._caller.errors as error:  # noqa: PERF203 - that is what a retry is
+                except self._caller.errors as error:
                     body.stream.close()
                     failures = failures + 1 if at - failed_at < CHUNK else 1
                     failed_at = at
                     self._caller.pause_or_raise(error, what, failures)
                     again = self._caller.attempt(what, partial(self._calls.open, name, at))
                     if again is None or again.version != version:
-                        raise Conflict(
-                            f"{self.url}: {key} was replaced while it was read", key=key
-                        ) from error
+                        raise Conflict(f"{self.url}: {key} was replaced while it was read", key=key) from error
                     body = again
                 else:
                     at += len(chunk)
@@ -145,6 +142,19 @@ class RemoteStore:
         except NotFound:
             return
 
+    def settle(self, keys: Sequence[str]) -> None:
+        """Do nothing: a store that answered has the object."""
+
+    def sweep(self, older_than_s: float) -> int:
+        """Drop unfinished uploads that are older."""
+        uploads = self._caller.attempt("listing uploads", partial(self._calls.list_uploads, self._name("")))
+        old = [found for found in uploads if found.age_s > older_than_s]
+        for found in old:
+            call = partial(self._calls.abort_upload, found.name, found.upload)
+            with suppress(NotFound):  # somebody else did it
+                self._caller.attempt(f"aborting the upload of {found.name}", call)
+        return len(old)
+
     def lock(self, name: str, *, shared: bool = False, wait_s: float = 60) -> AbstractContextManager[Lease]:
         """Hold a named lock, alone or with other sharers; a killed holder loses it.
 
@@ -164,9 +174,7 @@ class RemoteStore:
         there = self.head(key)
         return there is not None and there.size == blob.size
 
-    def _upload_parts(
-        self, key: str, blob: Descriptor, read: Reader, progress: Callable[[int], None]
-    ) -> None:
+    def _upload_parts(self, key: str, blob: Descriptor, read: Reader, progress: Callable[[int], None]) -> None:
         settled = 0
 
         def settle(size: int) -> None:
@@ -196,7 +204,7 @@ class _Upload:
         self._name = name
         # One step, so that a repeat finds what a try whose answer was lost has begun.
         self._id = caller.attempt(
-            f"beginning to upload {name}", lambda: calls.find_upload(name) or calls.begin_upload(name)
+            f"beginning to upload {name}", lambda: newest_upload(calls, name) or calls.begin_upload(name)
         )
 
     def found(self) -> dict[int, tuple[int, str]]:
@@ -240,6 +248,12 @@ class _Upload:
             f"the unfinished upload of {self._name} was completed or aborted by someone else",
             hint="Run the same command again.",
         )
+
+
+def newest_upload(calls: Calls, name: str) -> str | None:
+    """Return the newest unfinished upload of an object."""
+    own = [found for found in calls.list_uploads(name) if found.name == name]
+    return max(own, key=lambda found: found.begun).upload if own else None
 
 
 def _short(url: str, key: str, at: int, end: int) -> Unavailable:

@@ -23,7 +23,7 @@ from cloudedge.errors import (
     StorageError,
     Unavailable,
 )
-from cloudedge.hub._calls import Opened, class_answer, given, http_answer, hush, listed, md5_of, split_url
+from cloudedge.hub._calls import Opened, class_answer, given, http_answer, hush, listed, md5_of, split_url, unfinished
 from cloudedge.hub._lease import TTL_S
 from cloudedge.hub._protocol import ANY, AnyVersion
 from cloudedge.hub._remote import RemoteStore
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
     from cloudedge.clock import Clock
-    from cloudedge.hub._calls import Answer
+    from cloudedge.hub._calls import Answer, Unfinished
     from cloudedge.hub._multipart import Part
     from cloudedge.hub._protocol import ObjectInfo
 
@@ -191,9 +191,7 @@ class _S3Calls:
                 ),
             )
         except (BotoCoreError, ValueError) as error:
-            raise ConfigError(
-                f"s3://{bucket}: {error}", hint="Check the hub's endpoint and region."
-            ) from error
+            raise ConfigError(f"s3://{bucket}: {error}", hint="Check the hub's endpoint and region.") from error
 
     def answer(self, error: Exception) -> Answer:
         """Read an error: a `ClientError` is the server's, others are boto3's own."""
@@ -253,16 +251,17 @@ class _S3Calls:
         """Delete an object."""
         self._client.delete_object(Bucket=self._bucket, Key=name)
 
-    def find_upload(self, name: str) -> str | None:
-        """Return the newest unfinished upload of an object."""
-        pages = self._client.get_paginator("list_multipart_uploads").paginate(
-            Bucket=self._bucket, Prefix=name
-        )
+    def list_uploads(self, prefix: str) -> list[Unfinished]:
+        """List the unfinished uploads of the objects under a prefix."""
+        pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
         try:
-            uploads = [u for page in pages for u in page.get("Uploads", []) if u["Key"] == name]
+            return [
+                unfinished(u["Key"], u["UploadId"], begun=u["Initiated"], date=_date(page))
+                for page in pages
+                for u in page.get("Uploads", [])
+            ]
         except self._client.exceptions.NoSuchUpload:  # what rclone says where others list none
-            return None
-        return max(uploads, key=lambda u: u["Initiated"])["UploadId"] if uploads else None
+            return []
 
     def begin_upload(self, name: str) -> str:
         """Begin an upload in parts."""
@@ -271,9 +270,7 @@ class _S3Calls:
 
     def list_parts(self, name: str, upload: str) -> dict[int, tuple[int, str]]:
         """Return size and ETag of the parts that are there."""
-        pages = self._client.get_paginator("list_parts").paginate(
-            Bucket=self._bucket, Key=name, UploadId=upload
-        )
+        pages = self._client.get_paginator("list_parts").paginate(Bucket=self._bucket, Key=name, UploadId=upload)
         return {
             part["PartNumber"]: (part["Size"], part["ETag"].strip('"'))
             for page in pages

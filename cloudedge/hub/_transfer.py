@@ -95,13 +95,15 @@ def copy(
         Interrupted: a transfer failed in a way that trying again can mend; what arrived is kept.
     """
     # Inside writing(): a collection between "it is there" and "now it is needed" would pull the rug.
-    with target.writing():
+    with target.writing() as lock:
         plan = plan_copy(source, target, name, digest, jobs=jobs)
         planned(plan)
         _move_blobs(source, target, name, plan.missing, jobs=jobs, progress=progress)
+        lock.check()
         target.write_manifest(name, plan.manifest)
         _copy_signatures(source, target, name, digest, by=by, at=at)
         for tag in tags:
+            lock.check()
             target.move_tag(name, tag, plan.manifest.descriptor, by=by, at=at)
     return plan
 

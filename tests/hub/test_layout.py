@@ -134,7 +134,7 @@ def test_locks_exclude_and_share(tmp_path):
     held = store.lock("x", shared=True)
     with held, store.lock("x", shared=True, wait_s=0):
         refused = store.lock("x", wait_s=0.05)
-        with pytest.raises(Conflict, match="another process holds the lock 'x'"):
+        with pytest.raises(Conflict, match=f"the lock x is held by pid {os.getpid()}"):
             refused.__enter__()
     with store.lock("x"), store.lock("y", wait_s=0):
         refused = store.lock("x", shared=True, wait_s=0)

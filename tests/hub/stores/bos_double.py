@@ -105,9 +105,7 @@ class BosDouble:
         handler = type("Handler", (_Handler,), {"double": self})
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             self.endpoint = f"http://127.0.0.1:{server.server_port}"
-            thread = threading.Thread(
-                target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
-            )
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
             thread.start()
             try:
                 yield self
@@ -284,9 +282,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list_uploads(self):
         prefix = self.args.get("prefix", "")
-        found = sorted(
-            (u.key, u.initiated, i) for i, u in self.double.uploads.items() if u.key.startswith(prefix)
-        )
+        found = sorted((u.key, u.initiated, i) for i, u in self.double.uploads.items() if u.key.startswith(prefix))
         uploads = [{"key": k, "uploadId": i, "initiated": _iso(at)} for k, at, i in found]
         return 200, {}, json.dumps({"uploads": uploads, "isTruncated": False}).encode()
 

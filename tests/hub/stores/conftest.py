@@ -9,6 +9,7 @@ import s3_servers
 from bos_double import BosDouble
 from store_openers import bos_opener, s3_opener
 
+from cloudedge.hub._directory import DirectoryStore
 from cloudedge.hub._remote import RemoteStore
 
 
@@ -36,6 +37,11 @@ def bos(tmp_path):
 
 
 @pytest.fixture
+def open_directory(tmp_path):
+    return partial(DirectoryStore, tmp_path / "directory")
+
+
+@pytest.fixture
 def open_bos(bos):
     return bos_opener(bos)
 
@@ -50,7 +56,7 @@ def open_seaweedfs(seaweedfs_server):
     return s3_opener(seaweedfs_server)
 
 
-@pytest.fixture(params=["rclone", "seaweedfs", "bos"])
+@pytest.fixture(params=["directory", "rclone", "seaweedfs", "bos"])
 def open_store(request):
     """The stores the contract holds for, by the name of their ``open_...`` fixture."""
     return request.getfixturevalue(f"open_{request.param}")

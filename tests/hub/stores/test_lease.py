@@ -56,9 +56,7 @@ def successors(actors, state):
         def then(new, index=index):
             return (*state[:index], new, *state[index + 1 :])
 
-        standing = tuple(
-            actor for actor, there in zip(actors, state, strict=True) if there == "in" or "up" in there
-        )
+        standing = tuple(actor for actor, there in zip(actors, state, strict=True) if there == "in" or "up" in there)
         if at == ("down",):
             yield then(("up",))
             yield then(("down", standing))
@@ -103,9 +101,7 @@ CROWDS = {
 @pytest.mark.parametrize(
     "actors",
     [
-        pytest.param(
-            [(name, shared) for name, (_, shared) in zip("abc", order, strict=False)], id=f"{crowd} {n}"
-        )
+        pytest.param([(name, shared) for name, (_, shared) in zip("abc", order, strict=False)], id=f"{crowd} {n}")
         for crowd, actors in CROWDS.items()
         for n, order in enumerate(sorted(set(permutations(actors))))
     ],

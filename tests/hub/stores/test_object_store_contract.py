@@ -15,7 +15,9 @@ import pytest
 from store_samples import MIB, blob_of, content, noise, reader
 
 from cloudedge.errors import Conflict, IntegrityError, NotFound
+from cloudedge.hub._oci import Descriptor
 from cloudedge.hub._protocol import ANY
+from cloudedge.hub._remote import newest_upload
 
 
 def test_what_is_put_can_be_read_described_listed_and_deleted(object_store):
@@ -251,7 +253,7 @@ def test_an_upload_that_was_killed_is_continued(open_store, killed_upload, monke
     assert store.head("blob") is None
     if calls := getattr(store, "_calls", None):  # a store over HTTP: count what is sent
         name, send = f"{store.url.split('/', 3)[3]}/blob", calls.send_part
-        kept = sum(size for size, _ in calls.list_parts(name, calls.find_upload(name)).values())
+        kept = sum(size for size, _ in calls.list_parts(name, newest_upload(calls, name)).values())
         monkeypatch.setattr(calls, "send_part", lambda *args: sent.append(args[2].size) or send(*args))
     store.upload("blob", blob_of(killed_upload), reader(killed_upload), settled.append)
     assert content(store, "blob") == killed_upload
@@ -259,3 +261,22 @@ def test_an_upload_that_was_killed_is_continued(open_store, killed_upload, monke
     if calls:
         assert kept >= 16 * MIB
         assert sum(sent) == len(killed_upload) - kept
+
+
+def test_uploads_that_nobody_continues_are_swept(open_store):
+    store = open_store()
+    data = noise(9 * MIB)
+    blob = Descriptor.of(data, "m")
+
+    def breaks(start):
+        yield data[: 8 * MIB + 5]
+        raise NotFound("the source went away")
+
+    with pytest.raises(NotFound):
+        store.upload("blobs/x", blob, breaks, lambda _: None)
+    assert store.sweep(older_than_s=3600) == 0
+    time.sleep(2.1)  # stores tell time in whole seconds
+    assert store.sweep(older_than_s=0.5) == 1
+    assert store.sweep(older_than_s=0) == 0
+    store.upload("blobs/x", blob, lambda start: iter([data[start:]]), lambda _: None)
+    assert content(store, "blobs/x") == data

@@ -113,9 +113,7 @@ def test_a_url_with_a_password_is_refused_and_not_repeated():
     assert "hunter2" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "url", ["s3://bucket/some/where", "s3://bucket/some/where/", "s3://bucket//some/where"]
-)
+@pytest.mark.parametrize("url", ["s3://bucket/some/where", "s3://bucket/some/where/", "s3://bucket//some/where"])
 def test_urls_with_spare_slashes(url):
     assert split_url(url, "s3") == ("bucket", "some/where")
 
@@ -158,9 +156,7 @@ def test_secrets_reach_neither_repr_nor_log(bos, open_rclone, caplog):
     store.put("key", b"x")
     s3 = open_rclone()
     s3.put("key", b"x")
-    shown = (
-        f"{settings!r}{S3Settings(access_key='ak', secret_key='very-secret', session_token='token-secret')!r}"
-    )
+    shown = f"{settings!r}{S3Settings(access_key='ak', secret_key='very-secret', session_token='token-secret')!r}"
     shown += f"{store!r}{vars(store)!r}{s3!r}{vars(s3)!r}" + caplog.text
     for secret in (
         bos.keys[1],
