@@ -1,0 +1,54 @@
+"""Registries and hubs for the tests of this folder."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from registry_lab import PROGRAM, Server, registry
+
+from cloudedge.hub._registry import RegistryHub, RegistrySettings
+
+_count = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _no_stored_credentials(monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "no-docker"))
+
+
+@pytest.fixture(scope="session")
+def registry_host(tmp_path_factory):
+    """One docker-registry for all tests of a worker; each test has its own prefix there."""
+    if not Path(PROGRAM).exists():
+        pytest.skip("docker-registry is not installed (apt-get install docker-registry)")
+    with registry(tmp_path_factory.mktemp("registry")) as host:
+        yield host
+
+
+@pytest.fixture
+def prefix():
+    return f"t{next(_count)}/models"
+
+
+@pytest.fixture
+def url(registry_host, prefix):
+    return f"oci://{registry_host}/{prefix}"
+
+
+@pytest.fixture
+def hub(url, tmp_path):
+    return RegistryHub(url, RegistrySettings(state_dir=tmp_path / "state"))
+
+
+@pytest.fixture
+def proxy(registry_host):
+    with Server(registry_host) as server:
+        yield server
+
+
+@pytest.fixture
+def proxied(proxy, prefix, tmp_path):
+    """A hub that reaches the registry through `proxy`."""
+    return RegistryHub(f"oci://{proxy.host}/{prefix}", RegistrySettings(state_dir=tmp_path / "state"))
