@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt $(wildcard native/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench lock clean
+.PHONY: help demo test peers lint format bench lock clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +24,11 @@ $(VENV)/ready: pyproject.toml constraints.txt $(NATIVE)
 demo: $(VENV)/ready ## pack, push, pull, verify and compare two versions of a small model
 	@$(BIN)/python examples/first_bundle/run.py
 
-test: $(VENV)/ready ## run the tests
-	@$(BIN)/python -m pytest -n auto $(ARGS)
+test: $(VENV)/ready ## run the tests; those that need a program that is not here are skipped and say so
+	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/python -m pytest -n auto $(ARGS)
+
+peers: ## install the programs tests compare us with (Debian packages as root, cosign and oras if Go is here)
+	@tests/install_peers .peers
 
 lint: $(VENV)/ready ## check format, style, types and layers
 	@$(BIN)/ruff format --check --quiet . || { echo 'run: make format'; exit 1; }

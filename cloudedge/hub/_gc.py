@@ -118,10 +118,11 @@ def _reason(entry: TagEntry, now: datetime, retention: timedelta) -> str:
             target, _, role = entry.tag.removeprefix(_RELEASE).rpartition(".")
             return f"{role} on {target}"
         return f"version {entry.tag}" if is_version(entry.tag) else f"tag {entry.tag}"
-    ended = datetime.fromisoformat(entry.until.replace("Z", "+00:00"))
-    if now - ended < retention:
-        return f"was {entry.tag} until {entry.until}"
-    return ""
+    try:
+        is_recent = now - datetime.fromisoformat(entry.until.replace("Z", "+00:00")) < retention
+    except (ValueError, TypeError):
+        is_recent = True  # another tool ended it and nobody knows when
+    return f"was {entry.tag} until {entry.until}" if is_recent else ""
 
 
 def observe(hub: Hub) -> tuple[dict[str, list[TagEntry]], dict[Digest, Manifest]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from pathlib import Path
 
-from cloudedge.config import HubConfig, reveal
+from cloudedge.config import HubConfig, home, reveal
 from cloudedge.hub._layout import LayoutHub
 from cloudedge.hub._local import LocalHub
 from cloudedge.hub._protocol import Hub
@@ -50,7 +51,20 @@ def _bos(config: HubConfig) -> Hub:
     return LayoutHub(BosStore(config.url, settings))
 
 
-_OPENERS = {"s3": _s3, "bos": _bos}
+def _oci(config: HubConfig) -> Hub:
+    from cloudedge.hub._registry import RegistryHub, RegistrySettings  # noqa: PLC0415 - requests is slow to import
+
+    settings = RegistrySettings(
+        username=config.username or None,
+        password=reveal(config.password) if config.password else None,
+        insecure=config.insecure,
+        ca_file=Path(config.ca_file) if config.ca_file else None,
+        state_dir=home() / "uploads",
+    )
+    return RegistryHub(config.url, settings)
+
+
+_OPENERS = {"s3": _s3, "bos": _bos, "oci": _oci}
 
 
 def who() -> str:

@@ -9,14 +9,13 @@ artifact under an ordinary tag, and ``sha256-<hex>.sig`` is an ordinary tag too.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cloudedge.clock import SystemClock
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound, Rejected
 from cloudedge.hub._oci import parse_digest
-from cloudedge.hub._protocol import ANY, Stored
+from cloudedge.hub._protocol import ANY, Lock, Stored, SureLock
 from cloudedge.hub._registry_auth import RegistrySettings
 from cloudedge.hub._registry_http import RegistrySession
 from cloudedge.hub._registry_repo import Repository
@@ -50,9 +49,7 @@ class RegistryHub:
         ConfigError: the URL is not of that form.
     """
 
-    def __init__(
-        self, url: str, settings: RegistrySettings = _DEFAULTS, *, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, url: str, settings: RegistrySettings = _DEFAULTS, *, clock: Clock | None = None) -> None:
         netloc, self._prefix, insecure = _parse_url(url)
         self.url = f"oci://{netloc}/{self._prefix}".rstrip("/")
         self._clock = clock or SystemClock()
@@ -69,9 +66,7 @@ class RegistryHub:
         """
         what = "listing the repositories"
         try:
-            every = list(
-                self._session.pages("_catalog", "repositories", what=what, scope="registry:catalog:*")
-            )
+            every = list(self._session.pages("_catalog", "repositories", what=what, scope="registry:catalog:*"))
         except (NotFound, Rejected) as error:
             raise Rejected(
                 f"{self.url} does not list its repositories: {error.message}",
@@ -124,32 +119,35 @@ class RegistryHub:
         """Store a blob, continuing an earlier attempt where the registry still has it."""
         Upload(self._repository(name), blob, self._state_dir).run(read, progress)
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Do nothing: a registry frees blobs itself, and only while it is stopped or read-only."""
-        return nullcontext()
+    def forget(self, name: str, entries: list[TagEntry]) -> None:
+        """Drop ended entries from the history: their events are deleted."""
+        self._tags_of(name).forget([entry for entry in entries if not entry.is_current])
 
-    def collecting(self) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[Lock]:
+        """Do nothing: a registry frees blobs itself, and only while it is stopped or read-only."""
+        return nullcontext(SureLock())
+
+    def collecting(self) -> AbstractContextManager[Lock]:
         """Do nothing: what is discarded had a tag and lost it, and `discard` looks again before each one."""
-        return nullcontext()
+        return nullcontext(SureLock())
+
+    def sweep(self, older_than_s: float) -> int:  # noqa: ARG002 - a registry has its own idea of old
+        """Do nothing: registries drop unfinished uploads by themselves."""
+        return 0
 
     def stored(self) -> Iterator[Stored]:
         """List the manifests that could be garbage: a tag once pointed there, and no tag does now.
 
         Blobs are the registry's own business (its garbage collector frees those no manifest names), and
-        manifests that never had a tag cannot be listed. Age counts from the last time a tag was moved there.
+        manifests that never had a tag cannot be listed.
         """
         for name in self.names():
-            tags = self._tags_of(name)
-            moves = [e for e in tags.recorded() if e.target is not None]
-            if not moves:
-                continue
-            used = self._in_use(name)
-            youngest = {e.target.digest: e for e in sorted(moves, key=lambda e: e.at) if e.target}
-            for digest, event in youngest.items():
-                there = None if digest in used else self._repository(name).head_manifest(digest)
+            once = {event.target.digest for event in self._tags_of(name).recorded() if event.target}
+            for digest in sorted(once - self._in_use(name)):
+                there = self._repository(name).head_manifest(digest)
                 if there is not None:
                     self._garbage.setdefault(digest, set()).add(name)
-                    yield Stored(digest, there.size, _age_s(event.at, self._clock.now()))
+                    yield Stored(digest, there.size)
 
     def discard(self, digest: Digest) -> None:
         """Delete a manifest that `stored` listed, after looking again that no tag points to it.
@@ -210,12 +208,3 @@ def _parse_url(url: str) -> tuple[str, str, bool]:
         return parts.netloc, prefix and check_name(prefix), bool(parts.query)
     except InputError as error:
         raise ConfigError(f"not a registry's address: {url!r}: {error.message} ({wanted})") from error
-
-
-def _age_s(at: str, now: datetime) -> float:
-    """Return the seconds since a recorded moment; 0, as if just now, if it cannot be read."""
-    try:
-        moment = datetime.strptime(at, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
-    except ValueError:
-        return 0.0
-    return max(0.0, (now - moment).total_seconds())

@@ -248,9 +248,7 @@ class Authenticator:
             raise Rejected(f"the registry {self._host} sends us nowhere for a token", hub=self._host)
         query = [("service", offer.params["service"])] if "service" in offer.params else []
         query += [("scope", wanted) for wanted in (offer.params.get("scope") or scope).split()]
-        url = realm._replace(
-            query="&".join(filter(None, (realm.query, urlencode(query)))), fragment=""
-        ).geturl()
+        url = realm._replace(query="&".join(filter(None, (realm.query, urlencode(query)))), fragment="").geturl()
         credentials = self._find()
         answer = self._fetch(url, credentials.basic if credentials else None)
         token, life = answer.get("token") or answer.get("access_token"), answer.get("expires_in")

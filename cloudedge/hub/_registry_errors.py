@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Passing", "refusal", "translated"]
 
 
-class Passing(Exception):  # noqa: N818 - not an error of its own: it carries one
+class Passing(Exception):
     """Carries an error that may pass, and how long the other side asked to wait."""
 
     def __init__(self, error: Unavailable, after_s: float | None = None) -> None:
@@ -52,13 +52,9 @@ class _Refusal:
 
 # What a registry's word, or else its status, means. Words are the distribution API's error codes.
 _BY_CODE = {
-    "DIGEST_INVALID": _Refusal(
-        IntegrityError, "Pack or fetch the bundle again: its bytes changed on the way."
-    ),
+    "DIGEST_INVALID": _Refusal(IntegrityError, "Pack or fetch the bundle again: its bytes changed on the way."),
     "SIZE_INVALID": _Refusal(IntegrityError, "Pack or fetch the bundle again: its bytes changed on the way."),
-    "MANIFEST_BLOB_UNKNOWN": _Refusal(
-        NotFound, "Push what the manifest names first; run the same push again."
-    ),
+    "MANIFEST_BLOB_UNKNOWN": _Refusal(NotFound, "Push what the manifest names first; run the same push again."),
     "MANIFEST_INVALID": _Refusal(Rejected, "The registry does not take OCI artifacts; use another one."),
     "NAME_INVALID": _Refusal(InputError, "Use a name the registry takes."),
 }
@@ -68,15 +64,9 @@ _BY_STATUS = {
     403: _Refusal(Rejected, "Ask the registry's owner for permission."),
     404: _Refusal(NotFound),
     405: _Refusal(Rejected, "The registry is configured not to allow this."),
-    409: _Refusal(
-        Conflict, "Look at what is there now, then repeat the command if it is still what you want."
-    ),
-    412: _Refusal(
-        Conflict, "Look at what is there now, then repeat the command if it is still what you want."
-    ),
-    413: _Refusal(
-        InputError, "The registry, or a proxy before it, limits how large a request may be; raise it there."
-    ),
+    409: _Refusal(Conflict, "Look at what is there now, then repeat the command if it is still what you want."),
+    412: _Refusal(Conflict, "Look at what is there now, then repeat the command if it is still what you want."),
+    413: _Refusal(InputError, "The registry, or a proxy before it, limits how large a request may be; raise it there."),
     429: _Refusal(Unavailable, "Wait and run the same command again."),
     501: _Refusal(Rejected, "The registry does not support this."),
     507: _Refusal(StorageError, "Make room where the registry keeps its data."),
@@ -133,9 +123,9 @@ def _root(error: BaseException) -> BaseException:
     """Return the system's own error below what the libraries wrapped around it."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(
-            cause, (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError)
-        ) and not isinstance(cause, requests.exceptions.RequestException):
+        if isinstance(cause, (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError)) and not isinstance(
+            cause, requests.exceptions.RequestException
+        ):
             return cause
         cause = cause.__cause__ or cause.__context__
     return error

@@ -50,9 +50,7 @@ _VOID = ".void"
 _TAG_LIMIT = 128
 _HASH_DIGITS = 32
 _KEY_LIMIT = _TAG_LIMIT - len(_PREFIX) - len(".00000000.00000000") - len(_VOID)
-_NAME = re.compile(
-    r"cloudedge-event\.(?P<key>.+)\.(?P<seq>[0-9]{8})\.(?P<nonce>[0-9a-f]{8})(?P<void>\.void)?"
-)
+_NAME = re.compile(r"cloudedge-event\.(?P<key>.+)\.(?P<seq>[0-9]{8})\.(?P<nonce>[0-9a-f]{8})(?P<void>\.void)?")
 _ANNOTATION = "io.cloudedge.tag-event."
 
 
@@ -162,9 +160,7 @@ class TagEvent:
             IntegrityError: something else was stored under an event's name.
         """
         try:
-            facts = {
-                key: manifest.annotations[_ANNOTATION + key] for key in ("tag", "seq", "at", "by", "previous")
-            }
+            facts = {key: manifest.annotations[_ANNOTATION + key] for key in ("tag", "seq", "at", "by", "previous")}
             event = cls(
                 tag=facts["tag"],
                 seq=int(facts["seq"]),

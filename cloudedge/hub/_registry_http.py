@@ -127,9 +127,7 @@ class RegistrySession:
         def attempt() -> Reply:
             with self._open(_Request(method, url, what, scope, headers, data, extra_wait_s)) as response:
                 self._refuse(response, what, accept)
-                return Reply(
-                    response.status_code, response.headers, self._read(response, what, limit), response.url
-                )
+                return Reply(response.status_code, response.headers, self._read(response, what, limit), response.url)
 
         return self._persist(attempt, repeat=repeat)
 
@@ -176,9 +174,7 @@ class RegistrySession:
             reply = self.call("GET", url, what=what, scope=scope, accept=(200,), limit=_PAGE_LIMIT)
             items = _json(reply.body, what, self.host).get(key) or []
             if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-                raise Unavailable(
-                    f"{what} at {self.host}: the answer's {key} is not a list of names", hub=self.host
-                )
+                raise Unavailable(f"{what} at {self.host}: the answer's {key} is not a list of names", hub=self.host)
             yield from items
             links = requests.utils.parse_header_links(reply.headers.get("Link", ""))
             following = next((link["url"] for link in links if link.get("rel") == "next"), None)
@@ -272,9 +268,7 @@ class RegistrySession:
         for chunk in self._chunks(response, what):
             body += chunk
             if len(body) > limit:
-                raise InputError(
-                    f"{what} at {self.host}: the answer is over the limit of {limit} bytes", hub=self.host
-                )
+                raise InputError(f"{what} at {self.host}: the answer is over the limit of {limit} bytes", hub=self.host)
         return bytes(body)
 
     def _refuse(self, response: requests.Response, what: str, accept: Container[int]) -> None:

@@ -126,7 +126,7 @@ class Repository:
                     headers={"Content-Type": manifest.media_type},
                     data=manifest.raw,
                 )
-            except IntegrityError:  # noqa: PERF203 - a request costs more than a try
+            except IntegrityError:
                 # docker-registry on a file system says so too when somebody else writes the same manifest at
                 # the same moment: it rewrites its own links in place and stumbles over one that is empty yet.
                 if not left:

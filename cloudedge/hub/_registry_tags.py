@@ -65,9 +65,7 @@ class RepositoryTags:
         # Pointers first, then events: an event is written before its pointer moves, so a pointer that
         # cloudedge moved is never news to the events.
         plain, _ = EventName.split(self._repo.list_tags())
-        pointers: dict[str, Descriptor | None] = dict(
-            zip(plain, _each(self._repo.head_manifest, plain), strict=True)
-        )
+        pointers: dict[str, Descriptor | None] = dict(zip(plain, _each(self._repo.head_manifest, plain), strict=True))
         listed, names = EventName.split(self._repo.list_tags())
         events = self._read(names)
         missing = {e.tag for e in events} - set(listed)
@@ -81,9 +79,19 @@ class RepositoryTags:
         """Return every event that was not withdrawn."""
         return self._read(EventName.split(self._repo.list_tags())[1])
 
-    def move(
-        self, tag: str, target: Descriptor | None, *, by: str, at: str, expected: Expectation
-    ) -> TagEntry | None:
+    def forget(self, entries: list[TagEntry]) -> None:
+        """Delete the events of some entries.
+
+        Raises:
+            Rejected: the registry does not allow deletion.
+        """
+        gone = {(entry.tag, entry.seq) for entry in entries}
+        for event in self.recorded():
+            if event.target is not None and (event.tag, event.seq) in gone:
+                self._repo.delete_manifest(event.to_manifest().digest)
+                self._known.pop(event.name, None)
+
+    def move(self, tag: str, target: Descriptor | None, *, by: str, at: str, expected: Expectation) -> TagEntry | None:
         """Point a tag at a manifest, or nowhere. See `Hub.move_tag`."""
         check_tag(tag)
         if is_reserved(tag):
@@ -146,9 +154,7 @@ class RepositoryTags:
         self._repo.put_manifest(str(event.name), event.to_manifest())
         return event
 
-    def _settle(
-        self, tag: str, events: list[TagEvent], pointer: Descriptor | Unseen | None
-    ) -> list[TagEvent]:
+    def _settle(self, tag: str, events: list[TagEvent], pointer: Descriptor | Unseen | None) -> list[TagEvent]:
         """Move the registry's own tag to where the newest event says, until no newer one turned up."""
         settled = pointer
         while (counted := effective(tag, events)) and not _agrees(settled, counted[-1]):

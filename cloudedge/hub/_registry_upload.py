@@ -40,12 +40,10 @@ CHUNK_LIMIT = 64 * 1024 * 1024
 
 _STARTS = 4
 """How often an upload is taken up or started over before giving up."""
-_SLOWEST_HASH = (
-    20e6  # bytes per second a registry is trusted to check at the end, when it reads everything again
-)
+_SLOWEST_HASH = 20e6  # bytes per second a registry is trusted to check at the end, when it reads everything again
 
 
-class _SessionLost(Exception):  # noqa: N818 - a turn of events, not an error
+class _SessionLost(Exception):
     """The registry does not go on with this session; a new one may do."""
 
 
@@ -151,8 +149,7 @@ class Upload:
         chunk_size = max(CHUNK_SIZE, int(at_least) if at_least.isdecimal() else 0)
         if chunk_size > CHUNK_LIMIT and self._blob.size > CHUNK_LIMIT:
             raise Rejected(
-                f"{self._what} at {self._http.host}: it wants chunks of {chunk_size} bytes; "
-                f"the limit is {CHUNK_LIMIT}",
+                f"{self._what} at {self._http.host}: it wants chunks of {chunk_size} bytes; the limit is {CHUNK_LIMIT}",
                 hint="Have the registry accept smaller chunks.",
                 hub=self._http.host,
             )
@@ -201,9 +198,7 @@ class Upload:
             raise _SessionLost
         return replace(session, location=self._location(reply, session.location)), now
 
-    def _ask_again(
-        self, session: _Session, low: int, high: int, cause: CloudEdgeError | None
-    ) -> tuple[_Session, int]:
+    def _ask_again(self, session: _Session, low: int, high: int, cause: CloudEdgeError | None) -> tuple[_Session, int]:
         """Ask where the registry is after a chunk that went wrong; it must be inside that chunk."""
         reply = self._http.call(
             "GET", session.location, what=self._what, scope=self._scope, accept=(200, 204, 400, 404, 410)

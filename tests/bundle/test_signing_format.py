@@ -6,12 +6,11 @@ import json
 import os
 import stat
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from registry_lab import needs_registry, push, reader, registry, tool
 
 from cloudedge.bundle import _cosign as cosign
 from cloudedge.bundle._keys import load_private, load_public, new_key_pair
@@ -19,9 +18,7 @@ from cloudedge.errors import Conflict, InputError, NotFound, SignatureInvalid, S
 from cloudedge.hub._oci import Descriptor, Digest, Manifest, digest_of
 from cloudedge.hub._registry import RegistryHub
 from cloudedge.hub._tags import current
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "hub" / "registry"))
-from registry_lab import needs_registry, push, reader, registry, tool
+from cloudedge.hub._transfer import signature_tag
 
 DIGEST = Digest("sha256:" + "ab" * 32)
 OTHER = Digest("sha256:" + "cd" * 32)
@@ -51,16 +48,14 @@ def test_the_payload_is_cosigns_to_the_byte(payload):
 
 
 def test_the_tag():
-    assert cosign.signature_tag(DIGEST) == "sha256-" + "ab" * 32 + ".sig"
+    assert signature_tag(DIGEST) == "sha256-" + "ab" * 32 + ".sig"
 
 
 def test_the_manifest(payload):
-    manifest, (config, body) = cosign.signature_manifest(payload, [b"one", b"two"])
-    assert body == payload
+    manifest, (config, body, again) = cosign.signature_manifest([(payload, b"one"), (payload, b"two")])
+    assert body == again == payload
     assert manifest.config == Descriptor.of(config, "application/vnd.oci.image.config.v1+json")
-    assert [
-        (layer.media_type, layer.digest, layer.size, dict(layer.annotations)) for layer in manifest.layers
-    ] == [
+    assert [(layer.media_type, layer.digest, layer.size, dict(layer.annotations)) for layer in manifest.layers] == [
         (
             "application/vnd.dev.cosign.simplesigning.v1+json",
             digest_of(payload),
@@ -79,13 +74,13 @@ def test_the_manifest(payload):
     }
     assert [blob.digest for blob in manifest.blobs] == [digest_of(config), digest_of(payload)]
     with pytest.raises(InputError, match="at least one"):
-        cosign.signature_manifest(payload, [])
+        cosign.signature_manifest([])
 
 
 def test_round_trip(key, payload):
     second = ec.generate_private_key(ec.SECP256R1())
     signatures = [cosign.sign(key, payload), cosign.sign(second, payload)]
-    manifest, blobs = cosign.signature_manifest(payload, signatures)
+    manifest, blobs = cosign.signature_manifest([(payload, signature) for signature in signatures])
     fetched = []
 
     def fetch(blob):
@@ -106,20 +101,14 @@ def test_other_layers_are_passed_over(payload):
         Descriptor.of(payload, cosign.PAYLOAD_TYPE),
         Descriptor.of(payload, "application/x", {cosign.SIGNATURE_ANNOTATION: "b25l"}),
     ]
-    manifest = Manifest.build(
-        artifact_type="", config=Descriptor.of(b"{}", "x"), layers=layers, annotations={}
-    )
+    manifest = Manifest.build(artifact_type="", config=Descriptor.of(b"{}", "x"), layers=layers, annotations={})
     assert cosign.read_signatures(manifest, lambda blob: pytest.fail("not asked for")) == []
 
 
-@pytest.mark.parametrize(
-    ("encoded", "size"), [("not base64!", 10), ("b25", 10), ("b25l", cosign.PAYLOAD_LIMIT + 1)]
-)
+@pytest.mark.parametrize(("encoded", "size"), [("not base64!", 10), ("b25", 10), ("b25l", cosign.PAYLOAD_LIMIT + 1)])
 def test_signature_manifests_that_are_refused(encoded, size):
     layer = Descriptor(cosign.PAYLOAD_TYPE, DIGEST, size, {cosign.SIGNATURE_ANNOTATION: encoded})
-    manifest = Manifest.build(
-        artifact_type="", config=Descriptor.of(b"{}", "x"), layers=[layer], annotations={}
-    )
+    manifest = Manifest.build(artifact_type="", config=Descriptor.of(b"{}", "x"), layers=[layer], annotations={})
     with pytest.raises(SignatureInvalid, match="signature manifest sha256:"):
         cosign.read_signatures(manifest, lambda blob: b"")
 
@@ -294,11 +283,11 @@ class Cosign:
 def sign_here(hub, name, private, manifest):
     """Sign as cloudedge does and store it where cosign looks."""
     payload = cosign.payload(f"{hub.url.removeprefix('oci://')}/{name}", manifest.digest)
-    signed, blobs = cosign.signature_manifest(payload, [cosign.sign(private, payload)])
+    signed, blobs = cosign.signature_manifest([(payload, cosign.sign(private, payload))])
     for blob, data in zip((signed.config, signed.layers[0]), blobs, strict=True):
         hub.write_blob(name, blob, reader(data), lambda n: None)
     hub.write_manifest(name, signed)
-    tag = cosign.signature_tag(manifest.digest)
+    tag = signature_tag(manifest.digest)
     hub.move_tag(name, tag, signed.descriptor, by="u", at="2026-01-01T00:00:00Z")
 
 
@@ -328,7 +317,7 @@ def test_we_verify_what_cosign_signed(hub, tmp_path):
     sign_here(hub, "theirs", first, manifest)
     signed = outside.sign(tmp_path / "theirs.key", "theirs", manifest.digest)
     assert signed.returncode == 0, signed.stderr
-    entry = current(hub.tags("theirs"), cosign.signature_tag(manifest.digest))
+    entry = current(hub.tags("theirs"), signature_tag(manifest.digest))
     found = cosign.read_signatures(
         hub.read_manifest("theirs", entry.target.digest),
         lambda blob: b"".join(hub.read_blob("theirs", blob)),

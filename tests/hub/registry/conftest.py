@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
-from registry_lab import PROGRAM, Server, registry
+from registry_lab import Server
 
 from cloudedge.hub._registry import RegistryHub, RegistrySettings
 
@@ -16,15 +15,6 @@ _count = itertools.count()
 @pytest.fixture(autouse=True)
 def _no_stored_credentials(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "no-docker"))
-
-
-@pytest.fixture(scope="session")
-def registry_host(tmp_path_factory):
-    """One docker-registry for all tests of a worker; each test has its own prefix there."""
-    if not Path(PROGRAM).exists():
-        pytest.skip("docker-registry is not installed (apt-get install docker-registry)")
-    with registry(tmp_path_factory.mktemp("registry")) as host:
-        yield host
 
 
 @pytest.fixture

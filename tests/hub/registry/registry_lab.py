@@ -37,7 +37,7 @@ USER, PASSWORD = "ada", "open sesame"
 HTPASSWD = "ada:$2b$04$abcdefghijklmnopqrstuu/LVz6MZlItEy42I2juLihZ66HnQx/cy\n"  # bcrypt of the above
 
 needs_registry = pytest.mark.skipif(
-    not Path(PROGRAM).exists(), reason="docker-registry is not installed (apt-get install docker-registry)"
+    not Path(PROGRAM).exists(), reason="docker-registry is not installed (make peers)"
 )
 
 
@@ -46,7 +46,7 @@ def tool(name: str) -> str:
     places = [os.environ.get("CLOUDEDGE_TEST_TOOLS", ""), os.environ.get("PATH", "")]
     found = shutil.which(name, path=os.pathsep.join(filter(None, places)))
     if found is None:
-        pytest.skip(f"{name} is neither on PATH nor in $CLOUDEDGE_TEST_TOOLS")
+        pytest.skip(f"{name} is neither on PATH nor in $CLOUDEDGE_TEST_TOOLS (make peers)")
     return found
 
 
@@ -59,6 +59,8 @@ def free_port() -> int:
 @contextmanager
 def registry(root: Path, *, delete: bool = True, **more) -> Iterator[str]:
     """Run docker-registry with its data in `root`; yields host:port."""
+    if not Path(PROGRAM).exists():
+        pytest.skip("docker-registry is not installed (make peers)")
     root.mkdir(parents=True, exist_ok=True)
     host = f"127.0.0.1:{free_port()}"
     http = {"addr": host, "secret": "for tests", **more.pop("http", {})}
@@ -234,15 +236,11 @@ def certificate() -> tuple[ec.EllipticCurvePrivateKey, bytes, bytes]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
         .sign(key, hashes.SHA256())
     )
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return key, made.public_bytes(serialization.Encoding.PEM), pem
 
 
@@ -269,9 +267,7 @@ class TokenServer(Server):
             # Strangers may read.
             granted = [a for a in actions.split(",") if known or a == "pull"]
             access.append({"type": kind, "name": name, "actions": granted})
-        return Answer(
-            200, {}, json.dumps({"token": self.token(access), "expires_in": self.expires_in}).encode()
-        )
+        return Answer(200, {}, json.dumps({"token": self.token(access), "expires_in": self.expires_in}).encode())
 
     def token(self, access: list) -> str:
         now = int(time.time())

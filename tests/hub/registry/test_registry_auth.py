@@ -51,9 +51,7 @@ CHALLENGES = {
 
 @pytest.mark.parametrize("header", CHALLENGES)
 def test_challenges(header):
-    assert [(c.scheme, c.params) for c in parse_challenges(header)][: len(CHALLENGES[header])] == CHALLENGES[
-        header
-    ]
+    assert [(c.scheme, c.params) for c in parse_challenges(header)][: len(CHALLENGES[header])] == CHALLENGES[header]
 
 
 @given(st.text(alphabet='abB =",\\\t;:/', max_size=60))
@@ -84,8 +82,7 @@ def test_what_is_written_by_the_rules_is_read_back(challenges):
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
     header = ", ".join(
-        f"{scheme} " + ", ".join(f"{k}={quoted(v)}" for k, v in params.items())
-        for scheme, params in challenges
+        f"{scheme} " + ", ".join(f"{k}={quoted(v)}" for k, v in params.items()) for scheme, params in challenges
     )
     assert parse_challenges(header) == [Challenge(scheme, params) for scheme, params in challenges]
 
@@ -117,9 +114,7 @@ def test_given_credentials_win(docker):
     assert find_credentials("r.example", RegistrySettings("u", "p")) == Credentials("u", "p")
 
 
-@pytest.mark.parametrize(
-    "address", ["r.example:5000", "https://r.example:5000", "https://r.example:5000/v1/"]
-)
+@pytest.mark.parametrize("address", ["r.example:5000", "https://r.example:5000", "https://r.example:5000/v1/"])
 def test_stored_by_docker_login(docker, address):
     docker({"auths": {"elsewhere": {"auth": "eA=="}, address: {"auth": AUTH}}})
     assert find_credentials("r.example:5000", RegistrySettings()) == Credentials("ada", "pa:ss")
@@ -238,9 +233,7 @@ def test_basic_refused(guarded, settings, caplog):
     with pytest.raises(Rejected, match="401") as caught:
         hub.tags("ctr")
     assert "docker login" in caught.value.hint
-    seen = (
-        "".join(traceback.format_exception(caught.value)) + caplog.text + repr(vars(caught.value)) + repr(hub)
-    )
+    seen = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(vars(caught.value)) + repr(hub)
     assert "hush" not in seen
     assert base64.b64encode(f"{USER}:hush hush".encode()).decode() not in seen
 
@@ -307,9 +300,7 @@ def test_one_new_login_when_a_token_is_refused(token_registry, token_server):
         push(hub, "again", b"x")
         challenge = f'Bearer realm="http://{token_server.host}/token",service="{token_server.SERVICE}"'
         proxy.seen.clear()
-        proxy.rule = lambda seen: (
-            Answer(401, {"WWW-Authenticate": challenge}) if len(proxy.seen) == 1 else None
-        )
+        proxy.rule = lambda seen: Answer(401, {"WWW-Authenticate": challenge}) if len(proxy.seen) == 1 else None
         assert hub.tags("again") == []
         first, second = proxy.seen[:2]
         assert first.headers["Authorization"] != second.headers["Authorization"]

@@ -65,9 +65,7 @@ def test_a_blob_that_is_not_there(hub):
 def test_a_registry_that_ignores_ranges(proxied, proxy):
     write(proxied, BIG[: 5 * MIB])
     proxy.rule = lambda seen: seen.headers.pop("Range", None) and None
-    assert (
-        b"".join(proxied.read_blob("ctr", blob_of(BIG[: 5 * MIB]), 3 * MIB + 1)) == BIG[3 * MIB + 1 : 5 * MIB]
-    )
+    assert b"".join(proxied.read_blob("ctr", blob_of(BIG[: 5 * MIB]), 3 * MIB + 1)) == BIG[3 * MIB + 1 : 5 * MIB]
 
 
 def test_a_registry_that_answers_another_range(proxied, proxy):
@@ -244,9 +242,7 @@ def test_distribution_gives_a_broken_chunk_up_and_the_upload_starts_again(proxie
             broken.append(True)
             del seen.headers["Content-Length"]
             seen.body = seen.body[: 3 * MIB]
-            assert (
-                proxy.pass_on(seen).status == 202
-            )  # the registry took a part; the client hears nothing of it
+            assert proxy.pass_on(seen).status == 202  # the registry took a part; the client hears nothing of it
             return Answer(502)
         return None
 
@@ -382,9 +378,7 @@ def test_a_manifest_whose_blobs_are_missing_is_refused(hub):
 
 def test_other_bytes_than_the_manifest_are_refused(proxied, proxy):
     manifest = push(proxied, "ctr", b"one")
-    proxy.after = lambda seen, answer: (
-        Answer(200, {}, answer.body + b" ") if "/manifests/" in seen.path else answer
-    )
+    proxy.after = lambda seen, answer: Answer(200, {}, answer.body + b" ") if "/manifests/" in seen.path else answer
     with pytest.raises(IntegrityError, match="other bytes than manifest"):
         proxied.read_manifest("ctr", manifest.digest)
 

@@ -31,9 +31,7 @@ def event(seq: int, to: int | None, *, tag="live", nonce=0, previous: int | None
     return TagEvent(tag, seq, f"{nonce:08x}", f"t{seq}", f"who{seq}", before, goal)
 
 
-tags = st.from_regex(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}", fullmatch=True).filter(
-    lambda t: not is_reserved(t)
-)
+tags = st.from_regex(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}", fullmatch=True).filter(lambda t: not is_reserved(t))
 
 
 @st.composite
@@ -188,9 +186,7 @@ def test_what_is_only_named_alike_is_no_tag_and_no_event(text):
         event(2, 1).to_manifest(),
         event(1, 1, tag="other").to_manifest(),
         Manifest.parse(event(1, 1).to_manifest().raw.replace(b'tag-event.seq":"1"', b'tag-event.seq":"x"')),
-        Manifest.parse(
-            event(1, 1, previous=2).to_manifest().raw.replace(target(2).digest.encode(), b"md5:2")
-        ),
+        Manifest.parse(event(1, 1, previous=2).to_manifest().raw.replace(target(2).digest.encode(), b"md5:2")),
     ],
 )
 def test_something_else_under_an_events_name_is_named(manifest):

@@ -79,9 +79,7 @@ def test_503_for_ever(patient, proxy, clock):
 @pytest.mark.parametrize("as_date", [False, True])
 def test_429_waits_as_long_as_asked(patient, proxy, clock, as_date):
     later = ManualClock(elapsed=17).now()
-    proxy.rule = times(
-        1, Answer(429, {"Retry-After": format_datetime(later, usegmt=True) if as_date else "17"})
-    )
+    proxy.rule = times(1, Answer(429, {"Retry-After": format_datetime(later, usegmt=True) if as_date else "17"}))
     assert patient.tags("ctr") == []
     assert clock.elapsed == 17
 
@@ -163,9 +161,7 @@ def test_what_each_refusal_becomes(patient, proxy, status, code, kind):
     assert "because ?[31m" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b'{"errors": []}', b'{"errors": [3]}', b"\xff" * 200_000]
-)
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"errors": []}', b'{"errors": [3]}', b"\xff" * 200_000])
 def test_a_refusal_in_another_form(patient, proxy, body):
     proxy.rule = lambda seen: Answer(403, {}, body)
     with pytest.raises(Rejected, match="403"):
@@ -183,9 +179,7 @@ def test_a_redirect_to_another_host_gets_no_credentials(patient, proxy, registry
     data = b"y" * 3_000_000
     push(patient, "ctr", data)
     blob = Descriptor.of(data, "x")
-    proxy.rule = lambda seen: (
-        None if seen.headers.get("Authorization") else Answer(401, {"WWW-Authenticate": "Basic"})
-    )
+    proxy.rule = lambda seen: None if seen.headers.get("Authorization") else Answer(401, {"WWW-Authenticate": "Basic"})
     patient.has_blob("ctr", blob)
     with Server(registry_host) as store:
         proxy.rule = lambda seen: Answer(307, {"Location": f"http://{store.host}{seen.path}?signed=yes"})
@@ -282,9 +276,7 @@ def test_from_https_to_http_goes_nothing(tls, where, monkeypatch):
             return response
 
         monkeypatch.setattr(hub._session._session, "send", meddle)
-        with pytest.raises(
-            Rejected, match="in the clear" if where == "realm" else "redirected from https to http"
-        ):
+        with pytest.raises(Rejected, match="in the clear" if where == "realm" else "redirected from https to http"):
             hub.tags("ctr")
         assert plain.seen == []
 

@@ -53,9 +53,7 @@ def test_skopeo_inspects_and_copies(hub, pushed, reference, tmp_path):
 
 
 def test_skopeo_lists_our_tags(pushed, reference):
-    listed = json.loads(run(tool("skopeo"), "list-tags", "--tls-verify=false", f"docker://{reference}"))[
-        "Tags"
-    ]
+    listed = json.loads(run(tool("skopeo"), "list-tags", "--tls-verify=false", f"docker://{reference}"))["Tags"]
     assert "live" in listed
     assert sum(tag.startswith("cloudedge-event.live.00000001.") for tag in listed) == len(listed) - 1 == 1
 

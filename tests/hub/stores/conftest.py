@@ -5,35 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-import s3_servers
-from bos_double import BosDouble
 from store_openers import bos_opener, s3_opener
 
 from cloudedge.hub._directory import DirectoryStore
 from cloudedge.hub._remote import RemoteStore
-
-
-def pytest_configure(config):
-    # The BCE SDK reads the time the old way; nothing here can change that.
-    config.addinivalue_line("filterwarnings", "ignore:datetime.datetime.utcnow:DeprecationWarning:baidubce")
-
-
-@pytest.fixture(scope="session")
-def rclone_server(tmp_path_factory):
-    with s3_servers.rclone(tmp_path_factory.mktemp("rclone")) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture(scope="session")
-def seaweedfs_server(tmp_path_factory):
-    with s3_servers.seaweedfs(tmp_path_factory.mktemp("weed")) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
-def bos(tmp_path):
-    with BosDouble(tmp_path).running() as double:
-        yield double
 
 
 @pytest.fixture

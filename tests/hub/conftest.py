@@ -1,0 +1,61 @@
+"""Real servers, started once per worker, and hubs in all of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import s3_servers
+from bos_double import BosDouble
+from registry_lab import registry
+from store_openers import bos_opener, s3_opener
+
+from cloudedge.hub import LocalHub
+from cloudedge.hub._layout import LayoutHub
+from cloudedge.hub._registry import RegistryHub, RegistrySettings
+
+_count = itertools.count()
+
+
+def pytest_configure(config):
+    # The BCE SDK reads the time the old way; nothing here can change that.
+    config.addinivalue_line("filterwarnings", "ignore:datetime.datetime.utcnow:DeprecationWarning:baidubce")
+
+
+@pytest.fixture(scope="session")
+def rclone_server(tmp_path_factory):
+    with s3_servers.rclone(tmp_path_factory.mktemp("rclone")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def seaweedfs_server(tmp_path_factory):
+    with s3_servers.seaweedfs(tmp_path_factory.mktemp("weed")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bos(tmp_path):
+    with BosDouble(tmp_path).running() as double:
+        yield double
+
+
+@pytest.fixture(scope="session")
+def registry_host(tmp_path_factory):
+    """One docker-registry for all tests of a worker; each test has its own prefix there."""
+    with registry(tmp_path_factory.mktemp("registry")) as host:
+        yield host
+
+
+@pytest.fixture(params=["directory", "rclone", "seaweedfs", "bos", "registry"])
+def any_hub(request, tmp_path, monkeypatch):
+    """An empty hub of each kind."""
+    if request.param == "directory":
+        return LocalHub(tmp_path / "any")
+    if request.param == "bos":
+        return LayoutHub(bos_opener(request.getfixturevalue("bos"))())
+    if request.param == "registry":
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "no-docker"))
+        url = f"oci://{request.getfixturevalue('registry_host')}/any{next(_count)}"
+        return RegistryHub(url, RegistrySettings(state_dir=tmp_path / "state"))
+    return LayoutHub(s3_opener(request.getfixturevalue(f"{request.param}_server"))())

@@ -1,0 +1,96 @@
+"""The same life of a bundle in every kind of hub."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from models import change_table, make_model, make_table
+
+from cloudedge.bundle import Bundle, check_signature, new_key_pair, sign_bundle
+from cloudedge.errors import Conflict, NotFound
+from cloudedge.hub import LocalHub, collect, copy, current, plan_copy
+
+
+@pytest.fixture
+def versions(hub, tmp_path):
+    model = make_model(tmp_path / "model")
+    one = Bundle.pack(model, name="team/ctr", sparse={"dict": make_table(3000)}, hub=hub)
+    later = change_table(make_table(3000), seed=1)
+    return one, Bundle.pack(model, name="team/ctr", sparse={"dict": later}, parent=one, hub=hub)
+
+
+def test_push_pull_tag_and_history(any_hub, versions, tmp_path):
+    one, two = versions
+    first = one.push(any_hub, tags=["prod"])
+    assert first.bytes_missing == first.bytes_total
+    assert one.push(any_hub).bytes_missing == 0
+    delta = two.table_layers["dict"][-1]
+    plan = plan_copy(two.hub, any_hub, "team/ctr", two.digest)
+    assert delta in plan.missing
+    assert plan.bytes_missing < 20_000
+    two.push(any_hub, tags=["prod"])
+    assert any_hub.names() == ["team/ctr"]
+    prod = [e for e in any_hub.tags("team/ctr") if e.tag == "prod"]
+    assert [(e.target.digest, e.is_current) for e in prod] == [(one.digest, False), (two.digest, True)]
+    assert prod[0].ended_by == prod[1].by
+    pulled = Bundle.pull("team/ctr:prod", any_hub, hub=LocalHub(tmp_path / "elsewhere"))
+    pulled.verify(deep=True)
+    assert pulled.digest == two.digest
+    assert pulled.manifest.raw == two.manifest.raw
+
+
+def test_signatures_travel(any_hub, versions, tmp_path):
+    one, _ = versions
+    private, public = new_key_pair(tmp_path, "k", None)
+    sign_bundle(one, private)
+    one.push(any_hub)
+    check_signature(Bundle.pull("team/ctr:1", any_hub, hub=LocalHub(tmp_path / "elsewhere")), public)
+
+
+def test_versions_do_not_change_and_tags_move_only_from_where_expected(any_hub, versions):
+    one, two = versions
+    one.push(any_hub)
+    two.push(any_hub)
+
+    def move(tag, bundle, **options):
+        return any_hub.move_tag("team/ctr", tag, bundle.manifest.descriptor, by="me", at="t", **options)
+
+    with pytest.raises(Conflict, match="versions never change"):
+        move("1", two)
+    move("prod", one, expected=None)
+    with pytest.raises(Conflict, match="someone moved it"):
+        move("prod", two, expected=two.digest)
+    move("prod", two, expected=one.digest)
+    assert current(any_hub.tags("team/ctr"), "prod").target.digest == two.digest
+
+
+def test_what_is_not_there(any_hub, tmp_path):
+    assert any_hub.names() == []
+    assert any_hub.tags("nobody") == []
+    with pytest.raises(NotFound):
+        Bundle.pull("nobody:1", any_hub, hub=LocalHub(tmp_path / "elsewhere"))
+
+
+def test_a_removed_version_is_collected_and_the_rest_stays_whole(any_hub, versions, tmp_path):
+    one, two = versions
+    one.push(any_hub, tags=["prod"])
+    two.push(any_hub, tags=["prod"])
+    yesterday = (datetime.now(timezone.utc) - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    any_hub.move_tag("team/ctr", "1", None, by="me", at=yesterday)
+    assert current(any_hub.tags("team/ctr"), "1") is None
+    options = {"now": datetime.now(timezone.utc) + timedelta(seconds=2), "retention": timedelta(0)}
+    plan = collect(any_hub, dry_run=True, **options)
+    assert one.digest in {item.digest for item in plan.delete}
+    assert any_hub.read_manifest("team/ctr", one.digest)
+    collect(any_hub, dry_run=False, **options)
+    with pytest.raises(NotFound):
+        any_hub.read_manifest("team/ctr", one.digest)
+    assert collect(any_hub, dry_run=True, **options).delete == ()
+    Bundle.pull("team/ctr:2", any_hub, hub=LocalHub(tmp_path / "elsewhere")).verify(deep=True)
+
+
+def test_copy_from_hub_to_hub(any_hub, versions, tmp_path):
+    _, two = versions
+    two.push(any_hub)
+    third = LocalHub(tmp_path / "third")
+    copy(any_hub, third, "team/ctr", two.digest, tags=["2"], by="me", at="t")
+    Bundle.open("team/ctr:2", hub=third).verify(deep=True)
