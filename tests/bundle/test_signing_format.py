@@ -21,7 +21,7 @@ from cloudedge.hub._registry import RegistryHub
 from cloudedge.hub._tags import current
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hub" / "registry"))
-from registry_lab import needs_registry, push, reader, registry, tool
+from registry_lab import push, reader, registry, tool
 
 DIGEST = Digest("sha256:" + "ab" * 32)
 OTHER = Digest("sha256:" + "cd" * 32)
@@ -302,7 +302,6 @@ def sign_here(hub, name, private, manifest):
     hub.move_tag(name, tag, signed.descriptor, by="u", at="2026-01-01T00:00:00Z")
 
 
-@needs_registry
 def test_cosign_verifies_what_we_signed(hub, tmp_path):
     outside = Cosign(tmp_path, hub)
     private, public = new_key_pair(tmp_path, "team", b"open sesame")
@@ -316,7 +315,6 @@ def test_cosign_verifies_what_we_signed(hub, tmp_path):
     assert outside.verify(stranger, "ours", manifest.digest).returncode != 0
 
 
-@needs_registry
 def test_we_verify_what_cosign_signed(hub, tmp_path):
     outside = Cosign(tmp_path, hub)
     private, public = new_key_pair(tmp_path, "team", None)
