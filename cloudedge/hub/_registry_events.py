@@ -6,10 +6,12 @@ does the tag itself move. Concurrent movers thus never overwrite each other's re
 the same events comes to the same history, whatever order they were written in. The rules:
 
 - events are ordered by `seq`, then by `nonce`; the newest one says where the tag points;
-- an event that also exists with ``.void`` behind its name was withdrawn by its own mover and counts for
-  nothing;
 - the first event of a version binds it for ever: later ones to another manifest count for nothing;
 - the registry's own tag (the *pointer*) is compared with the events as `fold` describes.
+
+A mover that has to be alone first announces its event as a claim, ``cloudedge-claim.<tag>.<seq>.<nonce>``. A
+claim is no event and moves nothing. It is open until the event of the same name exists, or until a tag with
+``.void`` behind its name says that it was given up.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ __all__ = [
     "UNKNOWN_TIME",
     "UNSEEN",
     "EventName",
-    "Pointer",
+    "Listing",
     "TagEvent",
     "Unseen",
     "effective",
@@ -45,12 +47,13 @@ EVENT_TYPE = "application/vnd.cloudedge.tag-event.v1+json"
 UNKNOWN_TIME = "unknown"
 """The `until` of an entry that another tool ended: a registry does not say when."""
 
-_PREFIX = "cloudedge-event."
+_EVENT = "cloudedge-event."
+_CLAIM = "cloudedge-claim."
 _VOID = ".void"
 _TAG_LIMIT = 128
 _HASH_DIGITS = 32
-_KEY_LIMIT = _TAG_LIMIT - len(_PREFIX) - len(".00000000.00000000") - len(_VOID)
-_NAME = re.compile(r"cloudedge-event\.(?P<key>.+)\.(?P<seq>[0-9]{8})\.(?P<nonce>[0-9a-f]{8})(?P<void>\.void)?")
+_KEY_LIMIT = _TAG_LIMIT - len(_CLAIM) - len(".00000000.00000000") - len(_VOID)
+_NAME = re.compile(r"(cloudedge-(?:event|claim)\.)(.+)\.([0-9]{8})\.([0-9a-f]{8})(\.void)?")
 _ANNOTATION = "io.cloudedge.tag-event."
 
 
@@ -59,8 +62,6 @@ class Unseen:
 
 
 UNSEEN: Final = Unseen()
-Pointer = "Descriptor | Unseen | None"
-"""Where the registry's own tag points; None if there is no such tag."""
 
 
 def _key(tag: str) -> str:
@@ -72,8 +73,8 @@ def _key(tag: str) -> str:
 
 
 def is_reserved(tag: str) -> bool:
-    """Tell whether a tag belongs to the events and is therefore nobody's to set."""
-    return tag.startswith(_PREFIX)
+    """Tell whether a tag belongs to events and claims and is therefore nobody's to set."""
+    return tag.startswith((_EVENT, _CLAIM))
 
 
 @dataclass(frozen=True, order=True)
@@ -89,31 +90,50 @@ class EventName:
         """Name an event of a tag."""
         return cls(_key(tag), seq, nonce)
 
-    @classmethod
-    def split(cls, listed: Iterable[str]) -> tuple[list[str], list[EventName]]:
-        """Split a registry's list of tags into plain tags and the events that were not withdrawn."""
-        plain: list[str] = []
-        found: dict[EventName, bool] = {}
-        for text in listed:
-            match = _NAME.fullmatch(text)
-            if match:
-                name = cls(match["key"], int(match["seq"]), match["nonce"])
-                found[name] = found.get(name, False) or match["void"] is not None
-            elif not is_reserved(text):
-                plain.append(text)
-        return plain, sorted(name for name, void in found.items() if not void)
-
     def concerns(self, tag: str) -> bool:
-        """Tell whether this may be an event of a tag; shortened names make the event's own word decisive."""
+        """Tell whether this may be an event of a tag; names may be shortened, the event itself knows."""
         return self.key == _key(tag)
 
+    def _after(self, prefix: str) -> str:
+        return f"{prefix}{self.key}.{self.seq:08d}.{self.nonce}"
+
     def __str__(self) -> str:
-        return f"{_PREFIX}{self.key}.{self.seq:08d}.{self.nonce}"
+        return self._after(_EVENT)
+
+    @property
+    def claim(self) -> str:
+        """The tag that announces this event."""
+        return self._after(_CLAIM)
 
     @property
     def void(self) -> str:
-        """The tag that says this event was withdrawn."""
-        return f"{self}{_VOID}"
+        """The tag that says this claim was given up."""
+        return self.claim + _VOID
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A registry's list of tags, sorted out."""
+
+    plain: list[str]
+    events: list[EventName]
+    open_claims: list[EventName]
+
+    @classmethod
+    def of(cls, listed: Iterable[str]) -> Listing:
+        """Sort out a list of tags."""
+        plain: list[str] = []
+        events, claims, voided = set[EventName](), set[EventName](), set[EventName]()
+        for text in listed:
+            match = _NAME.fullmatch(text)
+            if match is None:
+                if not is_reserved(text):
+                    plain.append(text)
+                continue
+            kind, key, seq, nonce, void = match.groups()
+            group = voided if void else events if kind == _EVENT else claims
+            group.add(EventName(key, int(seq), nonce))
+        return cls(plain, sorted(events), sorted(claims - voided - events))
 
 
 @dataclass(frozen=True)

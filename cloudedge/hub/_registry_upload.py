@@ -3,8 +3,8 @@
 The bytes are read from the start every time and hashed whole; those the registry has already are not sent
 again. Where an upload stands is the registry's to say; what is noted here, in `state_dir`, is only where to
 ask. A session that is gone, or that the registry cannot make sense of, is given up and the upload starts
-again: distribution, for one, refuses a session for good when a chunk broke off in the middle, because the
-address it gave out names the offset. Memory: one chunk.
+again: docker-registry 2, for one, has no more use for a session whose last chunk broke off in the middle,
+because the address it gave out names the offset. Memory: one chunk.
 """
 
 from __future__ import annotations

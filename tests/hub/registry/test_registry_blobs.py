@@ -205,7 +205,7 @@ def test_a_note_that_makes_no_sense_is_ignored(proxied, proxy, tmp_path, junk):
 
 
 def test_a_chunk_that_broke_off_is_continued_where_the_registry_says(tmp_path):
-    """By the specification; distribution itself gives such a session up, see the test after this one."""
+    """By the specification; docker-registry 2 gives such a session up, see the test after this one."""
     held = bytearray()
     broken = []
 
@@ -234,7 +234,7 @@ def test_a_chunk_that_broke_off_is_continued_where_the_registry_says(tmp_path):
         assert server.sent("PATCH") == len(BIG) + 5 * MIB  # the first chunk but for what was kept of it
 
 
-def test_distribution_gives_a_broken_chunk_up_and_the_upload_starts_again(proxied, proxy):
+def test_docker_registry_2_gives_a_broken_chunk_up_and_the_upload_starts_again(proxied, proxy):
     broken = []
 
     def half(seen):

@@ -11,7 +11,7 @@ from cloudedge.hub._oci import IMAGE_MANIFEST, Descriptor, Digest, Manifest
 from cloudedge.hub._registry_events import (
     UNKNOWN_TIME,
     UNSEEN,
-    EventName,
+    Listing,
     TagEvent,
     effective,
     fold,
@@ -150,11 +150,14 @@ def test_a_stretch_before_the_first_record_keeps_its_unknown_time():
 @given(tags, st.integers(1, 99_999_999), st.integers(0, 2**32 - 1), st.booleans())
 def test_names_fit_and_come_back(tag, seq, number, untag):
     made = event(seq, None if untag else 7, tag=tag, nonce=number, previous=3)
-    for text in (str(made.name), made.name.void):
+    event_tag, claim, void = str(made.name), made.name.claim, made.name.void
+    for text in (event_tag, claim, void):
         check_tag(text)
         assert is_reserved(text)
-    assert EventName.split(["a", str(made.name), "b"]) == (["a", "b"], [made.name])
-    assert EventName.split([made.name.void, str(made.name)]) == ([], [])
+    assert Listing.of(["a", event_tag, "b"]) == Listing(["a", "b"], [made.name], [])
+    assert Listing.of([claim]) == Listing([], [], [made.name])
+    assert Listing.of([claim, event_tag]) == Listing([], [made.name], [])
+    assert Listing.of([void, claim]) == Listing([], [], [])
     assert made.name.concerns(tag)
     assert TagEvent.from_manifest(made.name, made.to_manifest()) == made
 
@@ -172,11 +175,12 @@ def test_long_tags_that_begin_alike_keep_apart():
         "cloudedge-event.x",
         "cloudedge-event.live.1.2",
         "cloudedge-event.",
+        "cloudedge-claim.live",
         "cloudedge-event.a.00000001.ABCDEF00",
     ],
 )
 def test_what_is_only_named_alike_is_no_tag_and_no_event(text):
-    assert EventName.split([text, "live"]) == (["live"], [])
+    assert Listing.of([text, "live"]) == Listing(["live"], [], [])
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from cloudedge.errors import (
 from cloudedge.hub._oci import IMAGE_INDEX, Digest
 from cloudedge.hub._registry import RegistryHub
 from cloudedge.hub._registry_events import UNKNOWN_TIME, untag_marker
+from cloudedge.hub._registry_tags import CLAIM_LIFE_S
 from cloudedge.hub._tags import current
 
 AT = "2026-01-0{}T00:00:00Z".format
@@ -139,7 +140,7 @@ def test_tagging_what_is_not_there(hub, three):
     assert hub.tags("ctr") == []
 
 
-@pytest.mark.parametrize("tag", ["cloudedge-event.x", "", "-x", "a/b", "x" * 129])
+@pytest.mark.parametrize("tag", ["cloudedge-event.x", "cloudedge-claim.x", "", "-x", "a/b", "x" * 129])
 def test_tags_that_are_not_ours_to_give(hub, three, tag):
     with pytest.raises(InputError, match="not a tag"):
         move(hub, tag, three[0])
@@ -367,55 +368,140 @@ def test_of_racing_movers_who_must_be_alone_at_most_one_succeeds(hub, url, three
     ]
 
 
-def rival_at_record(hub, url, rival):
-    """Have `rival` move the tag in the very moment between this hub's look and its record; once."""
+def rival_before(hub, method, rival):
+    """Have a rival act once, in the very moment before the hub's tags do `method`."""
     tags = hub._tags_of("ctr")
-    record, done = tags._record, []
+    original, done = getattr(tags, method), []
 
     def late(*args, **more):
         if not done:
             done.append(True)
-            rival(RegistryHub(url))
-        return record(*args, **more)
+            rival()
+        return original(*args, **more)
 
-    tags._record = late
+    setattr(tags, method, late)
 
 
-def test_a_late_mover_with_an_expectation_withdraws(hub, url, three):
+def with_chance(url, number):
+    """Return a hub whose nonces are all made of one number, and whose waiting takes no time."""
+    clock = ManualClock()
+    clock.random = lambda: number
+    return RegistryHub(url, clock=clock)
+
+
+BOTH_ORDERS = pytest.mark.parametrize("chances", [(0.1, 0.9), (0.9, 0.1)])
+
+
+@BOTH_ORDERS
+@pytest.mark.parametrize("rival_expects", [True, False])
+def test_a_late_mover_with_an_expectation_gives_way(url, three, chances, rival_expects):
     a, b, c = three
+    hub, rival = with_chance(url, chances[0]), with_chance(url, chances[1])
     move(hub, "live", a, 1)
-    rival_at_record(hub, url, lambda other: move(other, "live", b, 2, expected=a.digest))
+    more = {"expected": a.digest} if rival_expects else {}
+    rival_before(hub, "_claim", lambda: move(rival, "live", b, 2, **more))
     with pytest.raises(Conflict, match=f"is at {b.digest}"):
         move(hub, "live", c, 3, expected=a.digest)
     assert [e.target.digest for e in hub.tags("ctr")] == [a.digest, b.digest]
     assert pointer(hub, "live") == b.digest
-    assert any(t.endswith(".void") for t in hub._repository("ctr").list_tags())
 
 
-@pytest.mark.parametrize("nonces", [(0.1, 0.9), (0.9, 0.1)])
-def test_a_late_mover_of_a_version_withdraws(url, three, nonces):
-    ours, theirs = ManualClock(), ManualClock()
-    ours.random, theirs.random = (lambda: nonces[0]), (lambda: nonces[1])
-    hub = RegistryHub(url, clock=ours)
-    rival_at_record(hub, url, lambda _: move(RegistryHub(url, clock=theirs), "3", three[0], 1))
+@BOTH_ORDERS
+def test_a_late_mover_of_a_version_gives_way(url, three, chances):
+    hub, rival = with_chance(url, chances[0]), with_chance(url, chances[1])
+    rival_before(hub, "_claim", lambda: move(rival, "3", three[0], 1))
     with pytest.raises(Conflict, match="versions never change"):
         move(hub, "3", three[1], 2)
     assert [e.target.digest for e in hub.tags("ctr")] == [three[0].digest]
+    assert pointer(hub, "3") == three[0].digest
 
 
-@pytest.mark.parametrize("nonces", [(0.1, 0.9), (0.9, 0.1)])
-def test_a_late_mover_without_an_expectation_is_in_the_history_and_both_agree(hub, url, three, nonces):
+@BOTH_ORDERS
+def test_two_who_see_each_others_claims_both_give_way_and_one_wins_later(url, three, chances):
+    """The rival's claim appears between our first look and our claim, and is open until we have looked."""
+    hub, rival = with_chance(url, chances[0]), with_chance(url, chances[1])
+    theirs = rival._tags_of("ctr")._next("3", three[0].descriptor, [])
+    looks = []
+    original = hub._tags_of("ctr")._has_rivals
+
+    def look(*args):
+        looks.append(original(*args))
+        if len(looks) == 1:
+            rival._repository("ctr").put_manifest(theirs.name.claim, theirs.to_manifest())
+        if len(looks) == 2:
+            rival._repository("ctr").put_manifest(theirs.name.void, theirs.to_manifest())
+        return looks[-1]
+
+    hub._tags_of("ctr")._has_rivals = look
+    assert move(hub, "3", three[1], 2).target == three[1].descriptor
+    assert looks == [False, True, False, False]
+    assert any(t.startswith("cloudedge-claim.") and t.endswith(".void") for t in hub._repository("ctr").list_tags())
+
+
+def test_a_claim_moves_nothing(url, hub, three):
+    claimed = hub._tags_of("ctr")._next("live", three[0].descriptor, [])
+    hub._repository("ctr").put_manifest(claimed.name.claim, claimed.to_manifest())
+    assert hub.tags("ctr") == []
+    assert move(hub, "live", three[1]).is_current  # a move that need not be alone waits for nobody
+
+
+def test_the_claim_of_the_dead_is_given_up_in_time(url, hub, three):
+    a, b, _ = three
+    dead = hub._tags_of("ctr")._next("3", a.descriptor, [])
+    hub._repository("ctr").put_manifest(dead.name.claim, dead.to_manifest())
+    clock = ManualClock()
+    assert move(RegistryHub(url, clock=clock), "3", b, expected=None).target == b.descriptor
+    assert CLAIM_LIFE_S < clock.elapsed < CLAIM_LIFE_S + 5
+    assert dead.name.void in hub._repository("ctr").list_tags()
+
+
+def test_a_mover_that_was_too_slow_does_not_record(url, three):
+    """Somebody may have given its claim up meanwhile."""
+    clock = ManualClock()
+    hub = RegistryHub(url, clock=clock)
+    repository = hub._tags_of("ctr")._repo
+    slow = []
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(repository, name)
+
+        def put_manifest(self, reference, manifest):
+            if reference.startswith("cloudedge-claim.") and not slow:
+                slow.append(reference)
+                clock.elapsed += CLAIM_LIFE_S
+            repository.put_manifest(reference, manifest)
+
+    hub._tags_of("ctr")._repo = Slow()
+    move(hub, "3", three[0])
+    (first,) = slow
+    listed = hub._repository("ctr").list_tags()
+    assert first + ".void" in listed
+    assert first.replace("claim", "event") not in listed
+    assert len([t for t in listed if t.startswith("cloudedge-event.3.")]) == 1
+
+
+def test_movers_that_never_stop_are_a_conflict(url, hub, three):
+    clock = ManualClock()
+    patient = RegistryHub(url, clock=clock)
+    patient._tags_of("ctr")._has_rivals = lambda *args: True
+    with pytest.raises(Conflict, match="others kept moving it"):
+        move(patient, "3", three[0])
+    assert 60 < clock.elapsed < 70
+    assert hub.tags("ctr") == []
+
+
+@BOTH_ORDERS
+def test_a_late_mover_without_an_expectation_is_in_the_history_and_both_agree(url, three, chances):
     a, b, c = three
-    move(hub, "live", a, 1)
-    ours, theirs = ManualClock(), ManualClock()
-    ours.random, theirs.random = (lambda: nonces[0]), (lambda: nonces[1])
-    hub = RegistryHub(url, clock=ours)
-    rival_at_record(hub, url, lambda _: move(RegistryHub(url, clock=theirs), "live", b, 2))
+    hub, rival = with_chance(url, chances[0]), with_chance(url, chances[1])
+    move(RegistryHub(url), "live", a, 1)
+    rival_before(hub, "_record", lambda: move(rival, "live", b, 2))
     entry = move(hub, "live", c, 3)
     assert entry.target == c.descriptor
     entries = hub.tags("ctr")
     assert {e.target.digest for e in entries} == {m.digest for m in three}
-    winner = c if nonces[0] > nonces[1] else b
+    winner = c if chances[0] > chances[1] else b
     assert entries[-1].target == winner.descriptor
     assert entry.is_current == (winner is c)
     assert pointer(hub, "live") == winner.digest
