@@ -119,7 +119,7 @@ def upload_parts(
                         else pool.submit(_resend, upload, part, read)
                     )
                     flying[send] = part
-                del body  # or it would be kept while the next part is filled
+                del body  # or a part that was found is kept while the next one is filled
             land(0)
         except IntegrityError:
             wait(flying)
