@@ -257,22 +257,23 @@ def _live(store: Objects, name: str) -> Iterator[Claim]:
 
 
 def _refused(store: Objects, name: str, rivals: list[Claim], wait_s: float) -> CloudEdgeError:
-    for rival in rivals:
-        with suppress(CloudEdgeError, ValueError, KeyError, TypeError):  # it may be gone by now, or not be ours
-            about = json.loads(b"".join(store.get(rival.key)))
-            owner, since = str(about["owner"]), str(about["since"])
-            return Conflict(
-                f"{store.url}: the lock {name} is held by {owner} since {since}; waited {wait_s:g} s for it",
-                hint="Run the command again when that one is done. If it was killed, its lock ends by itself "
-                f"after {rival.ttl_s:g} s.",
-                lock=name,
-                owner=owner,
-                since=since,
-            )
-    return Unavailable(
-        f"{store.url}: the lock {name} could not be taken within {wait_s:g} s",
-        hint="Others came and went meanwhile, or the store is slow; run the command again.",
+    if not rivals:
+        return Unavailable(
+            f"{store.url}: the lock {name} is free, but claiming it took longer than a claim lives",
+            hint="The store is slow; run the command again.",
+            lock=name,
+        )
+    owner, since = "someone who just left", "now"
+    with suppress(CloudEdgeError, ValueError, KeyError, TypeError):  # it may be gone, or not be ours
+        about = json.loads(b"".join(store.get(rivals[0].key)))
+        owner, since = str(about["owner"]), str(about["since"])
+    return Conflict(
+        f"{store.url}: the lock {name} is held by {owner} since {since}; waited {wait_s:g} s for it",
+        hint="Run the command again when that one is done. If it was killed, its lock ends by itself "
+        f"after {rivals[0].ttl_s:g} s.",
         lock=name,
+        owner=owner,
+        since=since,
     )
 
 

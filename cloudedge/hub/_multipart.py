@@ -115,7 +115,7 @@ def upload_parts(
                     land(most - 1)
                     send = pool.submit(upload.send, part, body) if body else pool.submit(_resend, upload, part, read)
                     flying[send] = part
-                del body  # or it would be kept while the next part is filled
+                del body  # or a part that was found is kept while the next one is filled
             land(0)
         except IntegrityError:
             wait(flying)

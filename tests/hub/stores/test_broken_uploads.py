@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
+import time
+import tracemalloc
 
 import pytest
 from store_samples import MIB, blob_of, content, noise, quick, reader
 
 from cloudedge.errors import IntegrityError, Unavailable
 from cloudedge.hub import _multipart
-from cloudedge.hub._multipart import PART, part_size
+from cloudedge.hub._multipart import PART, part_size, upload_parts
 
 
 @pytest.mark.parametrize("fault", ["busy", "drop", "lose"])
@@ -83,6 +86,44 @@ def test_parts_in_many_pages_are_all_found(bos, open_bos):
     before = bos.received["part"]
     store.upload("blob", blob_of(data), reader(data), lambda _: None)
     assert bos.received["part"] - before == 9 * MIB
+
+
+class SlowStore:
+    """Takes parts more slowly than they are read, and has some of them already."""
+
+    def __init__(self, found):
+        self._found = found
+        self.in_flight = self.most = 0
+        self.completed = None
+
+    def found(self):
+        return self._found
+
+    def send(self, part, body):
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        time.sleep(0.25)
+        self.in_flight -= 1
+        return hashlib.md5(body.read(100)).hexdigest()
+
+    def complete(self, etags):
+        self.completed = sorted(etags)
+
+
+@pytest.mark.parametrize("there", [range(0), range(1, 9), range(1, 9, 2), range(3, 9, 3)])
+def test_a_slow_store_does_not_fill_our_memory(there):
+    piece, parts = noise(256 * 1024), 8
+    blob = blob_of(piece * 32 * parts)
+    store = SlowStore({n: (PART, hashlib.md5(piece * 32).hexdigest()) for n in there})
+    tracemalloc.start()
+    try:
+        upload_parts(store, blob, lambda _: iter([piece] * 32 * parts), lambda _: None, "here")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 24.5 * MIB
+    assert store.most <= 2
+    assert store.completed == list(range(1, parts + 1))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from cloudedge.clock import ManualClock, SystemClock
-from cloudedge.errors import Conflict, Unavailable
+from cloudedge.errors import Conflict, NotFound, Unavailable
 from cloudedge.hub._lease import Claim, Step, decide, lease
 from cloudedge.hub._protocol import ObjectInfo
 
@@ -161,6 +161,17 @@ def test_a_refusal_says_who_since_when_and_what_to_do():
     assert refused.value.since == "2026-01-01T00:00:00Z"
     assert refused.value.owner in str(refused.value)
     assert "30 s" in refused.value.hint
+
+
+def test_a_holder_that_leaves_while_it_is_looked_up_is_a_conflict_still():
+    class Fleeting(Memory):
+        def get(self, key):
+            raise NotFound(key)
+            yield
+
+    store = Fleeting()
+    with hold(store, ManualClock()), pytest.raises(Conflict, match="just left"):
+        hold(store, ManualClock()).__enter__()
 
 
 def test_waiting_ends_on_time_and_polls_ever_less_often():

@@ -17,7 +17,7 @@ from store_samples import MIB, blob_of, content, noise, reader
 from cloudedge.errors import Conflict, IntegrityError, NotFound
 from cloudedge.hub._oci import Descriptor
 from cloudedge.hub._protocol import ANY
-from cloudedge.hub._remote import newest_upload
+from cloudedge.hub._remote import RemoteStore, newest_upload
 
 
 def test_what_is_put_can_be_read_described_listed_and_deleted(object_store):
@@ -73,7 +73,6 @@ def test_a_put_can_insist_on_the_version_it_replaces(object_store):
     assert content(object_store, "key") == b"2"
     object_store.put("key", b"3", expected=ANY)
     assert content(object_store, "key") == b"3"
-    assert list(object_store.list("locks/")) == []
 
 
 def _increment(store):
@@ -105,7 +104,8 @@ def test_no_update_is_lost_when_eight_write_at_once(open_store):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     assert content(stores[0], "counter") == b"40"
-    assert list(stores[0].list("locks/")) == []
+    if isinstance(stores[0], RemoteStore):
+        assert list(stores[0].list("locks/")) == []
 
 
 def test_an_exclusive_lock_keeps_everyone_out(open_store):
@@ -251,14 +251,15 @@ def killed_upload(open_store):
 def test_an_upload_that_was_killed_is_continued(open_store, killed_upload, monkeypatch):
     store, sent, settled = open_store(), [], []
     assert store.head("blob") is None
-    if calls := getattr(store, "_calls", None):  # a store over HTTP: count what is sent
+    if isinstance(store, RemoteStore):  # count what is sent
+        calls = store._calls
         name, send = f"{store.url.split('/', 3)[3]}/blob", calls.send_part
         kept = sum(size for size, _ in calls.list_parts(name, newest_upload(calls, name)).values())
         monkeypatch.setattr(calls, "send_part", lambda *args: sent.append(args[2].size) or send(*args))
     store.upload("blob", blob_of(killed_upload), reader(killed_upload), settled.append)
     assert content(store, "blob") == killed_upload
     assert sum(settled) == len(killed_upload)
-    if calls:
+    if isinstance(store, RemoteStore):
         assert kept >= 16 * MIB
         assert sum(sent) == len(killed_upload) - kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import os
 import subprocess
 import sys
 from functools import partial
@@ -121,6 +122,23 @@ def test_urls_with_spare_slashes(url):
 def test_half_a_pair_of_keys_is_refused():
     with pytest.raises(ConfigError):
         S3Settings(access_key="only")
+
+
+def test_no_keys_at_all_says_where_to_put_them(monkeypatch, tmp_path, rclone_server):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store = S3Store("s3://hub/x", S3Settings(endpoint_url=rclone_server, path_style=True))
+    with pytest.raises(ConfigError) as error:
+        store.put("key", b"")
+    assert "AWS_PROFILE" in error.value.hint
+
+
+@pytest.mark.parametrize("endpoint", ["no url", "ftp//x"])
+def test_an_endpoint_that_is_none(endpoint):
+    with pytest.raises(ConfigError, match="endpoint"):
+        S3Store("s3://hub/x", S3Settings(endpoint_url=endpoint))
 
 
 def test_a_bos_bucket_has_a_bos_name():
