@@ -38,8 +38,8 @@ CHUNK_SIZE = 8 * 1024 * 1024
 CHUNK_LIMIT = 64 * 1024 * 1024
 """The largest chunk a registry may insist on (``OCI-Chunk-Min-Length``)."""
 
-_STARTS = 4
-"""How often an upload is taken up or started over before giving up."""
+_FAILURES = 4
+"""How often in a row an upload may fail without getting further than before."""
 _SLOWEST_HASH = 20e6  # bytes per second a registry is trusted to check at the end, when it reads everything again
 
 
@@ -72,28 +72,24 @@ class Upload:
             Unavailable: the registry went away; what it has is kept for the next run.
         """
         settled = _Settled(progress)
-        for tries in range(1, _STARTS + 1):
-            if self._repo.has_blob(self._blob):
-                settled.up_to(self._blob.size)
-                self._note.remove()
-                return
+        failures = 0
+        while not self._repo.has_blob(self._blob):
+            before = settled.at
             try:
                 if self._blob.size <= SMALL:
                     self._send_whole(read)
                 else:
                     self._send_chunks(read, settled)
-            except _SessionLost as lost:
-                self._note.remove()
-                if tries == _STARTS:
-                    raise _given_up(self._what, self._http.host, tries) from lost.__cause__
-            except Unavailable:
-                if tries == _STARTS:
-                    raise
-                self._http.clock.sleep(self._http.pause(tries))
-            else:
-                settled.up_to(self._blob.size)
-                self._note.remove()
-                return
+                break
+            except (_SessionLost, Unavailable) as error:
+                failures = 1 if settled.at > before else failures + 1
+                if isinstance(error, _SessionLost):
+                    self._note.remove()
+                if failures == _FAILURES:
+                    raise self._given_up(error) from error.__cause__
+                self._http.clock.sleep(self._http.pause(failures))
+        settled.up_to(self._blob.size)
+        self._note.remove()
 
     def _send_whole(self, read: Reader) -> None:
         with self._source(read) as chunks:
@@ -199,14 +195,23 @@ class Upload:
         return replace(session, location=self._location(reply, session.location)), now
 
     def _ask_again(self, session: _Session, low: int, high: int, cause: CloudEdgeError | None) -> tuple[_Session, int]:
-        """Ask where the registry is after a chunk that went wrong; it must be inside that chunk."""
+        """Ask where the registry is after a chunk that went wrong: inside that chunk, if all is well.
+
+        Raises:
+            Unavailable: it took nothing, and `cause` says why.
+            _SessionLost: it is somewhere else, or does not say.
+        """
         reply = self._http.call(
             "GET", session.location, what=self._what, scope=self._scope, accept=(200, 204, 400, 404, 410)
         )
         at = _offset(reply)
         if reply.status not in (200, 204) or at is None or not max(low, 2) <= at <= high:
             raise _SessionLost from cause
-        return replace(session, location=self._location(reply, session.location)), at
+        session = replace(session, location=self._location(reply, session.location))
+        if at == low:
+            self._note.write(session)
+            raise cause or _SessionLost
+        return session, at
 
     def _finish(self, location: str, data: bytes) -> None:
         parts = urlsplit(location)
@@ -224,6 +229,15 @@ class Upload:
         )
         if reply.status not in (201, 204):
             raise _SessionLost
+
+    def _given_up(self, error: Unavailable | _SessionLost) -> Unavailable:
+        if isinstance(error, Unavailable):
+            return error
+        return Unavailable(
+            f"{self._what} at {self._http.host}: the registry lost the upload again and again",
+            hint="If several servers share the load, give them one http.secret; then run the command again.",
+            hub=self._http.host,
+        )
 
     def _location(self, reply: Reply, fallback: str = "") -> str:
         location = reply.headers.get("Location") or fallback
@@ -292,12 +306,12 @@ class _Settled:
     """Reports progress so that a byte sent twice counts once."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
-        self._progress, self._at = progress, 0
+        self._progress, self.at = progress, 0
 
     def up_to(self, at: int) -> None:
-        if at > self._at:
-            self._progress(at - self._at)
-            self._at = at
+        if at > self.at:
+            self._progress(at - self.at)
+            self.at = at
 
 
 def _blocks(chunks: Iterator[bytes], size: int) -> Iterator[memoryview]:
@@ -321,11 +335,3 @@ def _offset(reply: Reply) -> int | None:
     """Return how many bytes a registry says it has (``Range: 0-<last>``)."""
     found = re.fullmatch(r"(?:bytes=)?0-(\d+)", reply.headers.get("Range", ""))
     return int(found[1]) + 1 if found else None
-
-
-def _given_up(what: str, host: str, tries: int) -> Unavailable:
-    return Unavailable(
-        f"{what} at {host}: the registry lost the upload {tries} times",
-        hint="If several servers share the load, give them one http.secret; then run the command again.",
-        hub=host,
-    )
