@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from registry_lab import Server
+from registry_lab import Server, push
 
 from cloudedge.hub._registry import RegistryHub, RegistrySettings
 
@@ -42,3 +42,8 @@ def proxy(registry_host):
 def proxied(proxy, prefix, tmp_path):
     """A hub that reaches the registry through `proxy`."""
     return RegistryHub(f"oci://{proxy.host}/{prefix}", RegistrySettings(state_dir=tmp_path / "state"))
+
+
+@pytest.fixture
+def three(hub):
+    return [push(hub, "ctr", b"layer %d" % n) for n in range(3)]

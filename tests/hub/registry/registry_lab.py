@@ -313,3 +313,21 @@ def push(hub, name: str, *contents: bytes, note: str = "") -> Manifest:
     )
     hub.write_manifest(name, manifest)
     return manifest
+
+
+AT = "2026-01-0{}T00:00:00Z".format
+
+
+def move(hub, tag, manifest, n=1, **more):
+    target = manifest.descriptor if manifest else None
+    return hub.move_tag("ctr", tag, target, by=f"user {n}", at=AT(n), **more)
+
+
+def pointer(hub, tag):
+    """Return where the registry's own tag points, as any other tool sees it."""
+    found = hub._repository("ctr").head_manifest(tag)
+    return found and found.digest
+
+
+def foreign_push(hub, tag, manifest):
+    hub._repository("ctr").put_manifest(tag, manifest)
