@@ -12,8 +12,8 @@ help: ## list what can be made
 
 # The environment: made once, made again when what it is made of changes.
 $(VENV)/ready: pyproject.toml constraints.txt $(NATIVE)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo 'cloudedge needs Python 3.10 or newer; run: make PYTHON=python3.11 ...'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'this needs Python 3.11 or newer (cloudedge itself runs on 3.10); run: make PYTHON=python3.11 ...'; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'installing cloudedge and its tools into $(VENV) (once) ...'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt 'pip>=25.1'

@@ -165,14 +165,24 @@ def unpack(
     ref: str = REF,
     folder: Path = typer.Argument(..., metavar="DIR", help="A folder that is not there yet."),
     local: Path = LOCAL,
+    dry_run: bool = DRY_RUN,
+    as_json: bool = JSON,
 ) -> None:
     """Write a bundle's files to a folder: dense files at the top, tables and descriptions in .bundle/."""
     from cloudedge.bundle import Bundle  # noqa: PLC0415
     from cloudedge.bundle import unpack as unpack_bundle  # noqa: PLC0415
 
     bundle = Bundle.open(ref, hub=local_hub(local))
-    with progress_bar(f"unpacking {ref}", bundle.size_bytes) as bar:
-        typer.echo(unpack_bundle(bundle, folder, progress=bar))
+    files = {member.path: member.size for member in bundle.members()}
+    if not dry_run:
+        with progress_bar(f"unpacking {ref}", sum(files.values())) as bar:
+            unpack_bundle(bundle, folder, progress=bar)
+    if as_json:
+        json_out({"folder": str(folder.absolute()), "digest": bundle.digest, "files": files})
+    elif dry_run:
+        table_out(("file", "size"), [(path, size(n)) for path, n in files.items()])
+    else:
+        typer.echo(folder.absolute())
 
 
 @app.command()
@@ -180,6 +190,7 @@ def export(
     ref: str = REF,
     zip_file: Path = typer.Option(..., "--zip", metavar="FILE", help="The zip to write; must not be there yet."),
     local: Path = LOCAL,
+    dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
     """Write a bundle as a zip with its content at the top level; the same bundle always gives the same bytes."""
@@ -188,6 +199,9 @@ def export(
     from cloudedge.bundle import Bundle, export_zip  # noqa: PLC0415
 
     bundle = Bundle.open(ref, hub=local_hub(local))
+    if dry_run:
+        say("would write {} with {} files", zip_file, sum(1 for _ in bundle.members()))
+        return
     with progress_bar(f"exporting {ref}", bundle.size_bytes) as bar:
         path = export_zip(bundle, zip_file, progress=bar)
     md5 = hashlib.md5(usedforsecurity=False)
@@ -206,6 +220,7 @@ def sign(
     key: Path = typer.Option(..., help="The private key, as made by: cloudedge key new."),
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
+    as_json: bool = JSON,
 ) -> None:
     """Sign a bundle; the signature travels with it and `cosign verify --key` accepts it."""
     from cloudedge.bundle import Bundle, sign_bundle  # noqa: PLC0415
@@ -216,7 +231,10 @@ def sign(
         say("would sign {} with {}", bundle.digest, key)
         return
     sign_bundle(bundle, key, passphrase(key))
-    typer.echo(f"signed {bundle.name}:{bundle.version} {bundle.digest}")
+    if as_json:
+        json_out({"ref": f"{bundle.name}:{bundle.version}", "digest": bundle.digest, "key": str(key)})
+    else:
+        typer.echo(f"signed {bundle.name}:{bundle.version} {bundle.digest}")
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -209,6 +209,7 @@ def untag(
     hub: str = HUB,
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
+    as_json: bool = JSON,
 ) -> None:
     """Remove a tag or a version. The bundle itself goes with a later gc, if nothing else points at it."""
     parsed = Ref.parse(ref)
@@ -220,7 +221,10 @@ def untag(
         say("would remove {} (at {})", parsed, found.digest)
         return
     opened.move_tag(parsed.name, parsed.tag, None, by=who(), at=rfc3339(SystemClock().now()))
-    typer.echo(f"removed {parsed} (was {found.digest})")
+    if as_json:
+        json_out({"ref": str(parsed), "digest": found.digest})
+    else:
+        typer.echo(f"removed {parsed} (was {found.digest})")
 
 
 @app.command()

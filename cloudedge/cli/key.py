@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from cloudedge.cli._output import JSON, json_out, say
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, say
 
 __all__ = ["app", "passphrase"]
 
@@ -21,11 +21,15 @@ def new(
     name: str = typer.Argument("cloudedge", help="Files are NAME.key (private) and NAME.pub (public)."),
     folder: Path = typer.Option(Path(), "--dir", metavar="DIR", help="Where to write them."),
     no_passphrase: bool = typer.Option(False, help="Leave the private key unprotected, for machines."),
+    dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
     """Make a key pair (ECDSA P-256). Give the public half to those who verify; `cosign` takes it too."""
     from cloudedge.bundle import new_key_pair  # noqa: PLC0415 - cryptography is not needed for --help
 
+    if dry_run:
+        say("would write {} and {}", folder / f"{name}.key", folder / f"{name}.pub")
+        return
     secret = None
     if not no_passphrase:
         secret = os.environ.get(_VARIABLE) or typer.prompt(

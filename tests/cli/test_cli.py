@@ -109,6 +109,10 @@ def test_dry_runs_change_nothing(model, tmp_path):
     cloudedge("hub", "tag", "ctr:1", "prod", "--dry-run")
     cloudedge("hub", "untag", "ctr:1", "--dry-run")
     cloudedge("hub", "gc", "--dry-run")
+    assert "model.pdmodel" in data("bundle", "unpack", "ctr:1", tmp_path / "out", "--dry-run")["files"]
+    cloudedge("bundle", "export", "ctr:1", "--zip", tmp_path / "out.zip", "--dry-run")
+    cloudedge("key", "new", "--dir", tmp_path, "--dry-run")
+    assert not list(tmp_path.glob("out*")) + list(tmp_path.glob("*.key"))
     assert sorted(p.stat().st_mtime_ns for p in home.rglob("*.json")) == before
 
 
