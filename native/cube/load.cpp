@@ -16,10 +16,15 @@ void require_checksum(const Version& version, const std::string& directory, cons
 
 // The rows of the files from the given ones on; none when a table of one width meets a value of another.
 std::optional<Table> fill(Table table, PartReader reader) {
-  Entry entry;
-  while (reader.next(entry)) {
-    if (!table.takes(entry.size)) return std::nullopt;
-    table.put(entry.key, entry.value, entry.size);
+  {
+    constexpr std::uint64_t kRows = 4096;  // handed to the indexing thread at a time
+    Indexer indexer(table);
+    Entry entry;
+    for (std::uint64_t row = 1; reader.next(entry); ++row) {
+      if (!table.takes(entry.size)) return std::nullopt;
+      table.put(entry.key, entry.value, entry.size);
+      if (row % kRows == 0) indexer.advance();
+    }
   }
   table.finish();
   return table;

@@ -36,7 +36,9 @@ MappedVersion::MappedVersion(std::string name, PartFiles files, const std::strin
   }
   Entry entry;
   for (std::uint32_t row = 0; reader.next(entry); ++row) {
-    tally_.index(buckets_, Buckets::hash(entry.key), row, rows_);
+    const std::uint32_t older = index_row(buckets_, Buckets::hash(entry.key), row, rows_);
+    if (older != row) tally_.replace(entry.key, rows_.value(older));
+    tally_.add(entry.key, {entry.value, entry.size, entry.value != nullptr});
   }
 }
 

@@ -1,5 +1,7 @@
 #include "table.hpp"
 
+#include <array>
+
 namespace cloudedge::cube {
 
 Table Table::of_width(std::uint64_t rows, std::uint32_t width) {
@@ -23,7 +25,6 @@ Table Table::of_any_width(std::uint64_t rows, std::uint64_t value_bytes) {
 void Table::put(std::uint64_t key, const std::uint8_t* value, std::uint32_t size) {
   std::uint8_t* at = arena_.data() + used_;
   std::memcpy(at, &key, sizeof key);
-  const std::uint32_t row = row_at(used_);
   if (fixed_) {
     std::memcpy(at + sizeof key, value, size);
     used_ += stride_;
@@ -33,25 +34,68 @@ void Table::put(std::uint64_t key, const std::uint8_t* value, std::uint32_t size
     if (value != nullptr) std::memcpy(at + VariableRows::kHead, value, size);
     used_ += padded(VariableRows::kHead + (value != nullptr ? size : 0));
   }
-  // The bucket is needed 32 rows from now; by then it is here.
-  const std::uint64_t hash = Buckets::hash(key);
-  buckets_.prefetch_home(hash);
-  pending_[pending_count_++] = {hash, row};
-  if (pending_count_ == kPending) settle();
+  tally_.add(key, {value, size, value != nullptr});
 }
 
-void Table::settle() {
+// A bucket is asked for a group of rows before it is needed, so that the waits for memory overlap.
+void Table::index_to(std::uint64_t end) {
+  constexpr std::size_t kGroup = 16;
+  struct Pending {
+    std::uint64_t hash;
+    std::uint32_t row;
+  };
+  std::array<Pending, 2 * kGroup> ring;
   with_rows([&](const auto& rows) {
-    for (std::size_t i = 0; i < pending_count_; ++i) {
-      tally_.index(buckets_, pending_[i].hash, pending_[i].row, rows);
+    std::size_t fetched = 0;
+    std::size_t settled = 0;
+    const auto settle = [&] {
+      const auto [hash, row] = ring[settled++ % ring.size()];
+      const std::uint32_t older = index_row(buckets_, hash, row, rows);
+      if (older != row) replaced_.replace(rows.key(row), rows.value(older));
+    };
+    while (indexed_ < end) {
+      const std::uint32_t row = row_at(indexed_);
+      indexed_ += row_bytes(rows, row);
+      const std::uint64_t hash = Buckets::hash(rows.key(row));
+      buckets_.prefetch_home(hash);
+      ring[fetched++ % ring.size()] = {hash, row};
+      if (fetched - settled == ring.size()) {
+        for (std::size_t i = 0; i < kGroup; ++i) settle();
+      }
     }
+    while (settled < fetched) settle();
   });
-  pending_count_ = 0;
 }
 
 void Table::finish() {
-  settle();
+  index_to(used_);
+  tally_.rows += replaced_.rows;  // zero minus what was replaced
+  tally_.long_values += replaced_.long_values;
+  tally_.duplicates = replaced_.duplicates;
+  tally_.checksum += replaced_.checksum;
   arena_.shrink(used_);
+}
+
+Indexer::Indexer(Table& table) : table_(table) {
+  thread_ = std::jthread([this] {
+    for (std::uint64_t done = 0;;) {
+      ready_.wait(done, std::memory_order_acquire);
+      const std::uint64_t ready = ready_.load(std::memory_order_acquire);
+      if (ready == kStop) return;
+      table_.index_to(ready);
+      done = ready;
+    }
+  });
+}
+
+Indexer::~Indexer() {
+  ready_.store(kStop, std::memory_order_release);
+  ready_.notify_one();
+}
+
+void Indexer::advance() {
+  ready_.store(table_.used_, std::memory_order_release);
+  ready_.notify_one();
 }
 
 }  // namespace cloudedge::cube

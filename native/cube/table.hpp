@@ -2,10 +2,12 @@
 // (key, u32 length, value, padding). Filled by one thread, the last row of a key winning; then only read.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <thread>
+#include <utility>
 
 #include "../rows.hpp"
 #include "buckets.hpp"
@@ -40,7 +42,7 @@ struct Lengths {
   bool fixed() const { return shortest == longest; }
 };
 
-// What rows add up to while they are put in, the last one of a key winning.
+// What rows add up to, the last one of a key winning.
 struct Tally {
   std::uint64_t rows = 0;
   std::uint64_t duplicates = 0;   // rows that a later one of the same key replaced
@@ -48,26 +50,26 @@ struct Tally {
   Checksum checksum;
   Lengths lengths;
 
-  // Counts row number `row` and makes it the one its key leads to.
-  template <class Rows>
-  void index(Buckets& buckets, std::uint64_t hash, std::uint32_t row, const Rows& rows) {
-    const std::uint64_t key = rows.key(row);
-    if (std::uint32_t* older = buckets.find(hash, key, rows)) {
-      ++duplicates;
-      const Value replaced = rows.value(*older);
-      --(replaced.found ? this->rows : long_values);
-      if (replaced.found) checksum -= row_checksum(key, replaced);
-      *older = row;
-    } else {
-      buckets.insert(hash, row);
-    }
-    const Value value = rows.value(row);
-    ++(value.found ? this->rows : long_values);
+  void add(std::uint64_t key, const Value& value) {
+    ++(value.found ? rows : long_values);
     if (!value.found) return;
     checksum += row_checksum(key, value);
     lengths.add(value.size);
   }
+  void replace(std::uint64_t key, const Value& older) {
+    ++duplicates;
+    --(older.found ? rows : long_values);
+    if (older.found) checksum -= row_checksum(key, older);
+  }
 };
+
+// Makes row number `row` the one its key leads to; returns the number it replaces, or `row` when the key is new.
+template <class Rows>
+std::uint32_t index_row(Buckets& buckets, std::uint64_t hash, std::uint32_t row, const Rows& rows) {
+  if (std::uint32_t* older = buckets.find(hash, rows.key(row), rows)) return std::exchange(*older, row);
+  buckets.insert(hash, row);
+  return row;
+}
 
 struct FixedRows {
   const std::uint8_t* base;
@@ -119,9 +121,9 @@ class Table {
 
   // Whether values of this length fit in; only tables of one width are choosy.
   bool takes(std::uint32_t size) const { return !fixed_ || size + sizeof(std::uint64_t) == stride_; }
-  // Adds or replaces a row. A value of null is one too long to be delivered: its key will not be found.
+  // Adds a row. A value of null is one too long to be delivered: its key will not be found.
   void put(std::uint64_t key, const std::uint8_t* value, std::uint32_t size);
-  // To be called once, after the last put().
+  // To be called once, after the last put(). Before it nothing can be looked up.
   void finish();
 
   const Tally& tally() const { return tally_; }
@@ -146,10 +148,7 @@ class Table {
   }
 
  private:
-  struct Pending {
-    std::uint64_t hash;
-    std::uint32_t row;
-  };
+  friend class Indexer;
 
   Table(std::uint64_t rows, std::uint64_t arena_bytes) : buckets_(rows), arena_(Pages::zeroed(arena_bytes)) {}
 
@@ -175,9 +174,7 @@ class Table {
     return padded(VariableRows::kHead + (size == VariableRows::kTooLong ? 0 : size));
   }
   std::uint64_t padded(std::uint64_t size) const { return (size + (1ULL << shift_) - 1) >> shift_ << shift_; }
-  void settle();
-
-  static constexpr std::size_t kPending = 32;
+  void index_to(std::uint64_t end);
 
   bool fixed_ = false;
   std::size_t stride_ = 0;  // fixed rows: key and value
@@ -186,8 +183,26 @@ class Table {
   Pages arena_;
   std::uint64_t used_ = 0;
   Tally tally_;
-  std::array<Pending, kPending> pending_;
-  std::size_t pending_count_ = 0;
+
+  // The rows before `indexed_` are in the buckets; kept by the indexing thread, where there is one.
+  std::uint64_t indexed_ = 0;
+  Tally replaced_;
+};
+
+// Indexes a table's rows on a thread of its own while they are put in, which takes about as long as reading them.
+class Indexer {
+ public:
+  explicit Indexer(Table& table);
+  ~Indexer();
+  // Has the rows that were put in so far indexed; to be called now and then.
+  void advance();
+
+ private:
+  static constexpr std::uint64_t kStop = ~std::uint64_t{0};
+
+  Table& table_;
+  std::atomic<std::uint64_t> ready_{0};
+  std::jthread thread_;
 };
 
 }  // namespace cloudedge::cube
