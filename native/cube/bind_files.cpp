@@ -126,7 +126,7 @@ void bind_version(nb::module_& m) {
         nb::gil_scoped_release release;
         return handle(load(directory.string(), name, options(map, checksum, shard)));
       },
-      "directory"_a, "name"_a, "map"_a = false, "checksum"_a = nb::none(), "shard"_a = std::make_pair(0U, 0U),
+      "directory"_a, "name"_a, "mapped"_a = false, "checksum"_a = nb::none(), "shard"_a = std::make_pair(0U, 0U),
       "Read a part's directory; `shard` is (number, of), (0, 0) takes any key.");
 
   m.def(
@@ -201,9 +201,9 @@ void bind_builder(nb::module_& m) {
             new (self) Builder(paths, files, data_file_limit, std::max(threads, 1U));
           },
           "directories"_a, "before"_a, "data_file_limit"_a, "threads"_a)
-      .def("take", nb::overload_cast<seqfile::Reader&, std::uint64_t>(&Builder::take), "source"_a, "bytes"_a,
+      .def("take", nb::overload_cast<seqfile::Reader&, std::uint64_t>(&Builder::take), "source"_a, "amount"_a,
            nb::call_guard<nb::gil_scoped_release>(), "Take rows; False when the source has ended.")
-      .def("take", nb::overload_cast<TableSource&, std::uint64_t>(&Builder::take), "source"_a, "bytes"_a,
+      .def("take", nb::overload_cast<TableSource&, std::uint64_t>(&Builder::take), "source"_a, "amount"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def(
           "add",
