@@ -320,7 +320,7 @@ def _fill_empty(builder: _core.Builder, plan: BuildPlan, *, reserve: bool) -> di
     if empty and not reserve:
         named = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")  # noqa: PLR2004 - a line's worth
         raise InputError(
-            f"no key belongs to shard {named} of {plan.shards}; no server loads an empty shard",
+            f"no key belongs to shard {named} (of {plan.shards}), and no server loads an empty one",
             hint="Use fewer shards, or --reserve-key (reserve_key=True) to give each one row that no model asks for.",
             empty_shards=empty,
         )
