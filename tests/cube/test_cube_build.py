@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 
 from cloudedge import seqfile
 from cloudedge.cube import BuildName, build, plan_build, run_build
+from cloudedge.cube._workspace import Workspace
 from cloudedge.errors import Conflict, InputError, StorageError
 
 
@@ -136,7 +137,7 @@ def test_a_delta_continues_from_the_delta_before_it(tmp_path, vector):
 
 def test_a_delta_needs_the_meta_files_and_the_shards_of_its_base(tmp_path, vector):
     out = tmp_path / "out"
-    with pytest.raises(InputError, match="100_100_0_0.json: No such file"):
+    with pytest.raises(InputError, match=r"100_100_0_0\.json: No such file"):
         plan_build([vector], output=out, dict_name="d", shards=2, version=101, base=100)
     build([vector], output=out, dict_name="d", shards=2, version=100)
     with pytest.raises(InputError, match="more than 1 shards"):
@@ -391,8 +392,6 @@ def test_a_build_killed_just_after_publishing_is_there(tmp_path, vector):
 
 
 def test_a_living_build_is_left_alone(tmp_path, vector):
-    from cloudedge.cube._workspace import Workspace
-
     out = tmp_path / "out"
     out.mkdir()
     with Workspace(out, BuildName.base(5)) as other:
@@ -402,8 +401,6 @@ def test_a_living_build_is_left_alone(tmp_path, vector):
 
 
 def test_two_builds_of_one_version_publish_one(tmp_path, vector):
-    from cloudedge.cube._workspace import Workspace
-
     out = tmp_path / "out"
     out.mkdir()
     with Workspace(out, BuildName.base(5)) as slow:

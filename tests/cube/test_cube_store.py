@@ -138,7 +138,7 @@ def test_another_checksum_is_refused(tmp_path, mapped):
 
 def test_a_directory_that_is_no_part_says_what_to_open(tmp_path):
     write_part(tmp_path / "v" / "d_part0", part_files(RECORDS))
-    with pytest.raises(InputError, match="no index.n") as caught:
+    with pytest.raises(InputError, match=r"no index\.n") as caught:
         Store.open(tmp_path / "v")
     assert "d_part0" in caught.value.hint
 
@@ -205,7 +205,7 @@ def test_the_damage_is_named_with_file_and_offset(tmp_path):
     index[16 + 8] ^= 4
     damaged(part, "index.0", bytes(index))
     with pytest.raises(
-        IntegrityError, match="points to data.0 offset 8, its record starts at data.0 offset 12"
+        IntegrityError, match=r"points to data\.0 offset 8, its record starts at data\.0 offset 12"
     ) as caught:
         Store.open(part)
     assert (caught.value.path, caught.value.offset) == (str(part / "index.0"), 24)
@@ -254,7 +254,7 @@ def test_a_damaged_delta_leaves_the_base_as_it_is(tmp_path):
     store = Store.open(base / "d_part1")
     content = (delta / "d_part1" / "data.1").read_bytes()
     damaged(delta / "d_part1", "data.1", content[:-1])
-    with pytest.raises(IntegrityError, match="23 bytes, data.n says 24"):
+    with pytest.raises(IntegrityError, match=r"23 bytes, data\.n says 24"):
         store.apply_directory(delta / "d_part1")
     same_rows(store, dict(shard_of(RECORDS, 1, 2)))
 
@@ -266,7 +266,7 @@ def test_a_delta_with_values_too_long_is_refused(tmp_path):
         store.apply_directory(patch)
 
 
-def table(tmp_path: Path, n: int, mapped: bool) -> tuple[Store, dict[int, bytes]]:
+def table(tmp_path: Path, n: int, *, mapped: bool) -> tuple[Store, dict[int, bytes]]:
     draw = random.Random(n)
     rows = {draw.getrandbits(64): draw.randbytes(36) for _ in range(n)}
     return Store.open(write_part(tmp_path / "p", part_files(list(rows.items()))), mapped=mapped), rows
@@ -281,7 +281,7 @@ def applied(store: Store, rows: dict[int, bytes], changed: dict[int, bytes], rem
 
 
 def test_a_row_delta_shares_the_base_and_takes_its_own_size_only(tmp_path, mapped):
-    store, rows = table(tmp_path, 30_000, mapped)
+    store, rows = table(tmp_path, 30_000, mapped=mapped)
     keys = list(rows)
     changed = {key: bytes(36) for key in keys[:200]} | {key + 1: b"n" * 36 for key in keys[200:300]}
     result, expected = applied(store, rows, changed, keys[5000:5050], "v2")
@@ -292,7 +292,7 @@ def test_a_row_delta_shares_the_base_and_takes_its_own_size_only(tmp_path, mappe
 
 
 def test_deltas_on_deltas_stay_right_and_shallow(tmp_path, mapped):
-    store, rows = table(tmp_path, 2000, mapped)
+    store, rows = table(tmp_path, 2000, mapped=mapped)
     draw = random.Random(6)
     history = [(store, rows)]
     for step in range(40):
@@ -312,8 +312,8 @@ def test_deltas_on_deltas_stay_right_and_shallow(tmp_path, mapped):
 
 
 def test_a_delta_that_outgrows_its_base_becomes_a_table(tmp_path, mapped):
-    store, rows = table(tmp_path, 400, mapped)
-    changed = {key: b"y" * 36 for key in list(rows)[:300]}
+    store, rows = table(tmp_path, 400, mapped=mapped)
+    changed = dict.fromkeys(list(rows)[:300], b"y" * 36)
     result, expected = applied(store, rows, changed, list(rows)[300:310], "v2")
     same_rows(result, expected)
     assert result.memory_bytes > 380 * 44  # all rows, not only those of the delta
