@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -271,11 +272,10 @@ def run_build(
             directories = [work.version / part_name(plan.dict_name, i) for i in range(plan.shards)]
             for directory in directories:
                 directory.mkdir()
-            before = [lists.native for lists in plan.before]
-            builder = _core.Builder(directories, before, data_file_limit, threads)
-            skipped = sum(_take(builder, each, skip_damage, progress) for each in plan.inputs)
-            reserved = _fill_empty(builder, plan, reserve=reserve_key)
-            built = builder.finish()
+            with _builder(plan, directories, data_file_limit, threads) as builder:
+                skipped = sum(_take(builder, each, skip_damage, progress) for each in plan.inputs)
+                reserved = _fill_empty(builder, plan, reserve=reserve_key)
+                built = builder.finish()
             digests = _pack_all(plan, directories, threads) if plan.tar else [None] * plan.shards
             for i, (lists, _, _) in enumerate(built):
                 write_synced(work.meta / plan.name.meta_file(i), PartLists.from_native(lists).meta_json())
@@ -300,6 +300,18 @@ def run_build(
         for i, (lists, added, duplicates) in enumerate(built)
     )
     return BuildReport(directory, parts, skipped)
+
+
+@contextmanager
+def _builder(
+    plan: BuildPlan, directories: Sequence[Path], data_file_limit: int, threads: int
+) -> Iterator[_core.Builder]:
+    """Open a builder whose threads have stopped when the workspace is removed."""
+    builder = _core.Builder(directories, [lists.native for lists in plan.before], data_file_limit, threads)
+    try:
+        yield builder
+    finally:
+        builder.cancel()
 
 
 def _take(builder: _core.Builder, each: Input, skip_damage: bool, progress: Callable[[int], None]) -> int:  # noqa: FBT001

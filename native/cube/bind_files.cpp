@@ -90,10 +90,7 @@ nb::list lookup_bytes(const Version& version, const Keys& keys) {
   return out;
 }
 
-const StoredVersion& stored(const Version& version) {
-  if (const auto* found = dynamic_cast<const StoredVersion*>(&version)) return *found;
-  throw std::invalid_argument("version '" + version.name() + "' does not come from files");
-}
+const StoredVersion& stored(const Version& version) { return dynamic_cast<const StoredVersion&>(version); }
 
 LoadOptions options(bool map, const std::optional<Sum>& checksum, const std::pair<std::uint32_t, std::uint32_t>& shard) {
   if (shard.second != 0 && shard.first >= shard.second) throw std::invalid_argument("no such shard");
@@ -213,6 +210,7 @@ void bind_builder(nb::module_& m) {
           },
           "key"_a, "value"_a)
       .def_prop_ro("added", &Builder::added)
+      .def("cancel", &Builder::cancel, nb::call_guard<nb::gil_scoped_release>(), "Give up; write nothing any more.")
       .def(
           "finish",
           [](Builder& self) {

@@ -35,6 +35,8 @@ class Builder {
   std::vector<std::uint64_t> added() const;
   // Writes the rest and the lists, counts duplicates, and waits until the device has everything.
   std::vector<BuiltPart> finish();
+  // Gives up: nothing is written to the directories any more.
+  void cancel() { pool_.cancel(); }
 
  private:
   template <class Source>

@@ -54,7 +54,8 @@ StoredPtr load(const std::string& directory, const std::string& name, const Load
   PartFiles files = read_part_files(directory);
   StoredPtr version;
   if (options.map) {
-    version = std::make_shared<MappedVersion>(name, std::move(files), directory, options.shard);
+    PartReader reader(directory, files, options.shard);
+    version = std::make_shared<MappedVersion>(name, std::move(files), directory, std::move(reader));
   } else {
     Table table = read_table(directory, files, 0, 0, options);
     version = std::make_shared<TableVersion>(name, std::move(files), std::move(table));
@@ -66,13 +67,13 @@ StoredPtr load(const std::string& directory, const std::string& name, const Load
 StoredPtr load_patch(const VersionPtr& base, const std::string& directory, const std::string& name,
                      const LoadOptions& options) {
   PartFiles files = read_part_files(directory);
-  const auto* stored = dynamic_cast<const StoredVersion*>(base.get());
+  const StoredPtr stored = as_stored(base);
   std::size_t first_index = 0;
   std::size_t first_data = 0;
   // Equal lists mean an empty cumulative delta only if the listed files are not there: a delta built on its own may
   // have lists of the same lengths by chance.
-  const bool empty = stored != nullptr && files == stored->files() && !std::filesystem::exists(index_path(directory, 0));
-  if (stored != nullptr && (empty || files.continues(stored->files()))) {
+  const bool empty = files == stored->files() && !std::filesystem::exists(index_path(directory, 0));
+  if (empty || files.continues(stored->files())) {
     first_index = stored->files().index_lengths.size();
     first_data = stored->files().data_lengths.size();
   }
@@ -81,7 +82,7 @@ StoredPtr load_patch(const VersionPtr& base, const std::string& directory, const
     throw FileError(FileError::Kind::kRefused, directory, FileError::kNowhere,
                     "a delta with values of more than 1024 bytes would bring the base's values back for their keys");
   }
-  StoredPtr version = overlay(base, std::move(table), {}, name, std::move(files));
+  StoredPtr version = overlay(stored, std::move(table), {}, name, std::move(files));
   require_checksum(*version, directory, options);
   return version;
 }

@@ -18,9 +18,8 @@ Value MappedVersion::Rows::value(std::uint32_t row) const {
   return {record + kPrefixBytes, size, true};
 }
 
-MappedVersion::MappedVersion(std::string name, PartFiles files, const std::string& directory, Shard shard)
+MappedVersion::MappedVersion(std::string name, PartFiles files, const std::string& directory, PartReader reader)
     : StoredVersion(std::move(name), std::move(files)), buckets_(this->files().entries) {
-  PartReader reader(directory, this->files(), shard);  // compares listed with real lengths before they are used
   std::uint32_t first = 0;
   const auto map = [&](const std::string& path, std::uint64_t listed) {
     const InputFile file(path);
@@ -34,12 +33,13 @@ MappedVersion::MappedVersion(std::string name, PartFiles files, const std::strin
   for (std::size_t i = 0; i < this->files().data_lengths.size(); ++i) {
     rows_.data.push_back(map(data_path(directory, i), this->files().data_lengths[i]));
   }
+  RowIndexer indexer(buckets_, rows_, tally_);
   Entry entry;
   for (std::uint32_t row = 0; reader.next(entry); ++row) {
-    const std::uint32_t older = index_row(buckets_, Buckets::hash(entry.key), row, rows_);
-    if (older != row) tally_.replace(entry.key, rows_.value(older));
     tally_.add(entry.key, {entry.value, entry.size, entry.value != nullptr});
+    indexer.add(row);
   }
+  indexer.finish();
 }
 
 void MappedVersion::lookup(std::span<const std::uint64_t> keys, std::span<Value> out) const {

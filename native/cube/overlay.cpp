@@ -85,7 +85,7 @@ StoredPtr flattened(const OverlayVersion& version) {
 
 }  // namespace
 
-OverlayVersion::OverlayVersion(std::string name, PartFiles files, VersionPtr base, Table changed, Table removed,
+OverlayVersion::OverlayVersion(std::string name, PartFiles files, StoredPtr base, Table changed, Table removed,
                                Tally tally)
     : StoredVersion(std::move(name), std::move(files)),
       base_(std::move(base)),
@@ -123,21 +123,19 @@ void OverlayVersion::lookup(std::span<const std::uint64_t> keys, std::span<Value
 }
 
 void OverlayVersion::for_each(const Visit& visit) const {
-  if (const auto* stored = dynamic_cast<const StoredVersion*>(base_.get())) {
-    stored->for_each([&](std::uint64_t key, const Value& value) {
-      if (!find(changed_, key).found && !find(removed_, key).found) visit(key, value);
-    });
-  }
+  base_->for_each([&](std::uint64_t key, const Value& value) {
+    if (!find(changed_, key).found && !find(removed_, key).found) visit(key, value);
+  });
   changed_.for_each(visit);
 }
 
-StoredPtr overlay(const VersionPtr& base, Table changed, std::span<const std::uint64_t> removed,
+StoredPtr overlay(const StoredPtr& base, Table changed, std::span<const std::uint64_t> removed,
                   const std::string& name, PartFiles files) {
   // What the new version adds up to follows from the rows that go and the rows that come.
   Tally tally;
   tally.rows = base->rows();
   tally.checksum = base->checksum();
-  if (const auto* stored = dynamic_cast<const StoredVersion*>(base.get())) tally.lengths = stored->tally().lengths;
+  tally.lengths = base->tally().lengths;
   const auto take_out = [&](std::uint64_t key, const Value& value) {
     if (!value.found) return;
     tally.checksum -= row_checksum(key, value);
@@ -159,7 +157,7 @@ StoredPtr overlay(const VersionPtr& base, Table changed, std::span<const std::ui
   tally.duplicates = changed.tally().duplicates;
   tally.long_values = changed.tally().long_values;
 
-  VersionPtr root = base;
+  StoredPtr root = base;
   std::vector<std::uint64_t> absent(removed.begin(), removed.end());
   if (const auto* below = dynamic_cast<const OverlayVersion*>(base.get())) {
     root = below->base();
@@ -172,9 +170,13 @@ StoredPtr overlay(const VersionPtr& base, Table changed, std::span<const std::ui
   const std::uint64_t rows = changed.tally().rows + hidden.tally().rows;
   auto version = std::make_shared<OverlayVersion>(name, std::move(files), root, std::move(changed), std::move(hidden),
                                                   tally);
-  const bool can_flatten = dynamic_cast<const StoredVersion*>(root.get()) != nullptr;
-  if (can_flatten && rows > root->rows() / kLargestShare) return flattened(*version);
+  if (rows > root->rows() / kLargestShare) return flattened(*version);
   return version;
+}
+
+StoredPtr as_stored(const VersionPtr& version) {
+  if (auto stored = std::dynamic_pointer_cast<const StoredVersion>(version)) return stored;
+  throw std::invalid_argument("version '" + version->name() + "' does not come from files");
 }
 
 StoredPtr apply_delta(const VersionPtr& base, const DeltaRows& changed, std::span<const std::uint64_t> removed,
@@ -190,8 +192,8 @@ StoredPtr apply_delta(const VersionPtr& base, const DeltaRows& changed, std::spa
     table.put(changed.keys[i], changed.values + i * changed.width, changed.width);
   }
   table.finish();
-  const auto* stored = dynamic_cast<const StoredVersion*>(base.get());
-  return overlay(base, std::move(table), removed, name, stored != nullptr ? stored->files() : PartFiles{});
+  const StoredPtr stored = as_stored(base);
+  return overlay(stored, std::move(table), removed, name, stored->files());
 }
 
 }  // namespace cloudedge::cube

@@ -16,19 +16,19 @@ namespace cloudedge::cube {
 
 class OverlayVersion final : public StoredVersion {
  public:
-  OverlayVersion(std::string name, PartFiles files, VersionPtr base, Table changed, Table removed, Tally tally);
+  OverlayVersion(std::string name, PartFiles files, StoredPtr base, Table changed, Table removed, Tally tally);
 
   const Tally& tally() const override { return tally_; }
   std::size_t memory_bytes() const override { return changed_.memory_bytes() + removed_.memory_bytes(); }
   void lookup(std::span<const std::uint64_t> keys, std::span<Value> out) const override;
   void for_each(const Visit& visit) const override;
 
-  const VersionPtr& base() const { return base_; }
+  const StoredPtr& base() const { return base_; }
   const Table& changed() const { return changed_; }
   const Table& removed() const { return removed_; }
 
  private:
-  VersionPtr base_;  // never an overlay itself
+  StoredPtr base_;  // never an overlay itself
   Table changed_;
   Table removed_;  // keys of the base, with empty values
   Tally tally_;
@@ -36,8 +36,11 @@ class OverlayVersion final : public StoredVersion {
 
 // Puts `changed` on top of `base` and takes `removed` out. Throws std::invalid_argument when a removed key is not
 // there or is also changed: the delta belongs to another base.
-StoredPtr overlay(const VersionPtr& base, Table changed, std::span<const std::uint64_t> removed,
+StoredPtr overlay(const StoredPtr& base, Table changed, std::span<const std::uint64_t> removed,
                   const std::string& name, PartFiles files);
+
+// A version that came from load(), load_patch() or apply_delta(); std::invalid_argument for any other.
+StoredPtr as_stored(const VersionPtr& version);
 
 // The rows of a delta: keys and values of one width.
 struct DeltaRows {
@@ -46,7 +49,8 @@ struct DeltaRows {
   std::uint32_t width;
 };
 
-// The same for rows at hand. `base_checksum`, when given, must be the base's; std::invalid_argument otherwise.
+// The same for rows at hand, on a version that came from load() or from here. `base_checksum`, when given, must be the
+// base's; std::invalid_argument otherwise.
 StoredPtr apply_delta(const VersionPtr& base, const DeltaRows& changed, std::span<const std::uint64_t> removed,
                       const std::string& name, const std::optional<Checksum>& base_checksum);
 

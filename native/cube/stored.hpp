@@ -53,7 +53,8 @@ class TableVersion final : public StoredVersion {
 // Only the buckets in memory; keys, addresses and values stay in the files, which must not change underneath.
 class MappedVersion final : public StoredVersion {
  public:
-  MappedVersion(std::string name, PartFiles files, const std::string& directory, Shard shard);
+  // `reader` walks the same files from their beginning; it has compared their lengths with the lists.
+  MappedVersion(std::string name, PartFiles files, const std::string& directory, PartReader reader);
 
   const Tally& tally() const override { return tally_; }
   std::size_t memory_bytes() const override { return buckets_.memory_bytes(); }

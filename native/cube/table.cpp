@@ -1,7 +1,5 @@
 #include "table.hpp"
 
-#include <array>
-
 namespace cloudedge::cube {
 
 Table Table::of_width(std::uint64_t rows, std::uint32_t width) {
@@ -37,33 +35,15 @@ void Table::put(std::uint64_t key, const std::uint8_t* value, std::uint32_t size
   tally_.add(key, {value, size, value != nullptr});
 }
 
-// A bucket is asked for a group of rows before it is needed, so that the waits for memory overlap.
 void Table::index_to(std::uint64_t end) {
-  constexpr std::size_t kGroup = 16;
-  struct Pending {
-    std::uint64_t hash;
-    std::uint32_t row;
-  };
-  std::array<Pending, 2 * kGroup> ring;
   with_rows([&](const auto& rows) {
-    std::size_t fetched = 0;
-    std::size_t settled = 0;
-    const auto settle = [&] {
-      const auto [hash, row] = ring[settled++ % ring.size()];
-      const std::uint32_t older = index_row(buckets_, hash, row, rows);
-      if (older != row) replaced_.replace(rows.key(row), rows.value(older));
-    };
+    RowIndexer indexer(buckets_, rows, replaced_);
     while (indexed_ < end) {
       const std::uint32_t row = row_at(indexed_);
       indexed_ += row_bytes(rows, row);
-      const std::uint64_t hash = Buckets::hash(rows.key(row));
-      buckets_.prefetch_home(hash);
-      ring[fetched++ % ring.size()] = {hash, row};
-      if (fetched - settled == ring.size()) {
-        for (std::size_t i = 0; i < kGroup; ++i) settle();
-      }
+      indexer.add(row);
     }
-    while (settled < fetched) settle();
+    indexer.finish();
   });
 }
 

@@ -2,6 +2,7 @@
 // (key, u32 length, value, padding). Filled by one thread, the last row of a key winning; then only read.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -63,13 +64,52 @@ struct Tally {
   }
 };
 
-// Makes row number `row` the one its key leads to; returns the number it replaces, or `row` when the key is new.
+// Makes keys lead to their rows, a later row of the same key replacing the earlier one. Each bucket is asked for a
+// while before it is needed, so that the waits for memory overlap; finish() catches up.
 template <class Rows>
-std::uint32_t index_row(Buckets& buckets, std::uint64_t hash, std::uint32_t row, const Rows& rows) {
-  if (std::uint32_t* older = buckets.find(hash, rows.key(row), rows)) return std::exchange(*older, row);
-  buckets.insert(hash, row);
-  return row;
-}
+class RowIndexer {
+ public:
+  // Tells `replaced` of every row that was replaced.
+  RowIndexer(Buckets& buckets, const Rows& rows, Tally& replaced)
+      : buckets_(buckets), rows_(rows), replaced_(replaced) {}
+
+  void add(std::uint32_t row) {
+    const std::uint64_t hash = Buckets::hash(rows_.key(row));
+    buckets_.prefetch_home(hash);
+    waiting_[added_++ % kWaiting] = {hash, row};
+    if (added_ - settled_ < kWaiting) return;
+    for (std::size_t i = 0; i < kWaiting / 2; ++i) settle();
+  }
+  void finish() {
+    while (settled_ < added_) settle();
+  }
+
+ private:
+  struct Waiting {
+    std::uint64_t hash;
+    std::uint32_t row;
+  };
+
+  void settle() {
+    const auto [hash, row] = waiting_[settled_++ % kWaiting];
+    const std::uint64_t key = rows_.key(row);
+    if (std::uint32_t* older = buckets_.find(hash, key, rows_)) {
+      replaced_.replace(key, rows_.value(*older));
+      *older = row;
+    } else {
+      buckets_.insert(hash, row);
+    }
+  }
+
+  static constexpr std::size_t kWaiting = 32;
+
+  Buckets& buckets_;
+  const Rows& rows_;
+  Tally& replaced_;
+  std::array<Waiting, kWaiting> waiting_;
+  std::size_t added_ = 0;
+  std::size_t settled_ = 0;
+};
 
 struct FixedRows {
   const std::uint8_t* base;

@@ -114,6 +114,12 @@ void WritePool::drain() {
   rethrow();
 }
 
+void WritePool::cancel() {
+  std::unique_lock lock(mutex_);
+  jobs_.clear();
+  changed_.wait(lock, [&] { return writing_ == 0; });
+}
+
 void in_parallel(unsigned threads, std::size_t count, const std::function<void(std::size_t)>& each) {
   std::atomic<std::size_t> next{0};
   std::mutex mutex;

@@ -35,6 +35,8 @@ class WritePool {
   void submit(std::string path, std::uint64_t offset, Block* block);
   // Returns when everything submitted has been written.
   void drain();
+  // Forgets what has not been written yet and returns when nobody writes any more.
+  void cancel();
 
  private:
   struct Job {
