@@ -6,7 +6,7 @@ looked up (`Store`), and the files around them (cube.conf, transfer.conf, gflags
 
 from __future__ import annotations
 
-from cloudedge.cube._build import BuildPlan, BuildReport, PartReport, build, plan_build, run_build
+from cloudedge.cube._build import BuildReport, PartReport, build, run_build
 from cloudedge.cube._check import CheckReport, check
 from cloudedge.cube._conf import CubeConf, CubeDict
 from cloudedge.cube._donefile import DoneEntry, append_donefile, read_donefile
@@ -14,6 +14,7 @@ from cloudedge.cube._dump import DumpReport, dump
 from cloudedge.cube._gflags import ServerFlags
 from cloudedge.cube._inspect import inspect
 from cloudedge.cube._layout import BuildName
+from cloudedge.cube._plan import BuildPlan, plan_build
 from cloudedge.cube._quant import dequantise, quantise
 from cloudedge.cube._store import MAX_VALUE_BYTES, Store
 from cloudedge.cube._transfer_conf import TransferConf

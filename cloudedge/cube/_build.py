@@ -1,14 +1,12 @@
-"""Rows become the parts of a version: planned without writing anything, then built and published whole.
+"""Rows become the parts of a version, built beside their place and published whole.
 
-Refused, because upstream accepts it and then chokes on it: an empty shard in a base, a value above 1024 bytes, an
-output that exists. A key that comes twice counts once, its last row winning in the order of the inputs.
+Refused, because upstream accepts it and then chokes on it: an empty shard in a base, a value above 1024 bytes. A key
+that comes twice counts once, its last row winning in the order of the inputs.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,60 +16,19 @@ from typing import Any
 
 from cloudedge import _core
 from cloudedge._native import file_errors
-from cloudedge.cube._inputs import Input, find_inputs
-from cloudedge.cube._layout import META_DIRECTORY, BuildName, PartLists, part_name
+from cloudedge.cube._inputs import Input
+from cloudedge.cube._layout import PartLists, part_name
+from cloudedge.cube._plan import BuildPlan, plan_build
 from cloudedge.cube._tar import md5_line, pack
 from cloudedge.cube._workspace import Workspace, sync_directory, write_synced
-from cloudedge.errors import Conflict, InputError, StorageError
+from cloudedge.errors import InputError, StorageError
 
-__all__ = ["DATA_FILE_LIMIT", "BuildPlan", "BuildReport", "PartReport", "build", "plan_build", "run_build"]
+__all__ = ["DATA_FILE_LIMIT", "BuildReport", "PartReport", "build", "run_build"]
 
 DATA_FILE_LIMIT = 1 << 30
 """Bytes a data file may have; a record that would pass it starts the next one."""
 
 _STEP = 64 << 20  # bytes of input between two looks at progress and at Ctrl-C
-_MAX_SHARDS = 10_000  # a typing mistake, not a cluster
-
-
-@dataclass(frozen=True)
-class BuildPlan:
-    """What a build will read and write."""
-
-    inputs: tuple[Input, ...]
-    output: Path
-    dict_name: str
-    name: BuildName
-    before: tuple[PartLists, ...]
-    """For each shard the files it continues from; empty lists for a base."""
-    tar: bool
-
-    @property
-    def shards(self) -> int:
-        """How many parts there will be."""
-        return len(self.before)
-
-    @property
-    def directory(self) -> Path:
-        """Where the version will appear."""
-        return self.output / self.name.directory
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes to read."""
-        return sum(each.size_bytes for each in self.inputs)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the plan as plain data."""
-        return {
-            "directory": str(self.directory),
-            "version": self.name.current,
-            "depend": self.name.depend,
-            "shards": self.shards,
-            "parts": [part_name(self.dict_name, i) for i in range(self.shards)],
-            "tar": self.tar,
-            "input_bytes": self.input_bytes,
-            "inputs": [{"path": str(i.path), "format": i.format, "bytes": i.size_bytes} for i in self.inputs],
-        }
 
 
 @dataclass(frozen=True)
@@ -119,95 +76,6 @@ class BuildReport:
             "skipped_bytes": self.skipped_bytes,
             "parts": [asdict(part) for part in self.parts],
         }
-
-
-def plan_build(
-    inputs: Sequence[str | os.PathLike[str]],
-    *,
-    output: str | os.PathLike[str],
-    dict_name: str,
-    shards: int,
-    version: int,
-    base: int | None = None,
-    last: int | None = None,
-    tar: bool = True,
-) -> BuildPlan:
-    """Decide what a build will read and write, and refuse what cannot work; writes nothing.
-
-    Args:
-        inputs: SequenceFiles, directories of them, or safetensors tables.
-        output: The directory of all versions of this dictionary.
-        dict_name: What the parts' names begin with.
-        shards: How many parts to make.
-        version: The version to build, 1 to 2^31 - 1.
-        base: For a cumulative delta, the version of its base.
-        last: For a cumulative delta, the version it continues from: `base`, or the delta before this one.
-        tar: Whether to pack each part as it is delivered.
-
-    Raises:
-        InputError: an argument or an input cannot be used.
-        Conflict: the version has been built already.
-        StorageError: there is clearly not enough space.
-    """
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", dict_name):
-        raise InputError(
-            f"{dict_name!r} cannot name a dictionary",
-            hint="Use letters, digits, '_', '.' and '-'.",
-            dict_name=dict_name,
-        )
-    if not 1 <= shards <= _MAX_SHARDS:
-        raise InputError(f"{shards} shards are not within 1 and {_MAX_SHARDS}", shards=shards)
-    if base is None and last is not None:
-        raise InputError("only a delta continues from another version: give its base too", last=last)
-    name = BuildName.base(version) if base is None else BuildName(version, base)
-    if base is not None and not name.is_delta:
-        raise InputError(f"a delta needs a version other than its base's {base}", version=version)
-    place = Path(output).absolute()
-    plan = BuildPlan(
-        inputs=tuple(find_inputs(inputs)),
-        output=place,
-        dict_name=dict_name,
-        name=name,
-        before=_continued(place, name, base if last is None else last, shards),
-        tar=tar,
-    )
-    if plan.directory.exists():
-        raise Conflict(
-            f"{plan.directory} exists already",
-            hint="Build a new version, or remove that directory; upstream would append to it and no server load it.",
-            path=str(plan.directory),
-        )
-    _require_space(plan)
-    return plan
-
-
-def _continued(output: Path, name: BuildName, last: int | None, shards: int) -> tuple[PartLists, ...]:
-    if last is None:
-        return (PartLists(),) * shards
-    before = BuildName(last, name.depend)
-    meta = output / META_DIRECTORY
-    if (meta / before.meta_file(shards)).exists():
-        raise InputError(
-            f"version {last} has more than {shards} shards",
-            hint="A delta has as many shards as its base.",
-            shards=shards,
-        )
-    return tuple(PartLists.read_meta(meta / before.meta_file(i)) for i in range(shards))
-
-
-def _require_space(plan: BuildPlan) -> None:
-    existing = plan.output
-    while not existing.exists():
-        existing = existing.parent
-    # Records take a little more room in the output than in the input: less than the input's size is never enough.
-    needed = plan.input_bytes * (2 if plan.tar else 1)
-    free = shutil.disk_usage(existing).free
-    if free < needed:
-        raise StorageError(
-            f"{plan.output} has {free} bytes free, building there takes more than {needed}",
-            hint="Free space, choose another output" + (", or leave the tar files out." if plan.tar else "."),
-            path=str(plan.output),
-        )
 
 
 def build(

@@ -33,6 +33,7 @@ using OutFlags = nb::ndarray<nb::numpy, bool, nb::ndim<1>>;
 
 using Lists = std::tuple<std::vector<std::uint32_t>, std::vector<std::uint64_t>, std::uint32_t>;
 using Sum = std::pair<std::uint64_t, std::uint64_t>;  // low, high
+using Numbers = std::pair<std::uint32_t, std::uint32_t>;  // shard, of
 using Path = std::filesystem::path;
 
 std::span<const std::uint64_t> span(const Keys& keys) { return {keys.data(), keys.shape(0)}; }
@@ -92,7 +93,7 @@ nb::list lookup_bytes(const Version& version, const Keys& keys) {
 
 const StoredVersion& stored(const Version& version) { return dynamic_cast<const StoredVersion&>(version); }
 
-LoadOptions options(bool map, const std::optional<Sum>& checksum, const std::pair<std::uint32_t, std::uint32_t>& shard) {
+LoadOptions options(bool map, const std::optional<Sum>& checksum, const Numbers& shard) {
   if (shard.second != 0 && shard.first >= shard.second) throw std::invalid_argument("no such shard");
   return {map, from_sum(checksum), {shard.first, shard.second}};
 }
@@ -119,7 +120,7 @@ void bind_version(nb::module_& m) {
   m.def(
       "load_version",
       [](const Path& directory, const std::string& name, bool map, const std::optional<Sum>& checksum,
-         const std::pair<std::uint32_t, std::uint32_t>& shard) {
+         const Numbers& shard) {
         nb::gil_scoped_release release;
         return handle(load(directory.string(), name, options(map, checksum, shard)));
       },
@@ -129,7 +130,7 @@ void bind_version(nb::module_& m) {
   m.def(
       "load_patch",
       [](const std::shared_ptr<Version>& base, const Path& directory, const std::string& name,
-         const std::optional<Sum>& checksum, const std::pair<std::uint32_t, std::uint32_t>& shard) {
+         const std::optional<Sum>& checksum, const Numbers& shard) {
         nb::gil_scoped_release release;
         return handle(load_patch(base, directory.string(), name, options(false, checksum, shard)));
       },

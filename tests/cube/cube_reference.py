@@ -104,3 +104,13 @@ def write_part(directory: Path, files: dict[str, bytes]) -> Path:
     for name, content in files.items():
         (directory / name).write_bytes(content)
     return directory
+
+
+def write_sequence(path: Path, records: list[Record]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(sequence_bytes(records))
+    return path
+
+
+def files_of(part: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in part.iterdir()}

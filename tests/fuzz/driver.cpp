@@ -87,7 +87,8 @@ class Mutator {
         const std::size_t from = below(other.size() + 1);
         const std::size_t count = below(other.size() - from + 1);
         const auto begin = other.begin() + static_cast<std::ptrdiff_t>(from);
-        input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), begin, begin + static_cast<std::ptrdiff_t>(count));
+        const auto end = begin + static_cast<std::ptrdiff_t>(count);
+        input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), begin, end);
       }
     }
   }
