@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "bind_seqfile.hpp"
+#include "cube/bind_files.hpp"
 #include "rows.hpp"
 
 namespace nb = nanobind;
@@ -134,4 +136,7 @@ NB_MODULE(_core, m) {
       },
       "base_keys"_a, "base_columns"_a, "keys"_a, "columns"_a, "removed"_a, "out_keys"_a.none(), "out_columns"_a,
       "Write the base with the delta's rows put in and the removed keys taken out; no keys when they stay the same.");
+
+  cloudedge::bind_seqfile(m);
+  cloudedge::cube::bind_cube_files(m);
 }

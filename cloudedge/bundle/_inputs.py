@@ -85,7 +85,19 @@ def read_source(source: str | Path | Mapping[str, NDArray[Any]]) -> tuple[_Array
     if suffix == ".npy":
         matrix = _load(path)
         return _Memory({"keys": np.arange(len(matrix), dtype=np.uint64), "values": matrix}), str(path)
+    if suffix == ".seq":
+        return _open_sequence_file(path), str(path)
     raise InputError(f"{path}: not a kind of table cloudedge reads ({_KINDS})", path=str(path))
+
+
+def _open_sequence_file(path: Path) -> _Arrays:
+    from cloudedge import seqfile  # noqa: PLC0415 - only this kind of input needs it
+
+    table = seqfile.read_table(path)
+    width = table.values.shape[1] if len(table.keys) else 0
+    if width % 4:
+        raise InputError(f"{path}: its values have {width} bytes, which is no row of float32", path=str(path))
+    return _Memory({"keys": table.keys, "values": table.values.view(np.float32)})
 
 
 def _load(path: Path) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import change_table, make_table
 
+from cloudedge import seqfile
 from cloudedge.bundle import _rows
 from cloudedge.bundle._delta import DeltaFile, DeltaWriter
 from cloudedge.bundle._inputs import canonical
@@ -195,6 +196,16 @@ def test_npy_rows_are_keyed_by_number(tmp_path):
     np.save(tmp_path / "w.npy", np.ones((5, 3), np.float32))
     rows = canonical(tmp_path / "w.npy", on_duplicate="refuse")
     assert next(rows.stream()).keys.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_sequence_file(tmp_path):
+    arrays = make_table()
+    seqfile.write(tmp_path / "t.seq", ((int(k), v.tobytes()) for k, v in zip(*arrays.values(), strict=True)))
+    rows = canonical(tmp_path / "t.seq", on_duplicate="refuse")
+    assert rows.checksum == canonical(arrays, on_duplicate="refuse").checksum
+    seqfile.write(tmp_path / "odd.seq", [(1, b"12345")])
+    with pytest.raises(InputError, match="5 bytes, which is no row of float32"):
+        canonical(tmp_path / "odd.seq", on_duplicate="refuse")
 
 
 def test_negative_ids_are_their_twos_complement():

@@ -1,0 +1,100 @@
+"""Parts as they are delivered: a tar of the directory and its MD5, the way `tar` and `md5sum` would write them.
+
+The same files always give the same bytes: members are in a fixed order and carry neither owner nor time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from cloudedge.errors import IntegrityError
+
+__all__ = ["md5_line", "pack", "packed_files", "verify_md5"]
+
+_CHUNK = 1 << 20
+_FILE = re.compile(r"(data|index)\.([0-9]+|n)")
+
+
+class _Hashing:
+    """A file to write to that hashes what passes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._at = 0
+        self.md5 = hashlib.md5(usedforsecurity=False)
+
+    def write(self, data: bytes) -> int:
+        self.md5.update(data)
+        self._at += len(data)
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self._at
+
+
+def packed_files(directory: Path) -> list[Path]:
+    """List a part's files in the order they are packed: data, index, then the lists of both."""
+
+    def rank(path: Path) -> tuple[bool, str, int]:
+        match = _FILE.fullmatch(path.name)
+        kind, number = match.groups() if match else ("", "n")
+        return number == "n", kind, 0 if number == "n" else int(number)
+
+    return sorted((path for path in directory.iterdir() if _FILE.fullmatch(path.name)), key=rank)
+
+
+def pack(directory: Path, tar: Path) -> str:
+    """Write the tar of a part's directory to a new file, wait until the device has it, and return its MD5."""
+    with tar.open("xb") as file:
+        hashing = _Hashing(file)
+        with tarfile.open(fileobj=hashing, mode="w", format=tarfile.GNU_FORMAT, copybufsize=_CHUNK) as out:  # type: ignore[call-overload]
+            root = tarfile.TarInfo(".")
+            root.type, root.mode = tarfile.DIRTYPE, 0o755
+            out.addfile(root)
+            for path in packed_files(directory):
+                member = tarfile.TarInfo(f"./{path.name}")
+                member.size = path.stat().st_size
+                with path.open("rb", buffering=0) as content:
+                    out.addfile(member, content)
+        file.flush()
+        os.fsync(file.fileno())
+    return hashing.md5.hexdigest()
+
+
+def md5_line(digest: str, tar: Path) -> str:
+    """Return the line that `md5sum` prints for a tar at its final, absolute place."""
+    return f"{digest}  {tar}\n"
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def verify_md5(tar: Path) -> str:
+    """Compare a tar with the .md5 beside it and return the digest.
+
+    Raises:
+        IntegrityError: they differ, or the .md5 file is not one.
+    """
+    note = tar.with_name(tar.name + ".md5")
+    words = note.read_bytes()[:4096].split()
+    if not words or not re.fullmatch(rb"[0-9a-f]{32}", words[0]):
+        raise IntegrityError(f"{note} does not begin with 32 hexadecimal digits", path=str(note))
+    md5 = hashlib.md5(usedforsecurity=False)
+    for chunk in _chunks(tar):
+        md5.update(chunk)
+    if md5.hexdigest() != words[0].decode():
+        raise IntegrityError(
+            f"{tar} has the MD5 {md5.hexdigest()}, {note.name} says {words[0].decode()}",
+            hint="Fetch or build it again; upstream's agent keeps a corrupt tar for ever, so remove it there too.",
+            path=str(tar),
+        )
+    return md5.hexdigest()
