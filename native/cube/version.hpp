@@ -1,0 +1,33 @@
+// One loaded version of one shard: immutable rows, looked up by key in batches. Not responsible for files being
+// fetched, for which version is active (see versions.hpp), or for the network.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "../rows.hpp"  // Checksum
+
+namespace cloudedge::cube {
+
+struct Value {
+  const std::uint8_t* data;  // valid while the Version lives
+  std::uint32_t size;
+  bool found;
+};
+
+class Version {
+ public:
+  virtual ~Version() = default;
+  virtual const std::string& name() const = 0;
+  virtual std::uint64_t rows() const = 0;
+  virtual Checksum checksum() const = 0;
+  virtual std::size_t memory_bytes() const = 0;  // what this version alone adds
+  // Looks up every key, in order; out.size() == keys.size(). Never throws. Called from many threads.
+  virtual void lookup(std::span<const std::uint64_t> keys, std::span<Value> out) const = 0;
+};
+
+using VersionPtr = std::shared_ptr<const Version>;
+
+}  // namespace cloudedge::cube
