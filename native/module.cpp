@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "cube/bind_net.hpp"
 #include "rows.hpp"
 
 namespace nb = nanobind;
@@ -107,4 +108,6 @@ NB_MODULE(_core, m) {
       },
       "base_keys"_a, "base_columns"_a, "keys"_a, "columns"_a, "removed"_a, "out_keys"_a, "out_columns"_a,
       "Write the base with the delta's rows put in and the removed keys taken out.");
+
+  cloudedge::cube::bind_cube_net(m);
 }

@@ -1,7 +1,9 @@
 // The versions of one shard that are loaded side by side, and the pointer that says which one answers.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,11 @@ class Versions {
   bool activate(const std::string& name);
   // Forgets a version that is not active; its memory goes when its last reader is done. False: unknown or active.
   bool remove(const std::string& name);
+
+ private:
+  mutable std::mutex mutex_;
+  VersionPtr active_;
+  std::map<std::string, VersionPtr> loaded_;
 };
 
 }  // namespace cloudedge::cube
