@@ -329,14 +329,8 @@ void bind_versions(nb::module_& m) {
 }  // namespace
 
 void bind_cube_net(nb::module_& m) {
-  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
-    try {
-      std::rethrow_exception(thrown);
-    } catch (const CatalogError& error) {
-      const bool unknown = error.kind == CatalogError::Kind::unknown;
-      PyErr_SetString(unknown ? PyExc_LookupError : PyExc_FileExistsError, error.what());
-    }
-  });
+  nb::exception<NotLoaded>(m, "NotLoaded");
+  nb::exception<NameTaken>(m, "NameTaken");
   bind_versions(m);
   bind_server(m);
   bind_client(m);

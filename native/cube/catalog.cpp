@@ -7,14 +7,10 @@
 namespace cloudedge::cube {
 namespace {
 
-using Kind = CatalogError::Kind;
+NotLoaded not_loaded(const std::string& name) { return NotLoaded("version '" + name + "' is not loaded"); }
 
-CatalogError not_loaded(const std::string& name) {
-  return {Kind::unknown, "version " + name + " is not loaded"};
-}
-
-CatalogError already_there(const std::string& name) {
-  return {Kind::conflict, "version " + name + " is loaded already; versions do not change under their name"};
+NameTaken already_there(const std::string& name) {
+  return NameTaken("version '" + name + "' is loaded already, and a version does not change under its name");
 }
 
 }  // namespace
@@ -26,7 +22,7 @@ class Catalog::Reservation {
     const std::lock_guard lock(catalog_.mutex_);
     if (catalog_.versions_.find(name_) != nullptr) throw already_there(name_);
     if (!catalog_.loading_.insert(name_).second) {
-      throw CatalogError(Kind::conflict, "version " + name_ + " is being loaded already");
+      throw NameTaken("version '" + name_ + "' is being loaded already");
     }
   }
   Reservation(const Reservation&) = delete;
@@ -70,7 +66,7 @@ void Catalog::activate(const std::string& name) {
 void Catalog::unload(const std::string& name) {
   VersionPtr last = versions_.find(name);
   if (last == nullptr) throw not_loaded(name);
-  if (!versions_.remove(name)) throw CatalogError(Kind::conflict, "version " + name + " is active; activate another first");
+  if (!versions_.remove(name)) throw NameTaken("version '" + name + "' is active: activate another one first");
   // Freeing a large version takes long. Once every request that may have begun with it is done, `last` is all that
   // keeps it, and it is freed here and not in a thread that answers requests.
   if (wait_for_readers_) wait_for_readers_();

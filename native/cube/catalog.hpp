@@ -20,11 +20,14 @@ using Loader = std::function<VersionPtr(const std::string& path, const std::stri
 using PatchLoader =
     std::function<VersionPtr(const VersionPtr& base, const std::string& path, const std::string& name)>;
 
-class CatalogError : public std::runtime_error {
+class NotLoaded : public std::runtime_error {
  public:
-  enum class Kind { unknown, conflict };
-  CatalogError(Kind kind, const std::string& text) : std::runtime_error(text), kind(kind) {}
-  Kind kind;
+  using std::runtime_error::runtime_error;
+};
+
+class NameTaken : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 class Catalog {
@@ -34,7 +37,8 @@ class Catalog {
 
   const Versions& versions() const { return versions_; }
 
-  // All of these throw CatalogError, and what the loader throws.
+  // These throw NotLoaded, NameTaken (also for a version that may not go because it is active), and what the loader
+  // throws.
   void add(VersionPtr version);
   void load(const std::string& path, const std::string& name);
   void patch(const std::string& base, const std::string& path, const std::string& name);

@@ -160,8 +160,8 @@ void Control::unload_background() {
   if (!version || (active != nullptr && active->name() == *version)) return;
   try {
     catalog_.unload(*version);
-  } catch (const CatalogError&) {
-    // The admin API was faster: it is gone, or active.
+  } catch (const NotLoaded&) {  // the admin API was faster: it is gone
+  } catch (const NameTaken&) {  // or active
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <utility>
 
 namespace cloudedge::cube {
@@ -33,6 +34,7 @@ Server::Server(ServerOptions options, Loader loader, PatchLoader patch_loader)
 Server::~Server() { stop(); }
 
 void Server::start() {
+  if (acceptor_ != nullptr) throw std::logic_error("a server is started once");
   Descriptor listener = listen_on(resolve(options_.host, options_.port));
   address_ = local_address(listener.get());
   for (const auto& thread : threads_) {

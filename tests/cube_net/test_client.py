@@ -1,0 +1,447 @@
+"""The client: what it sends, how it puts answers together, and what it makes of shards that fail or disagree."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+import time
+
+import numpy as np
+import plain
+import pytest
+from conftest import value
+from fake import Call, FakeServer
+
+from cloudedge.cube._client import Client, ClientConfig
+from cloudedge.cube._errors import ShardUnavailable, UnknownVersion, VersionSkew
+from cloudedge.errors import ConfigError, InputError, IntegrityError, Rejected, Unavailable
+
+
+def table(shards: int, shard: int, rows: int = 1000) -> dict[int, tuple[float, ...]]:
+    return {key: (float(key), -float(key)) for key in range(rows) if key % shards == shard}
+
+
+@pytest.fixture
+def fake():
+    made: list[FakeServer] = []
+
+    def make(answer) -> FakeServer:
+        made.append(FakeServer(answer))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+@pytest.fixture
+def client():
+    made: list[Client] = []
+
+    def make(*shards, **config) -> Client:
+        addresses = [[one.address for one in (shard if isinstance(shard, list) else [shard])] for shard in shards]
+        made.append(Client(ClientConfig(addresses, **{"timeout_ms": 5000, **config})))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def dead() -> str:
+    """An address nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        return f"127.0.0.1:{gone.getsockname()[1]}"
+
+
+class Dead:
+    def __init__(self) -> None:
+        self.address = dead()
+
+
+def upstream(rows: dict[int, bytes], version: bytes = b"100"):
+    """Answers as upstream's server: no pins."""
+    return lambda call: call.rows(rows, version)
+
+
+# What goes over the wire
+
+
+def test_the_request_is_upstreams_bytes(fake, client):
+    server = fake(upstream({1: value(1.0, 2.0)}))
+    result = client(server).seek([1, 2])
+    assert server.calls[0].data == plain.request(bytes.fromhex("08010802 1001"))
+    assert result.values.tolist() == [[1.0, 2.0], [0.0, 0.0]]
+    assert result.found.tolist() == [True, False]
+    assert (result.version, result.defaulted_share, result.failed_shards) == ("100", 0.0, ())
+
+
+def test_a_pin_is_field_1001(fake, client):
+    server = fake(upstream({1: value(1.0)}))
+    client(server).seek([1], pin="100")
+    assert server.calls[0].payload == bytes.fromhex("0801 1001 ca3e 03 313030")
+
+
+def test_answers_in_pieces_and_with_unknown_fields(fake, client):
+    def answer(call: Call) -> bytes:
+        payload = plain.text(1, plain.number(1, 0) + plain.text(2, value(1.0)) + plain.number(9, 1))
+        payload += plain.text(2, b"100") + plain.text(50, b"later")
+        meta = plain.text(2, b"") + plain.number(4, call.id) + plain.number(11, 7)  # error_code 0 left out
+        return plain.frame(meta, payload)
+
+    assert client(fake(answer)).seek([1]).values.tolist() == [[1.0]]
+
+
+# Splitting and merging
+
+
+def test_keys_go_to_their_shards_once_and_rows_come_back_in_order(fake, client):
+    rows = {key: value(float(key)) for key in range(100)}
+    shards = [fake(upstream(rows)) for _ in range(3)]
+    keys = [5, 1, 5, 99, 0, 1, 64, 5]
+    result = client(*shards).seek(keys)
+    assert result.values[:, 0].tolist() == [float(key) for key in keys]
+    for number, shard in enumerate(shards):
+        asked = shard.calls[0].keys
+        assert len(asked) == len(set(asked))
+        assert all(key % 3 == number for key in asked)
+
+
+def test_a_shard_without_keys_is_not_asked(fake, client):
+    shards = [fake(upstream({0: value(0.0)})), fake(upstream({}))]
+    client(*shards).seek([0, 2, 4])
+    assert (len(shards[0].calls), len(shards[1].calls)) == (1, 0)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 7, 100])
+def test_real_servers(start, client, shards):
+    servers = [start(table(shards, number), threads=1) for number in range(shards)]
+    generator = np.random.default_rng(shards)
+    keys = generator.integers(0, 1200, 2600).astype(np.uint64)
+    result = client(*servers).seek(keys)
+    assert (result.found == (keys < 1000)).all()
+    expected = np.where(keys < 1000, keys, 0).astype(np.float32)
+    assert (result.values == np.stack([expected, -expected], 1)).all()
+
+
+def test_large_answers(start, client):
+    server = start({key: (float(key),) * 256 for key in range(5000)})
+    keys = np.arange(5000, dtype=np.uint64)[::-1].copy()
+    values = client(server).seek(keys).values
+    assert values.shape == (5000, 256)
+    assert (values == keys[:, None]).all()
+
+
+def test_no_keys(start, client):
+    result = client(start({1: (1.0,)})).seek([])
+    assert (result.values.shape, result.version) == ((0, 0), None)
+
+
+@pytest.mark.parametrize("keys", [[1.5], ["1"], np.array([1.0]), np.array([[1]]), 5, [None]])
+def test_keys_that_are_none(start, client, keys):
+    with pytest.raises(InputError):
+        client(start({1: (1.0,)})).seek(keys)
+
+
+def test_keys_are_unsigned_and_negative_ones_their_complement(start, client):
+    one = client(start({2**64 - 1: (7.0,), 2**63: (8.0,)}))
+    assert one.seek([2**64 - 1, 2**63]).values[:, 0].tolist() == [7.0, 8.0]
+    assert one.seek(np.array([-1])).values[:, 0].tolist() == [7.0]
+    assert one.seek([-1]).values[:, 0].tolist() == [7.0]
+
+
+def test_other_dtypes(start, client):
+    one = client(start({1: (1.0, 2.0)}))
+    assert one.seek([1], dtype=np.uint8).values.tobytes() == value(1.0, 2.0)
+    assert one.seek([1], dtype="<f8").values.shape == (1, 1)
+    with pytest.raises(IntegrityError, match="8 bytes"):
+        one.seek([1], dtype=np.dtype("V3"))
+
+
+def test_values_of_two_widths_are_refused(fake, client):
+    server = fake(upstream({1: value(1.0), 2: value(1.0, 2.0)}))
+    with pytest.raises(IntegrityError, match="key 2 has 8 bytes"):
+        client(server).seek([1, 2])
+    with pytest.raises(IntegrityError, match="key 1 has 4 bytes"):
+        client(server, value_bytes=8).seek([1])
+
+
+# Shards that fail
+
+
+def test_a_dead_shard_is_named_with_what_was_tried(start, client):
+    replicas = [Dead(), Dead()]
+    with pytest.raises(ShardUnavailable) as caught:
+        client(start(table(2, 0)), replicas, retry=3).seek([0, 1])
+    assert caught.value.shard == 1
+    assert {replica for replica, _, _ in caught.value.attempts} == {one.address for one in replicas}
+    assert len(caught.value.attempts) == 4
+    assert "Connection refused" in caught.value.message
+    assert caught.value.retry_helps
+    assert pickle.loads(pickle.dumps(caught.value)).shard == 1  # noqa: S301 - our own bytes
+
+
+def test_a_declared_default_is_counted(start, client):
+    one = client(start(table(2, 0)), Dead(), on_missing_shard="default", default=-1.0)
+    result = one.seek([0, 1, 2, 3, 5])
+    assert result.values[:, 0].tolist() == [0.0, -1.0, 2.0, -1.0, -1.0]
+    assert result.defaulted.tolist() == [False, True, False, True, True]
+    assert (result.defaulted_share, result.failed_shards, result.version) == (0.6, (1,), "100")
+    assert not result.found[1]
+
+
+def test_a_default_needs_a_width(client):
+    with pytest.raises(ShardUnavailable, match="width"):
+        client(Dead(), on_missing_shard="default").seek([1])
+    result = client(Dead(), on_missing_shard="default", value_bytes=8).seek([1])
+    assert result.values.tolist() == [[0.0, 0.0]]
+    assert (result.defaulted_share, result.version) == (1.0, None)
+
+
+def test_a_hung_server_costs_the_timeout_and_no_more(fake, client):
+    server = fake(lambda call: None)
+    started = time.monotonic()
+    with pytest.raises(ShardUnavailable, match="no answer within 300 ms"):
+        client(server, timeout_ms=300).seek([1])
+    assert 0.25 < time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("code", [1011, 2003, 2004, 10404])
+def test_errors_of_one_replica_are_retried_on_the_other(fake, client, code):
+    bad = fake(lambda call: call.error(code))
+    good = fake(upstream({1: value(1.0)}))
+    one = client([bad, good])
+    for _ in range(4):
+        assert one.seek([1]).found.all()
+    assert bad.calls
+
+
+def test_an_error_about_the_request_is_not_retried(fake, client):
+    bad = fake(lambda call: call.error(1003, b"too many keys"))
+    with pytest.raises(Rejected, match="too many keys"):
+        client([bad, bad], retry=3).seek([1])
+    assert len(bad.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"PRPC\xff\xff\xff\xff\x00\x00\x00\x00",
+        plain.frame(b"\xff\xff"),
+        plain.frame(plain.text(1, b"")),
+    ],
+)
+def test_nonsense_is_retried_on_the_other_replica(fake, client, answer):
+    bad = fake(lambda call: answer)
+    good = fake(upstream({1: value(1.0)}))
+    one = client([bad, good])
+    for _ in range(4):
+        assert one.seek([1]).found.all()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda call: plain.write_response(call.id, [value(1.0)], b"1"),  # one value for two keys
+        lambda call: plain.write_response(call.id, [value(1.0)] * 3, b"1"),  # three
+        lambda call: plain.write_response(call.id, [value(1.0)] * 2, None),  # no version
+        lambda call: plain.write_response(call.id + 1, [value(1.0)] * 2, b"1"),  # to another question
+        lambda call: plain.frame(
+            plain.text(2, plain.number(1, 0)) + plain.number(4, call.id), plain.text(1, plain.number(1, 0)) * 2
+        ),  # without values
+    ],
+)
+def test_answers_that_do_not_fit_the_question(fake, client, answer):
+    with pytest.raises(ShardUnavailable, match="answered"):
+        client(fake(answer)).seek([1, 2])
+
+
+def test_an_old_connection_that_died_costs_no_attempt(start, client):
+    server = start({1: (1.0,)})
+    one = client(server, retry=0)
+    assert one.seek([1]).found.all()
+    server.close()
+    again = start({1: (2.0,)}, port=server.port)
+    assert again.port == server.port
+    assert one.seek([1]).values.tolist() == [[2.0]]
+
+
+def test_connections_are_used_again(fake, client):
+    server = fake(upstream({1: value(1.0)}))
+    one = client(server)
+    for _ in range(50):
+        one.seek([1])
+    assert server.connections == 1
+
+
+# Slow replicas and balance
+
+
+def test_a_backup_request_overtakes_a_slow_replica(fake, client):
+    release = threading.Event()
+
+    def slow(call: Call) -> bytes:
+        release.wait(10)
+        return call.rows({1: value(1.0)}, b"100")
+
+    stuck = fake(slow)
+    quick = fake(upstream({1: value(1.0)}))
+    one = client([stuck, quick], backup_request_ms=20, timeout_ms=8000)
+    started = time.monotonic()
+    for _ in range(4):
+        assert one.seek([1]).found.all()
+    assert time.monotonic() - started < 4
+    assert stuck.calls
+    release.set()
+    # The late answers come over connections that are used again, and are told apart.
+    for _ in range(10):
+        assert one.seek([1]).found.all()
+
+
+def test_a_slow_replica_is_joined_after_its_share_of_the_time(fake, client):
+    stuck = fake(lambda call: None)
+    quick = fake(upstream({1: value(1.0)}))
+    one = client([stuck, quick], timeout_ms=400, retry=1)
+    for _ in range(2):
+        assert one.seek([1]).found.all()
+    assert stuck.calls
+
+
+def test_replicas_take_turns(fake, client):
+    replicas = [fake(upstream({1: value(1.0)})) for _ in range(3)]
+    one = client(replicas)
+    for _ in range(30):
+        one.seek([1])
+    assert [len(replica.calls) for replica in replicas] == [10, 10, 10]
+
+
+def test_the_least_loaded_replica_is_preferred(fake, client):
+    release = threading.Event()
+    stuck = fake(lambda call: (release.wait(10), call.rows({1: value(1.0)}, b"100"))[1])
+    quick = fake(upstream({1: value(1.0)}))
+    one = client([stuck, quick], load_balancer="least", timeout_ms=9000, retry=0)
+    waiting = [threading.Thread(target=lambda: one.seek([1])) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    while not stuck.calls:
+        time.sleep(0.005)
+    before = len(stuck.calls)
+    for _ in range(10):
+        one.seek([1])
+    assert len(stuck.calls) == before
+    release.set()
+    for thread in waiting:
+        thread.join()
+
+
+def test_a_dead_replica_is_left_alone_for_a_while(fake, client):
+    quick = fake(upstream({1: value(1.0)}))
+    one = client([Dead(), quick], retry=1)
+    for _ in range(20):
+        assert one.seek([1]).found.all()
+
+
+# Versions
+
+
+def test_a_mixture_is_refused(fake, client):
+    shards = [fake(upstream({0: value(0.0)}, b"100")), fake(upstream({1: value(1.0)}, b"101"))]
+    for policy in ("error", "retry"):
+        with pytest.raises(VersionSkew, match="shard 0 has '100', shard 1 has '101'") as caught:
+            client(*shards, on_version_skew=policy).seek([0, 1])
+        assert caught.value.versions == {0: "100", 1: "101"}
+        assert isinstance(caught.value, Unavailable)
+
+
+def test_a_mixture_is_settled_by_pins_where_servers_have_both(start, files, client):
+    files.versions = {"101": {0: (5.0,), 1: (5.0,)}}
+    shards = [start({number: (1.0,)}) for number in range(2)]
+    for shard in shards:
+        shard.load("x/101", "101")
+    shards[1].activate("101")
+    result = client(*shards).seek([0, 1])
+    assert result.version in {"100", "101"}
+    assert len(np.unique(result.values)) == 1
+    with pytest.raises(VersionSkew):
+        client(*shards, on_version_skew="error").seek([0, 1])
+
+
+def test_a_mixture_is_settled_by_waiting_where_servers_know_no_pins(fake, client):
+    late = [0]
+
+    def switching(call: Call) -> bytes:
+        late[0] += 1
+        return call.rows({1: value(1.0)}, b"100" if late[0] < 5 else b"101")
+
+    shards = [fake(upstream({0: value(0.0)}, b"101")), fake(switching)]
+    assert client(*shards).seek([0, 1]).version == "101"
+
+
+def test_a_pin_is_checked_where_servers_know_no_pins(fake, client):
+    with pytest.raises(VersionSkew, match="version '99' was asked for: shard 0 has '100'"):
+        client(fake(upstream({1: value(1.0)}))).seek([1], pin="99")
+
+
+def test_an_unknown_pin_is_named(start, client):
+    with pytest.raises(UnknownVersion, match="shard 0 does not have version '99'") as caught:
+        client(start({1: (1.0,)})).seek([1], pin="99")
+    assert (caught.value.shard, caught.value.version) == (0, "99")
+    assert not caught.value.retry_helps
+
+
+# Configuration and life
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"shards": []},
+        {"shards": [[]]},
+        {"shards": ["127.0.0.1:1"]},
+        {"shards": [["127.0.0.1"]]},
+        {"shards": [["127.0.0.1:x"]]},
+        {"shards": [["127.0.0.1:99999"]]},
+        {"shards": [["a:1"]], "timeout_ms": 0},
+        {"shards": [["a:1"]], "retry": -1},
+        {"shards": [["a:1"]], "value_bytes": -1},
+    ],
+)
+def test_configurations_that_are_refused(config):
+    with pytest.raises(ConfigError):
+        Client(ClientConfig(**config))
+
+
+def test_a_name_that_does_not_resolve(client):
+    nowhere = type("Nowhere", (), {"address": "no-such-host.invalid:1"})
+    with pytest.raises(ShardUnavailable, match="no-such-host.invalid:1"):
+        client(nowhere).seek([1])
+
+
+def test_a_closed_client_says_so(start, client):
+    one = client(start({1: (1.0,)}))
+    one.close()
+    with pytest.raises(InputError, match="closed"):
+        one.seek([1])
+
+
+def test_one_client_in_many_threads(start, client):
+    servers = [start(table(2, number), threads=2) for number in range(2)]
+    one = client(*servers)
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        for _ in range(50):
+            keys = generator.integers(0, 1000, 300).astype(np.uint64)
+            if not (one.seek(keys).values[:, 0] == keys).all():
+                wrong.append(keys)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
