@@ -37,6 +37,8 @@ __all__ = ["AdminServer"]
 
 _MAX_BODY = 64 * 1024
 _STATUS = {InputError: HTTPStatus.BAD_REQUEST, NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT}
+_POLL_S = 0.05
+"""How often the listener looks whether it was closed."""
 _OPEN = {"/health", "/ready"}
 _Reply = tuple[HTTPStatus, Any]
 
@@ -128,7 +130,9 @@ class AdminServer:
             self._http = _Http((host, port), self)
         except OSError as error:
             raise Conflict(f"the admin API cannot listen on {host}:{port}: {error.strerror}") from error
-        self._thread = threading.Thread(target=self._http.serve_forever, name="cube-admin", daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(_POLL_S,), name="cube-admin", daemon=True
+        )
         self._thread.start()
 
     @property

@@ -63,13 +63,15 @@ def keys(*values: int) -> bytes:
     return b"".join(number(1, value) for value in values)
 
 
-def request(payload: bytes, *, id: int = 1, service: bytes = SEEK, method: bytes = b"seek", extra: bytes = b"") -> bytes:  # noqa: A002
-    return frame(text(1, text(1, service) + text(2, method)) + number(3, 0) + number(4, id) + extra, payload)
+def request(
+    payload: bytes, *, correlation: int = 1, service: bytes = SEEK, method: bytes = b"seek", extra: bytes = b""
+) -> bytes:
+    return frame(text(1, text(1, service) + text(2, method)) + number(3, 0) + number(4, correlation) + extra, payload)
 
 
 @dataclass
 class Response:
-    id: int = 0
+    correlation: int = 0
     code: int | None = None
     error: bytes = b""
     compress: int | None = None
@@ -90,7 +92,7 @@ def parse_response(data: bytes) -> Response:
         elif no == 3:
             out.compress = value
         elif no == 4:
-            out.id = value
+            out.correlation = value
     for no, value in fields(out.payload):
         if no == 1:
             inner = dict(fields(value))
@@ -100,13 +102,13 @@ def parse_response(data: bytes) -> Response:
     return out
 
 
-def write_response(id: int, values: list[bytes | None], version: bytes | None) -> bytes:  # noqa: A002
+def write_response(correlation: int, values: list[bytes | None], version: bytes | None) -> bytes:
     payload = b"".join(
         text(1, number(1, 0xFFFFFFFF if value is None else 0) + text(2, value or b"")) for value in values
     )
     if version is not None:
         payload += text(2, version)
-    return frame(text(2, number(1, 0)) + number(3, 0) + number(4, id), payload)
+    return frame(text(2, number(1, 0)) + number(3, 0) + number(4, correlation), payload)
 
 
 class Peer:
@@ -146,7 +148,7 @@ class Peer:
     def close(self) -> None:
         self.socket.close()
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> Peer:  # noqa: PYI034 - typing.Self is not in 3.10
         return self
 
     def __exit__(self, *_: object) -> None:

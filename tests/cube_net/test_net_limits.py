@@ -1,4 +1,4 @@
-"""Clients that send too much, too slowly, nothing at all, or do not read: each meets a limit, and nobody else notices."""
+"""Clients that send too much, too slowly or nothing at all, or do not read: each meets a limit, nobody else notices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 import time
 from pathlib import Path
 
-import plain
+import net_plain as plain
 import pytest
 
 ROWS = {1: (1.0, 2.0)}
@@ -129,11 +129,11 @@ def test_a_client_that_reads_late_gets_everything_in_order(start):
     server = start({1: (1.0,) * 256})
     with plain.Peer(server.port) as peer:
         for i in range(1, 31):
-            peer.send(plain.request(plain.keys(*[1] * 1000), id=i))
+            peer.send(plain.request(plain.keys(*[1] * 1000), correlation=i))
         time.sleep(0.3)
         for i in range(1, 31):
             response = plain.parse_response(peer.read_frame())
-            assert (response.id, len(response.values)) == (i, 1000)
+            assert (response.correlation, len(response.values)) == (i, 1000)
 
 
 def test_a_reset_in_the_middle_of_an_answer(start):
@@ -174,8 +174,7 @@ def test_ten_thousand_idle_connections(start):
     try:
         server = start(ROWS, threads=2)
         before = resident_bytes()
-        for _ in range(wanted):
-            peers.append(socket.create_connection(("127.0.0.1", server.port), 10))
+        peers.extend(socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(wanted))
         wait_for(lambda: server.stats()["connections"] == wanted)
         assert (resident_bytes() - before) / wanted < 4096, "an idle connection holds no buffers"
         started = time.monotonic()
@@ -197,7 +196,7 @@ def test_running_out_of_descriptors_is_survived(start):
     used = len(list(Path("/proc/self/fd").iterdir()))
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, hard))
-        with pytest.raises(OSError, match="Too many open files"):
+        with pytest.raises(OSError, match="Too many open files"):  # noqa: PT012 - one of many is the last
             while True:
                 peers.append(socket.create_connection(("127.0.0.1", server.port), 5))
         time.sleep(0.1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
 
-import plain
+import net_plain as plain
 
 Answer = Callable[["Call"], bytes | None]
 
@@ -18,7 +19,7 @@ class Call:
         self.data = data
         meta_size = int.from_bytes(data[8:12], "big")
         meta = dict(plain.fields(data[12 : 12 + meta_size]))
-        self.id = meta[4]
+        self.correlation = meta[4]
         self.payload = data[12 + meta_size :]
         found = plain.fields(self.payload)
         self.keys = [value for no, value in found if no == 1]
@@ -26,11 +27,13 @@ class Call:
         self.wants_version = (2, 1) in found
 
     def rows(self, rows: dict[int, bytes], version: bytes) -> bytes:
-        return plain.write_response(self.id, [rows.get(key) for key in self.keys], version)
+        return plain.write_response(self.correlation, [rows.get(key) for key in self.keys], version)
 
     def error(self, code: int, text: bytes = b"no") -> bytes:
         return plain.frame(
-            plain.text(2, plain.number(1, code) + plain.text(2, text)) + plain.number(3, 0) + plain.number(4, self.id)
+            plain.text(2, plain.number(1, code) + plain.text(2, text))
+            + plain.number(3, 0)
+            + plain.number(4, self.correlation)
         )
 
 
@@ -83,9 +86,7 @@ class FakeServer:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connection in self._open:
-            try:
+            with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
         for thread in self._threads:
             thread.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
-import plain
+import net_plain as plain
 import pytest
 import requests
 
@@ -87,9 +87,7 @@ def test_a_failed_reload_says_so_and_keeps_what_runs(control):
     assert control.answers() == "100"
 
 
-@pytest.mark.parametrize(
-    "path", ["101", "", "/", "//", "/101/", "/../101", "/x/../../101", "/./101", "/a\0b", None, 5]
-)
+@pytest.mark.parametrize("path", ["101", "", "/", "//", "/101/", "/../101", "/x/../../101", "/./101", "/a\0b", None, 5])
 def test_version_paths_that_are_refused(control, path, files):
     assert control(cmd="bg_load_base", version_path=path) == (500, "null")
     assert files.loads == 0

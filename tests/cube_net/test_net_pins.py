@@ -7,10 +7,10 @@ import resource
 import threading
 from pathlib import Path
 
+import net_plain as plain
 import numpy as np
-import plain
 import requests
-from conftest import value
+from net_cubes import value
 
 from cloudedge import _core
 from cloudedge.cube import _client
@@ -69,66 +69,77 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def test_a_thousand_switches_under_load(start):
-    """Readers pin what is current and see only that; a version goes once no reader can still name it."""
-    switches, readers, rows = 1000, 32, 2000
-    keys = np.arange(rows, dtype=np.uint64)
+class Switching:
+    """A server whose version changes while readers pin what is current and check that they see only that."""
 
-    def version(number: int) -> _core.Version:
-        return _core.memory_version(
-            str(number), keys, np.full((rows, 8), number, np.float32).view(np.uint8)
-        )
+    ROWS, READERS = 2000, 32
 
-    server = start(threads=2)
-    server.add(version(0))
-    server.activate("0")
-    current = 0
-    holds = [0] * readers  # the oldest version each reader may still ask for
-    stop = threading.Event()
-    failures: list[str] = []
-    reads = [0] * readers
+    def __init__(self, server) -> None:
+        self.server = server
+        self.keys = np.arange(self.ROWS, dtype=np.uint64)
+        self.current = 0
+        self.loaded: set[int] = set()
+        self.holds = [0] * self.READERS  # the oldest version each reader may still ask for
+        self.reads = [0] * self.READERS
+        self.failures: list[str] = []
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._read, args=(i,)) for i in range(self.READERS)]
 
-    def read(number: int) -> None:
-        config = _client.ClientConfig([[server.address]], timeout_ms=20_000)
+    def switch_to(self, number: int) -> None:
+        rows = np.full((self.ROWS, 8), number, np.float32).view(np.uint8)
+        self.server.add(_core.memory_version(str(number), self.keys, rows))
+        self.server.activate(str(number))
+        self.loaded.add(number)
+        self.current = number
+        # A reader takes `current` and then says so; what is two behind is safe from the moment in between.
+        self.unload(below=min(*self.holds, number - 2))
+
+    def unload(self, below: int) -> None:
+        for old in sorted(self.loaded):
+            if old < below:
+                self.server.unload(str(old))
+                self.loaded.discard(old)
+
+    def _read(self, number: int) -> None:
+        config = _client.ClientConfig([[self.server.address]], timeout_ms=20_000)
         with _client.Client(config) as client:
-            while not stop.is_set() and not failures:
-                holds[number] = wanted = current
+            while not self._stop.is_set() and not self.failures:
+                self.holds[number] = wanted = self.current
                 try:
-                    result = client.seek(keys[number::readers], pin=str(wanted))
+                    result = client.seek(self.keys[number :: self.READERS], pin=str(wanted))
                 except Exception as error:  # noqa: BLE001 - any error is a failure here
-                    failures.append(repr(error))
+                    self.failures.append(repr(error))
                     return
                 if not (result.values == wanted).all() or result.version != str(wanted):
-                    failures.append(f"asked for {wanted}, got {np.unique(result.values)}")
-                reads[number] += 1
+                    self.failures.append(f"asked for {wanted}, got {np.unique(result.values)}")
+                self.reads[number] += 1
 
-    threads = [threading.Thread(target=read, args=(i,)) for i in range(readers)]
-    for thread in threads:
-        thread.start()
-    loaded = {0}
-    early = 0
-    try:
+    def __enter__(self) -> Switching:  # noqa: PYI034 - typing.Self is not in 3.10
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_a_thousand_switches_under_load(start):
+    switches = 1000
+    switching = Switching(start(threads=2))
+    switching.switch_to(0)
+    with switching:
+        early = 0
         for number in range(1, switches + 1):
-            server.add(version(number))
-            server.activate(str(number))
-            loaded.add(number)
-            current = number
-            # A reader takes `current` and then says so; two behind is safe from the moment in between.
-            for old in [v for v in loaded if v < min(min(holds), number - 2)]:
-                server.unload(str(old))
-                loaded.discard(old)
+            switching.switch_to(number)
             if number == switches // 5:
                 gc.collect()
                 early = resident_bytes()
-            if failures:
+            if switching.failures:
                 break
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not failures, failures[:3]
-    assert min(reads) > 0
-    for old in sorted(loaded)[:-1]:
-        server.unload(str(old))
+    assert not switching.failures, switching.failures[:3]
+    assert min(switching.reads) > 0
+    switching.unload(below=switches)
     gc.collect()
     assert resident_bytes() - early < 30_000_000, "versions that are gone give their memory back"

@@ -6,27 +6,21 @@ import gzip
 import struct
 import zlib
 
+import net_plain as plain
 import numpy as np
-import plain
 import pytest
-from conftest import BIG, value
+from net_cubes import BIG, value
 
 from cloudedge import _core
 
 VECTOR_REQUEST = bytes.fromhex(
-    "50525043 00000027 00000023"
-    "0a1d 0a15 7265632e6d637562652e4469637453657276696365 1204 7365656b"
-    "1800 2001 0801 0802"
+    "50525043 00000027 000000230a1d 0a15 7265632e6d637562652e4469637453657276696365 1204 7365656b1800 2001 0801 0802"
 )
 VECTOR_RESPONSE = bytes.fromhex(
-    "50525043 00000020 00000008 12020800 1800 2001"
-    "0a0c 0800 1208 0000803f00000040"
-    "0a08 08ffffffff0f 1200"
+    "50525043 00000020 00000008 12020800 1800 20010a0c 0800 1208 0000803f000000400a08 08ffffffff0f 1200"
 )
 NO_KEYS = bytes.fromhex("50525043 00000008 00000008 12020800 1800 2007")
-WITH_VERSION = bytes.fromhex(
-    "50525043 0000001b 00000008 12020800 1800 2007 0a0c0800 1208 0000803f00000040 1203 313030"
-)
+WITH_VERSION = bytes.fromhex("50525043 0000001b 00000008 12020800 1800 2007 0a0c0800 1208 0000803f00000040 1203 313030")
 
 
 @pytest.fixture
@@ -46,14 +40,14 @@ def test_seek_answers_byte_for_byte(peer):
 
 
 def test_no_keys_and_version_answer_byte_for_byte(peer):
-    peer.send(plain.request(b"", id=7))
+    peer.send(plain.request(b"", correlation=7))
     assert peer.read_frame() == NO_KEYS
-    peer.send(plain.request(bytes.fromhex("0801 1001"), id=7))
+    peer.send(plain.request(bytes.fromhex("0801 1001"), correlation=7))
     assert peer.read_frame() == WITH_VERSION
 
 
 def test_unknown_method_answers_byte_for_byte(peer, shard):
-    peer.send(plain.request(b"", id=7, method=b"parallel_seek"))
+    peer.send(plain.request(b"", correlation=7, method=b"parallel_seek"))
     error = b"[127.0.0.1:%d][E1002]Fail to find method=rec.mcube.DictService/parallel_seek" % shard.port
     response = plain.text(2, bytes.fromhex("08ea07") + plain.text(2, error))
     assert peer.read_frame() == plain.frame(response + bytes.fromhex("1800 2007"))
@@ -74,10 +68,10 @@ def test_two_frames_cut_anywhere(peer, cut):
 
 
 def test_many_pipelined_frames_come_back_in_order(peer):
-    peer.send(b"".join(plain.request(plain.keys(1, i), id=i) for i in range(1, 2001)))
+    peer.send(b"".join(plain.request(plain.keys(1, i), correlation=i) for i in range(1, 2001)))
     for i in range(1, 2001):
         response = plain.parse_response(peer.read_frame())
-        assert (response.id, len(response.values)) == (i, 2)
+        assert (response.correlation, len(response.values)) == (i, 2)
 
 
 def test_packed_mixed_and_duplicate_keys(peer):
@@ -102,13 +96,13 @@ def test_unknown_fields_are_skipped(peer):
 def test_a_request_meta_may_leave_out_what_is_zero(peer):
     meta = plain.text(1, plain.text(1, b"DictService") + plain.text(2, b"seek") + plain.number(8, 100))
     response = peer.call(plain.frame(meta, plain.keys(1)))
-    assert (response.id, response.code, response.compress) == (0, 0, 0)
+    assert (response.correlation, response.code, response.compress) == (0, 0, 0)
     assert response.values == [(0, value(1.0, 2.0))]
 
 
 def test_correlation_ids_keep_all_their_bits(peer):
     for number in (0, 2**31, 2**63, 2**64 - 1):
-        assert peer.call(plain.request(plain.keys(1), id=number)).id == number
+        assert peer.call(plain.request(plain.keys(1), correlation=number)).correlation == number
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import gzip
 import json
 import socket
 
-import plain
+import net_plain as plain
 import pytest
 import requests
-from conftest import BIG, value
+from net_cubes import BIG, value
 
 JSON = {"Content-Type": "application/json"}
 PROTO = {"Content-Type": "application/proto"}
@@ -39,9 +39,7 @@ def raw(port: int, data: bytes, *, half_close: bool = False) -> bytes:
 def test_json_seek_byte_for_byte(url, path):
     answer = requests.post(url + path, data='{"keys":[1,2],"version_required":true}', headers=JSON, timeout=5)
     assert answer.status_code == 200
-    expected = (
-        '{"values":[{"status":0,"value":"AACAPwAAAEA="},{"status":4294967295,"value":""}],"version":"100"}'
-    )
+    expected = '{"values":[{"status":0,"value":"AACAPwAAAEA="},{"status":4294967295,"value":""}],"version":"100"}'
     assert answer.text == expected
     assert answer.headers["Content-Type"] == "application/json"
 
@@ -128,9 +126,7 @@ def test_unknown_paths(url, path, status, code):
     assert (answer.status_code, answer.headers["x-bd-error-code"]) == (status, code)
 
 
-@pytest.mark.parametrize(
-    "kind", ["application/proto", "application/x-protobuf", "application/proto; charset=x"]
-)
+@pytest.mark.parametrize("kind", ["application/proto", "application/x-protobuf", "application/proto; charset=x"])
 def test_protobuf_in_protobuf_out(url, kind):
     body = plain.keys(1, 2) + plain.number(2, 1)
     answer = requests.post(url + "/DictService/seek", data=body, headers={"Content-Type": kind}, timeout=5)
@@ -141,9 +137,7 @@ def test_protobuf_in_protobuf_out(url, kind):
 
 @pytest.mark.parametrize("kind", ["application/protox", "text/plain", "application/json; charset=utf-8"])
 def test_every_other_content_type_is_json_and_echoed(url, kind):
-    answer = requests.post(
-        url + "/DictService/seek", data='{"keys":[1]}', headers={"Content-Type": kind}, timeout=5
-    )
+    answer = requests.post(url + "/DictService/seek", data='{"keys":[1]}', headers={"Content-Type": kind}, timeout=5)
     assert answer.json() == {"values": [FOUND]}
     assert answer.headers["Content-Type"] == kind
 
@@ -187,7 +181,7 @@ def test_one_connection_mixes_both_protocols(shard):
     post = b'POST /DictService/seek HTTP/1.1\r\nContent-Length: 12\r\n\r\n{"keys":[1]}'
     with plain.Peer(shard.port) as peer:
         peer.send(post + plain.request(plain.keys(1)) + post)
-        head = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n'
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n"
         body = b'{"values":[{"status":0,"value":"AACAPwAAAEA="}]}'
         head = head.replace(b"50", str(len(body)).encode())
         assert peer.read(len(head + body)) == head + body
