@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,7 +25,7 @@ from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube._errors import ShardUnavailable, UnknownVersion, VersionSkew
 from cloudedge.errors import ConfigError, InputError, IntegrityError, Rejected
 
-__all__ = ["Client", "ClientConfig", "KeyLike", "SeekResult", "parse_address"]
+__all__ = ["Client", "ClientConfig", "KeyLike", "SeekResult", "TableConf", "parse_address"]
 
 _UNKNOWN_VERSION = 10404
 _ELSEWHERE = {0, 1011, 2003, 2004}
@@ -58,6 +58,22 @@ def _as_keys(keys: KeyLike) -> NDArray[np.uint64]:
     if keys.ndim != 1 or (keys.dtype.kind not in "iu" and keys.size):
         raise InputError(f"keys are one-dimensional integers, not {keys.ndim}-dimensional {keys.dtype}")
     return np.ascontiguousarray(keys, np.uint64)
+
+
+class TableConf(Protocol):
+    """A dictionary as cube.conf describes it."""
+
+    @property
+    def shards(self) -> int: ...
+    @property
+    def timeout_ms(self) -> int: ...
+    @property
+    def retry(self) -> int: ...
+    @property
+    def backup_request_ms(self) -> int: ...
+    @property
+    def load_balancer(self) -> str: ...
+    def replicas(self, shard: int) -> Sequence[tuple[str, int]]: ...
 
 
 @dataclass(frozen=True)
@@ -105,6 +121,24 @@ class ClientConfig:
                 raise ConfigError(f"{name} must not be below 0, not {getattr(self, name)}")
         if self.value_bytes is not None and self.value_bytes < 0:
             raise ConfigError(f"value_bytes must not be below 0, not {self.value_bytes}")
+
+    @classmethod
+    def from_table(cls, table: TableConf, **more: Any) -> ClientConfig:
+        """Take what cube.conf says about a dictionary; `more` are fields it does not have.
+
+        brpc's balancers that look at load (``la``) become ``least``, all others ``rr``.
+        """
+        return cls(
+            [
+                [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in table.replicas(shard)]
+                for shard in range(table.shards)
+            ],
+            timeout_ms=table.timeout_ms,
+            retry=table.retry,
+            backup_request_ms=table.backup_request_ms,
+            load_balancer="least" if table.load_balancer == "la" else "rr",
+            **more,
+        )
 
 
 @dataclass(frozen=True)

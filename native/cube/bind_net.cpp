@@ -310,12 +310,7 @@ void bind_load(nb::module_& m) {
       "Answer every frame with so many bytes, for benchmarks; calls ready(port) and never returns.");
 }
 
-// Stand-ins until versions come from files.
-void bind_versions(nb::module_& m) {
-  nb::class_<Version>(m, "Version", "One loaded version of one shard.")
-      .def_prop_ro("name", &Version::name)
-      .def_prop_ro("rows", &Version::rows)
-      .def_prop_ro("memory_bytes", &Version::memory_bytes);
+void bind_memory_version(nb::module_& m) {
   m.def(
       "memory_version",
       [](const std::string& name, const KeyArray& keys, const RowArray& values) -> std::shared_ptr<Version> {
@@ -323,7 +318,15 @@ void bind_versions(nb::module_& m) {
         nb::gil_scoped_release release;
         return std::make_shared<MemoryVersion>(name, span(keys), values.data(), values.shape(1));
       },
-      "name"_a, "keys"_a, "values"_a, "A version of rows in memory.");
+      "name"_a, "keys"_a, "values"_a, "A version of rows in memory, for tests.");
+}
+
+// Stands in until versions come from files, whose binding has this class too.
+void bind_version(nb::module_& m) {
+  nb::class_<Version>(m, "Version", "One loaded version of one shard.")
+      .def_prop_ro("name", &Version::name)
+      .def_prop_ro("rows", &Version::rows)
+      .def_prop_ro("memory_bytes", &Version::memory_bytes);
 }
 
 }  // namespace
@@ -331,7 +334,8 @@ void bind_versions(nb::module_& m) {
 void bind_cube_net(nb::module_& m) {
   nb::exception<NotLoaded>(m, "NotLoaded");
   nb::exception<NameTaken>(m, "NameTaken");
-  bind_versions(m);
+  bind_version(m);
+  bind_memory_version(m);
   bind_server(m);
   bind_client(m);
   bind_load(m);

@@ -22,7 +22,13 @@ class Reader {
 
   bool done() const { return at_ == end_; }
   std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
-  std::uint8_t peek() const { return *at_; }
+
+  // Takes the next byte if it is this one: a field's tag that is expected, without decoding it.
+  bool take(std::uint8_t byte) {
+    if (at_ == end_ || *at_ != byte) return false;
+    ++at_;
+    return true;
+  }
 
   bool varint(std::uint64_t& value) {
     if (left() >= 8) {

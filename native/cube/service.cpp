@@ -45,7 +45,8 @@ Handled Service::handle(Connection& connection, wire::Bytes input, Buffer& out) 
   wire::Header header;
   switch (wire::parse_header(input, shared_.limits.max_body, header)) {
     case wire::Head::foreign: return http(connection, input, out);
-    case wire::Head::incomplete: return {Verdict::more, wire::kHeaderSize};
+    // As long as it could still become either protocol, every byte may decide.
+    case wire::Head::incomplete: return {Verdict::more, input.size() < 4 ? input.size() + 1 : wire::kHeaderSize};
     case wire::Head::broken: return {Verdict::drop};
     case wire::Head::frame: break;
   }
