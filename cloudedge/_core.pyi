@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Keys = NDArray[np.uint64]
-Columns = Sequence[NDArray[np.uint8]]
+Keys: TypeAlias = NDArray[np.uint64]
+Columns: TypeAlias = Sequence[NDArray[np.uint8]]
 
 def checksum(keys: Keys, columns: Columns) -> tuple[int, int]: ...
 def first_disorder(keys: Keys, before: int = 0, has_before: bool = False) -> int: ...
@@ -59,6 +59,7 @@ class CubeServer:
         idle_ms: int,
         message_ms: int,
         write_ms: int,
+        held_bytes: int,
     ) -> None: ...
     def start(self) -> None: ...
     @property

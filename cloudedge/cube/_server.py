@@ -54,6 +54,8 @@ class ServerConfig:
     max_keys: int = 262_144
     """In one request."""
     max_connections: int = 20_000
+    max_held_bytes: int = 1 << 30
+    """Of half-received requests and answers not yet read, over all connections; who would pass it is closed."""
     idle_timeout_s: float = 600
     """For a connection between two requests."""
     request_timeout_s: float = 30
@@ -66,7 +68,7 @@ class ServerConfig:
             raise ConfigError(f"port must be 0 to 65535, not {self.port}")
         if self.threads < 0:
             raise ConfigError(f"threads must not be below 0, not {self.threads}")
-        positive = ("max_body_bytes", "max_keys", "max_connections")
+        positive = ("max_body_bytes", "max_keys", "max_connections", "max_held_bytes")
         for name in (*positive, "idle_timeout_s", "request_timeout_s", "write_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
@@ -113,6 +115,7 @@ class Server:
             idle_ms=int(self.config.idle_timeout_s * 1000),
             message_ms=int(self.config.request_timeout_s * 1000),
             write_ms=int(self.config.write_timeout_s * 1000),
+            held_bytes=self.config.max_held_bytes,
         )
 
     def start(self) -> Server:

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <utility>
 
+#include "threads.hpp"
+
 namespace cloudedge::cube {
 namespace {
 
@@ -22,7 +24,7 @@ Acceptor::Acceptor(Descriptor listener, Take take, Full full)
       spare_(open_spare()),
       take_(std::move(take)),
       full_(std::move(full)),
-      thread_([this] { run(); }) {}
+      thread_(start_thread("cube-accept", [this] { run(); })) {}
 
 void Acceptor::stop() {
   const std::lock_guard once(stopping_);
@@ -47,8 +49,8 @@ void Acceptor::accept_all() {
   while (true) {
     Address peer;
     peer.size = sizeof peer.storage;
-    Descriptor connection(
-        ::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer.storage), &peer.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    auto* const address = reinterpret_cast<sockaddr*>(&peer.storage);
+    Descriptor connection(::accept4(listener_.get(), address, &peer.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (connection && !full_(accepted_)) {
       ++accepted_;
       send_at_once(connection.get());

@@ -67,9 +67,9 @@ PatchLoader python_patch_loader(nb::object callable) {
 class BoundServer {
  public:
   BoundServer(const std::string& host, std::uint16_t port, unsigned threads, const std::string& data_dir,
-              bool remote_control, const Limits& limits, const Deadlines& deadlines, nb::object loader,
+              bool remote_control, const Limits& limits, const Patience& patience, nb::object loader,
               nb::object patch_loader)
-      : server_(std::make_unique<Server>(ServerOptions{host, port, threads, data_dir, remote_control, limits, deadlines},
+      : server_(std::make_unique<Server>(ServerOptions{host, port, threads, data_dir, remote_control, limits, patience},
                                          python_loader(std::move(loader)),
                                          python_patch_loader(std::move(patch_loader)))) {}
   ~BoundServer() {
@@ -108,15 +108,16 @@ void bind_server(nb::module_& m) {
           [](BoundServer* self, nb::object loader, nb::object patch_loader, const std::string& host,
              std::uint16_t port, unsigned threads, const std::string& data_dir, bool remote_control,
              std::size_t max_body, std::size_t max_keys, std::size_t max_connections, std::int64_t idle_ms,
-             std::int64_t message_ms, std::int64_t write_ms) {
+             std::int64_t message_ms, std::int64_t write_ms, std::size_t held_bytes) {
             const Limits limits{max_body, max_keys, max_connections};
-            const Deadlines deadlines{.idle_ms = idle_ms, .message_ms = message_ms, .write_ms = write_ms};
-            new (self) BoundServer(host, port, threads, data_dir, remote_control, limits, deadlines,
+            const Patience patience{
+                .idle_ms = idle_ms, .message_ms = message_ms, .write_ms = write_ms, .held_bytes = held_bytes};
+            new (self) BoundServer(host, port, threads, data_dir, remote_control, limits, patience,
                                    std::move(loader), std::move(patch_loader));
           },
           nb::kw_only(), "loader"_a, "patch_loader"_a, "host"_a, "port"_a, "threads"_a, "data_dir"_a,
           "remote_control"_a, "max_body"_a, "max_keys"_a, "max_connections"_a, "idle_ms"_a, "message_ms"_a,
-          "write_ms"_a)
+          "write_ms"_a, "held_bytes"_a)
       .def("start",
            [](BoundServer& self) {
              try {

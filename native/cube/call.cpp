@@ -16,6 +16,7 @@ namespace {
 constexpr std::int64_t kMs = 1'000'000;
 constexpr std::int64_t kAvoidNs = 1'000 * kMs;  // how long a replica that refused is asked only if all did
 constexpr std::size_t kReadAtLeast = 64 * 1024;
+constexpr std::size_t kReadAtMost = 1024 * 1024;
 
 // One request under way to one replica.
 struct Flight {
@@ -191,7 +192,8 @@ class ShardCall {
         if (on_frame(flight, header, now)) return;
       }
       const std::size_t expected = in.size() >= wire::kHeaderSize ? wire::kHeaderSize + header.body - in.size() : 0;
-      std::uint8_t* const to = in.prepare(std::max(kReadAtLeast, std::min<std::size_t>(expected, 1 << 20)));
+      const std::size_t likely = in.empty() ? flight.link->last_size : expected;
+      std::uint8_t* const to = in.prepare(std::max(kReadAtLeast, std::min(likely, kReadAtMost)));
       const std::size_t room = in.room();
       const ssize_t got = ::recv(flight.link->fd.get(), to, room, 0);
       if (got < 0 && errno == EINTR) continue;
@@ -223,6 +225,7 @@ class ShardCall {
       refused(flight, meta.error_code, std::string(meta.error_text), size, now);
       return true;
     }
+    flight.link->last_size = size;
     if (in.size() == size) {
       part_.answer.swap(in);
     } else {

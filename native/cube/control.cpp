@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "json.hpp"
+#include "threads.hpp"
 
 namespace cloudedge::cube {
 namespace {
@@ -38,7 +39,7 @@ std::string version_of(const std::string& path) {
 }  // namespace
 
 Control::Control(Catalog& catalog, std::string data_dir)
-    : catalog_(catalog), data_dir_(std::move(data_dir)), worker_([this] { work(); }) {}
+    : catalog_(catalog), data_dir_(std::move(data_dir)), worker_(start_thread("cube-control", [this] { work(); })) {}
 
 Control::~Control() {
   {

@@ -60,7 +60,7 @@ Parse parse_request_line(std::string_view line, Request& request) {
   if (!is_token(request.method) || request.path.empty() || request.path.find(' ') != line.npos) {
     return refuse(400, "the request line is not METHOD PATH VERSION\n");
   }
-  if (version != "HTTP/1.1" && version != "HTTP/1.0") return refuse(505, "only HTTP/1.0 and HTTP/1.1 are spoken here\n");
+  if (version != "HTTP/1.1" && version != "HTTP/1.0") return refuse(505, "only HTTP/1.0 and 1.1 are spoken here\n");
   request.version_1_0 = version.back() == '0';
   request.keep_alive = !request.version_1_0;
   request.path = request.path.substr(0, request.path.find_first_of("?#"));
@@ -78,13 +78,13 @@ Parse parse_field(std::string_view line, const Limits& limits, Request& request,
     std::size_t length = 0;
     const auto [stop, failed] = std::from_chars(value.data(), value.data() + value.size(), length);
     if (failed == std::errc::result_out_of_range) return refuse(413, "the body is larger than this server takes\n");
-    if (failed != std::errc() || stop != value.data() + value.size()) return refuse(400, "Content-Length is not a number\n");
+    if (failed != std::errc() || stop != value.data() + value.size()) return refuse(400, "Content-Length is no number\n");
     if (framing.has_length && framing.length != length) return refuse(400, "two different Content-Length headers\n");
     if (length > limits.body) return refuse(413, "the body is larger than this server takes\n");
     framing.has_length = true;
     framing.length = length;
   } else if (same_word(name, "transfer-encoding")) {
-    if (framing.chunked || !same_word(value, "chunked")) return refuse(501, "the only transfer encoding here is chunked\n");
+    if (framing.chunked || !same_word(value, "chunked")) return refuse(501, "the only transfer encoding is chunked\n");
     framing.chunked = true;
   } else if (same_word(name, "connection")) {
     if (same_word(value, "close")) request.keep_alive = false;

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
+bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Reads one JSON text from left to right. Every method returns false at the first byte that does not fit.
@@ -19,9 +20,7 @@ class Cursor {
   std::size_t position() const { return at_; }
 
   char next() {  // the next byte that is not white space, or 0
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t' || text_[at_] == '\n' || text_[at_] == '\r')) {
-      ++at_;
-    }
+    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
     return at_ < text_.size() ? text_[at_] : '\0';
   }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <system_error>
 
 namespace cloudedge::cube {
@@ -27,13 +28,14 @@ Descriptor checked(int fd, const char* what) {
 
 }  // namespace
 
-Loop::Loop(const Deadlines& deadlines, Counters& counters)
-    : deadlines_(deadlines),
+Loop::Loop(const Patience& patience, Counters& counters)
+    : patience_(patience),
       counters_(counters),
       epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       wakeup_(checked(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       scratch_(std::make_unique_for_overwrite<std::uint8_t[]>(kScratch)) {
-  const std::int64_t shortest = std::min({deadlines.idle_ms, deadlines.message_ms, deadlines.write_ms, deadlines.linger_ms});
+  const std::int64_t shortest =
+      std::min({patience.idle_ms, patience.message_ms, patience.write_ms, patience.linger_ms});
   sweep_every_ms_ = std::clamp<std::int64_t>(shortest / 4, 10, 1000);
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.get(), &event) != 0) {
@@ -163,13 +165,23 @@ void Loop::read(Connection& connection) {
   process(connection, {});
 }
 
+// Memory may run out on a message; that costs its connection, not the process.
+Handled Loop::handle(Connection& connection, std::span<const std::uint8_t> input) {
+  try {
+    return handler_->handle(connection, input, out_);
+  } catch (const std::bad_alloc&) {
+    return {Handled::Verdict::drop};
+  }
+}
+
 // Handles the messages in `fresh`, which was read into the loop's own memory, or (empty) in the connection's buffer.
 void Loop::process(Connection& connection, std::span<const std::uint8_t> fresh) {
   const std::span<const std::uint8_t> input = fresh.empty() ? connection.in.bytes() : fresh;
   std::size_t used = 0;
   std::uint64_t handled = 0;
-  while (used < input.size() && input.size() - used >= connection.needed && !connection.waiting && !connection.closing) {
-    const Handled result = handler_->handle(connection, input.subspan(used), out_);
+  const auto worth_a_look = [&] { return used < input.size() && input.size() - used >= connection.needed; };
+  while (worth_a_look() && !connection.waiting && !connection.closing) {
+    const Handled result = handle(connection, input.subspan(used));
     if (result.verdict == Handled::Verdict::drop) {
       out_.clear();
       counters_.add(kBroken, 1);
@@ -250,6 +262,13 @@ void Loop::write(Connection& connection) {
 // Works out what the connection waits for now, and asks epoll for exactly that.
 void Loop::settle(Connection& connection, bool progressed) {
   using State = Connection::State;
+  held_bytes_ -= connection.held;
+  connection.held = connection.in.size() + connection.out.size();
+  held_bytes_ += connection.held;
+  if (connection.held > 0 && held_bytes_ > patience_.held_bytes) {
+    counters_.add(kBroken, 1);
+    return close(connection);
+  }
   State next = State::idle;
   if (!connection.out.empty()) {
     next = State::stalled;
@@ -275,6 +294,7 @@ void Loop::settle(Connection& connection, bool progressed) {
 
 void Loop::close(Connection& connection) {
   counters_.add(kClosed, 1);
+  held_bytes_ -= connection.held;
   connections_.erase(connection.id);
 }
 
@@ -290,10 +310,10 @@ void Loop::sweep() {
       if (at_rest || now_ns_ >= drain_until_ns_) late.push_back(connection.get());
       continue;
     }
-    const std::int64_t allowed_ms = state == State::idle        ? deadlines_.idle_ms
-                                    : state == State::receiving ? deadlines_.message_ms
-                                    : state == State::stalled   ? deadlines_.write_ms
-                                    : state == State::lingering ? deadlines_.linger_ms
+    const std::int64_t allowed_ms = state == State::idle        ? patience_.idle_ms
+                                    : state == State::receiving ? patience_.message_ms
+                                    : state == State::stalled   ? patience_.write_ms
+                                    : state == State::lingering ? patience_.linger_ms
                                                                 : INT64_MAX / 1'000'000;
     if (passed_ns >= allowed_ms * 1'000'000) late.push_back(connection.get());
   }

@@ -5,7 +5,8 @@
 // - an idle connection holds no buffer: input and output go through the loop's own, which stay in the cache;
 // - what arrived together is answered together, in one write;
 // - a peer that does not read its answers is not read from either, so nothing queues up behind it;
-// - a message that never ends, an answer that is never taken and a connection that is never used each have a deadline.
+// - a message that never ends, an answer that is never taken and a connection that is never used each have a deadline;
+// - what waits in all connections together has a limit, and the connection that would pass it is closed.
 #pragma once
 
 #include <atomic>
@@ -24,11 +25,13 @@
 
 namespace cloudedge::cube {
 
-struct Deadlines {
+// What a loop puts up with.
+struct Patience {
   std::int64_t idle_ms = 600'000;    // between messages
   std::int64_t message_ms = 30'000;  // from a message's first byte to its last
   std::int64_t write_ms = 30'000;    // without the peer taking a byte of its answer
   std::int64_t linger_ms = 1'000;    // for the peer to close after we said we would
+  std::size_t held_bytes = 1 << 30;  // of half messages and untaken answers, over all connections
 };
 
 struct Connection {
@@ -49,6 +52,7 @@ struct Connection {
   bool closing = false;  // once `out` is sent
   bool ended = false;    // the peer will send no more
   std::uint32_t events = 0;
+  std::size_t held = 0;  // bytes in `in` and `out`, as counted
 };
 
 struct Handled {
@@ -70,7 +74,7 @@ class Handler {
 
 class Loop {
  public:
-  Loop(const Deadlines& deadlines, Counters& counters);
+  Loop(const Patience& patience, Counters& counters);
   ~Loop();
 
   void set_handler(std::unique_ptr<Handler> handler) { handler_ = std::move(handler); }
@@ -88,6 +92,7 @@ class Loop {
   void on_event(Connection& connection, std::uint32_t events);
   void read(Connection& connection);
   void write(Connection& connection);
+  Handled handle(Connection& connection, std::span<const std::uint8_t> input);
   void process(Connection& connection, std::span<const std::uint8_t> input);
   bool flush(Connection& connection);
   void settle(Connection& connection, bool progressed);
@@ -95,7 +100,7 @@ class Loop {
   void sweep();
   int wait_ms() const;
 
-  Deadlines deadlines_;
+  Patience patience_;
   Counters& counters_;
   std::unique_ptr<Handler> handler_;
   Descriptor epoll_;
@@ -106,6 +111,7 @@ class Loop {
   std::unique_ptr<std::uint8_t[]> scratch_;
   Buffer out_;
   std::uint64_t next_id_ = 1;
+  std::size_t held_bytes_ = 0;
   std::int64_t now_ns_ = 0;
   std::int64_t swept_ns_ = 0;
   std::int64_t sweep_every_ms_;

@@ -26,6 +26,7 @@ struct Link {
   Buffer in;
   std::uint64_t last_id = 0;  // of the newest request sent on it
   unsigned abandoned = 0;     // requests nobody waits for any more
+  std::size_t last_size = 0;  // of an answer: the next one is likely to need as much room
 };
 
 class Replica {

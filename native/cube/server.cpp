@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "threads.hpp"
+
 namespace cloudedge::cube {
 
 void Server::History::sample(const Snapshot& total) {
@@ -24,8 +26,11 @@ Server::Server(ServerOptions options, Loader loader, PatchLoader patch_loader)
       shared_(options_.limits, catalog_, control_, options_.remote_control) {
   shared_.vars_page = [this] { return vars_page(); };
   catalog_.set_wait_for_readers([this] { wait_for_requests(); });
-  for (unsigned i = 0; i < std::max(1u, options_.threads); ++i) {
-    threads_.push_back(std::make_unique<Thread>(options_.deadlines));
+  const unsigned count = std::max(1u, options_.threads);
+  Patience each = options_.patience;
+  each.held_bytes /= count;
+  for (unsigned i = 0; i < count; ++i) {
+    threads_.push_back(std::make_unique<Thread>(each));
     Thread& thread = *threads_.back();
     thread.loop.set_handler(std::make_unique<Service>(shared_, thread.counters, thread.loop));
   }
@@ -38,10 +43,10 @@ void Server::start() {
   Descriptor listener = listen_on(resolve(options_.host, options_.port));
   address_ = local_address(listener.get());
   for (const auto& thread : threads_) {
-    thread->thread = std::thread([&loop = thread->loop] { loop.run(); });
+    thread->thread = start_thread("cube-loop", [&loop = thread->loop] { loop.run(); });
   }
   running_ = true;
-  historian_ = std::thread([this] { keep_history(); });
+  historian_ = start_thread("cube-history", [this] { keep_history(); });
   acceptor_ = std::make_unique<Acceptor>(
       std::move(listener),
       [this, next = std::size_t{0}](Descriptor connection, bool from_loopback) mutable {
@@ -56,7 +61,7 @@ void Server::drain(std::int64_t within_ms) {
   acceptor_->stop();
   const std::int64_t until_ns = now_ns() + within_ms * 1'000'000;
   for (const auto& thread : threads_) thread->loop.drain(until_ns);
-  std::thread refuse([this, within_ms] {
+  std::thread refuse = start_thread("cube-drain", [this, within_ms] {
     std::unique_lock lock(mutex_);
     ended_.wait_for(lock, std::chrono::milliseconds(within_ms / 2), [this] { return stopping_; });
     shared_.refusing = true;

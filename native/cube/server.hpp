@@ -27,7 +27,7 @@ struct ServerOptions {
   std::string data_dir = "data";  // what control commands load from
   bool remote_control = false;    // take control commands from others than loopback
   Limits limits;
-  Deadlines deadlines;
+  Patience patience;
 };
 
 struct ServerStats {
@@ -56,7 +56,7 @@ class Server {
 
  private:
   struct Thread {
-    explicit Thread(const Deadlines& deadlines) : loop(deadlines, counters) {}
+    explicit Thread(const Patience& patience) : loop(patience, counters) {}
     Counters counters;
     Loop loop;
     std::thread thread;

@@ -29,7 +29,10 @@ struct Shared {
 class Service final : public Handler {
  public:
   Service(Shared& shared, Counters& counters, Loop& loop)
-      : shared_(shared), loop_(loop), counters_(counters), seeker_(shared.limits, shared.catalog.versions(), counters) {}
+      : shared_(shared),
+        loop_(loop),
+        counters_(counters),
+        seeker_(shared.limits, shared.catalog.versions(), counters) {}
 
   Handled handle(Connection& connection, wire::Bytes input, Buffer& out) override;
 

@@ -43,3 +43,7 @@ class Files:
 
     def patch(self, base: _core.Version, path: str, name: str) -> _core.Version:
         return self.load(path, name)
+
+
+def table(shards: int, shard: int, rows: int = 1000) -> dict[int, tuple[float, ...]]:
+    return {key: (float(key), -float(key)) for key in range(rows) if key % shards == shard}

@@ -90,3 +90,16 @@ class FakeServer:
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
+
+
+class Dead:
+    """An address nobody listens on."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            self.address = f"127.0.0.1:{gone.getsockname()[1]}"
+
+
+def upstream(rows: dict[int, bytes], version: bytes = b"100") -> Answer:
+    """Answer as upstream's server does: no pins."""
+    return lambda call: call.rows(rows, version)

@@ -62,6 +62,27 @@ def test_a_header_alone_reserves_nothing(start):
         peer.close()
 
 
+def test_half_requests_of_all_connections_together_have_a_limit(start):
+    server = start(ROWS, max_held_bytes=10_000_000)
+    half = plain.request(plain.keys(1) + plain.text(99, b"x" * 2_000_000))[:-1]
+    peers = [plain.Peer(server.port) for _ in range(8)]
+    for peer in peers:
+        try:
+            peer.send(half)
+        except (BrokenPipeError, ConnectionResetError):
+            continue
+    wait_for(lambda: server.stats()["connections_broken"] == 4)
+    assert server.stats()["connections"] == 4, "those that fit stay"
+    assert answers(server)
+    for peer in peers:
+        peer.close()
+    wait_for(lambda: server.stats()["connections"] == 0)
+    with plain.Peer(server.port) as peer:
+        peer.send(half)
+        peer.send(b"x")
+        assert plain.parse_response(peer.read_frame()).code == 0, "what was held is given back"
+
+
 def test_too_many_keys(start):
     server = start(ROWS, max_keys=100)
     with plain.Peer(server.port) as peer:

@@ -64,7 +64,8 @@ void check_response(wire::Bytes payload) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const wire::Bytes input(data, size);
   wire::Header header;
-  if (wire::parse_header(input, 1 << 16, header) == wire::Head::frame && input.size() >= wire::kHeaderSize + header.body) {
+  if (wire::parse_header(input, 1 << 16, header) == wire::Head::frame &&
+      input.size() >= wire::kHeaderSize + header.body) {
     wire::Meta meta;
     wire::parse_meta(input.subspan(wire::kHeaderSize, header.meta), meta);
     check_request(input.subspan(wire::kHeaderSize + header.meta, header.body - header.meta));
