@@ -1,8 +1,8 @@
 """Types of the compiled half; the sources are in native/."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,3 +129,83 @@ class Builder:
 
 def read_part_files(directory: PathLike[str]) -> tuple[list[int], list[int], int]: ...
 def quantise(values: NDArray[np.float32], threads: int = 1) -> NDArray[np.uint8]: ...
+
+# Cube: server, client and load generator.
+
+Rows: TypeAlias = NDArray[np.uint8]
+
+class NotLoaded(Exception): ...
+class NameTaken(Exception): ...
+
+def memory_version(name: str, keys: Keys, values: Rows) -> Version: ...
+
+class CubeServer:
+    def __init__(
+        self,
+        *,
+        loader: Callable[[str, str], Version],
+        patch_loader: Callable[[Version, str, str], Version],
+        host: str,
+        port: int,
+        threads: int,
+        data_dir: str,
+        remote_control: bool,
+        max_body: int,
+        max_keys: int,
+        max_connections: int,
+        idle_ms: int,
+        message_ms: int,
+        write_ms: int,
+        held_bytes: int,
+    ) -> None: ...
+    def start(self) -> None: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def draining(self) -> bool: ...
+    def add(self, version: Version) -> None: ...
+    def load(self, path: str, name: str) -> None: ...
+    def patch(self, base: str, path: str, name: str) -> None: ...
+    def activate(self, name: str) -> None: ...
+    def unload(self, name: str) -> None: ...
+    def active(self) -> str | None: ...
+    def versions(self) -> list[tuple[str, int, int, tuple[int, int]]]: ...
+    def stats(self) -> dict[str, Any]: ...
+    def drain(self, within_ms: int) -> None: ...
+    def stop(self) -> None: ...
+
+ShardOutcome: TypeAlias = tuple[int, int, bool, str, list[tuple[str, str, int]]]
+
+class CubeClient:
+    def __init__(
+        self,
+        *,
+        shards: Sequence[Sequence[tuple[str, int]]],
+        timeout_ms: int,
+        connect_timeout_ms: int,
+        retry: int,
+        backup_ms: int,
+        least_loaded: bool,
+        max_idle: int,
+    ) -> None: ...
+    def seek(
+        self, keys: Keys, pin: str | None, width: int | None
+    ) -> tuple[Rows | None, Rows | None, list[ShardOutcome], tuple[int, int, int] | None]: ...
+    def time_seek(self, keys: Keys, rounds: int) -> float: ...
+
+def generate_load(
+    *,
+    peer: str,
+    host: str,
+    port: int,
+    connections: int,
+    batch: int,
+    key_space: int,
+    value_bytes: int,
+    seconds: float,
+    warmup_seconds: float,
+    seed: int,
+    pin: str | None,
+) -> dict[str, Any]: ...
+def fill_redis(host: str, port: int, keys: Keys, values: Rows) -> None: ...
+def run_echo_server(host: str, port: int, response_bytes: int, ready: Callable[[int], None]) -> None: ...

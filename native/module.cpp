@@ -12,6 +12,7 @@
 
 #include "bind_seqfile.hpp"
 #include "cube/bind_files.hpp"
+#include "cube/bind_net.hpp"
 #include "rows.hpp"
 
 namespace nb = nanobind;
@@ -139,4 +140,5 @@ NB_MODULE(_core, m) {
 
   cloudedge::bind_seqfile(m);
   cloudedge::cube::bind_cube_files(m);
+  cloudedge::cube::bind_cube_net(m);
 }

@@ -1,0 +1,223 @@
+"""How fast a cube server answers, beside Redis and beside a server that looks nothing up.
+
+One run on one machine: 1 million keys, values of 36 and 64 bytes, requests of 26, 260 and 2600 keys, 1, 8 and 32
+connections. All three servers are loaded by the same native generator (`cloudedge cube bench` uses it too), each as a
+process of its own with one thread that answers, so that on two cores the generator has the other one. Redis gets MGET
+over 8-byte keys. `echo` returns as many bytes as the cube server without looking at the request: what the event loop
+and the kernel cost.
+
+`server_ns_per_key` is the server's processor time, from /proc/<pid>/stat, per key: it hardly depends on what else the
+machine does, where keys/s and latencies do.
+
+    python bench/cube.py [--quick] [--json] [--seconds 1] [--threads 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cloudedge import _core
+from cloudedge.cube._client import Client, ClientConfig
+
+KEYS = 1_000_000
+BATCHES = (26, 260, 2600)
+CONNECTIONS = (1, 8, 32)
+WIDTHS = (36, 64)
+SERVE = "from cloudedge.cli.cube_net import app; app()"
+ECHO = "import sys; from cloudedge._core import run_echo_server as run; run('127.0.0.1', 0, int(sys.argv[1]), print)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a fifth of a second each, 36-byte values only")
+    parser.add_argument("--json", action="store_true", help="print rows for programs")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--threads", type=int, default=1, help="of the cube server")
+    options = parser.parse_args()
+    seconds = 0.2 if options.quick else options.seconds
+    rows = []
+    for width in WIDTHS[:1] if options.quick else WIDTHS:
+        for row in measure(width, seconds, options.threads):
+            rows.append(row)
+            if not options.json:
+                print_row(row, header=len(rows) == 1)
+    if options.json:
+        print(json.dumps({"rows": rows}, indent=2))
+        return
+    print_bars(rows)
+    print_client(0.2 if options.quick else 1.0)
+
+
+def measure(width: int, seconds: float, threads: int) -> Iterator[dict[str, Any]]:
+    keys, values = table(width)
+    with cube_server(keys, values, threads) as cube, redis_server(keys, values) as redis:
+        for batch in BATCHES:
+            with echo_server(answer_bytes(batch, width)) as echo:
+                for connections in CONNECTIONS:
+                    for system, (port, pid) in (("cloudedge", cube), ("redis", redis), ("echo", echo)):
+                        shape = {"batch": batch, "connections": connections, "width": width}
+                        yield run(system, port, pid, **shape, seconds=seconds)
+
+
+def table(width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys in no order, so that neighbours in the table are not neighbours in memory."""
+    generator = np.random.default_rng(1)
+    return generator.permutation(KEYS).astype(np.uint64), generator.integers(0, 256, (KEYS, width), np.uint8)
+
+
+def answer_bytes(batch: int, width: int) -> int:
+    """What a cube server sends for a request all of whose keys are there: 6 bytes around each value, and a head."""
+    return 12 + 8 + batch * (6 + width) + 3
+
+
+def run(
+    system: str, port: int, pid: int, *, batch: int, connections: int, width: int, seconds: float
+) -> dict[str, Any]:
+    settings = {
+        "peer": "cube" if system == "cloudedge" else system,
+        "host": "127.0.0.1",
+        "port": port,
+        "connections": connections,
+        "batch": batch,
+        "key_space": KEYS,
+        "value_bytes": width,
+        "warmup_seconds": 0.0,
+        "pin": None,
+    }
+    _core.generate_load(**settings, seconds=min(0.2, seconds / 2), seed=1)  # warm connections, caches and branches
+    before = cpu_seconds(pid)
+    measured = _core.generate_load(**settings, seconds=seconds, seed=2)
+    used = cpu_seconds(pid) - before
+    if measured["missing_share"]:
+        sys.exit(f"{system}: keys are missing; the comparison would not be fair")
+    return {
+        "system": system,
+        "batch": batch,
+        "connections": connections,
+        "value_bytes": width,
+        "keys_per_s": round(measured["keys"] / measured["seconds"]),
+        "p50_us": round(measured["p50_us"], 1),
+        "p99_us": round(measured["p99_us"], 1),
+        "server_ns_per_key": round(used * 1e9 / measured["keys"], 1),
+    }
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def process(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command, text=True, **options) as started:
+        try:
+            yield started
+        finally:
+            started.terminate()
+            started.wait(15)
+
+
+@contextlib.contextmanager
+def cube_server(keys: np.ndarray, values: np.ndarray, threads: int) -> Iterator[tuple[int, int]]:
+    with tempfile.TemporaryDirectory(prefix="cube-bench-") as directory:
+        write_part(Path(directory), keys, values)
+        options = ["--port", "0", "--admin-port", "0", "--threads", str(threads), "--drain-s", "1", "--json"]
+        with process([sys.executable, "-c", SERVE, "serve", directory, *options], stdout=subprocess.PIPE) as server:
+            lines = iter(server.stdout.readline, "}\n")
+            started = json.loads("".join(lines) + "}")
+            yield int(started["address"].rpartition(":")[2]), server.pid
+
+
+def write_part(directory: Path, keys: np.ndarray, values: np.ndarray) -> None:
+    """Write a part's files as cube-builder does."""
+    count, width = values.shape
+    records = np.empty((count, 4 + width), np.uint8)
+    records[:, :4] = np.frombuffer(struct.pack("<I", width + 4), np.uint8)
+    records[:, 4:] = values
+    records.tofile(directory / "data.0")
+    np.stack([keys, np.arange(count, dtype=np.uint64) * np.uint64(4 + width)], 1).tofile(directory / "index.0")
+    (directory / "data.n").write_bytes(struct.pack("<II", 1, records.nbytes))
+    (directory / "index.n").write_bytes(struct.pack("<IIIQ", 0, count, 1, 16 * count))
+
+
+@contextlib.contextmanager
+def redis_server(keys: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, int]]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    with process(command, stdout=subprocess.DEVNULL) as server:
+        for _ in range(100):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.05)
+        _core.fill_redis("127.0.0.1", port, keys, values)
+        yield port, server.pid
+
+
+@contextlib.contextmanager
+def echo_server(response_bytes: int) -> Iterator[tuple[int, int]]:
+    command = [sys.executable, "-u", "-c", ECHO, str(response_bytes)]
+    with process(command, stdout=subprocess.PIPE) as server:
+        yield int(server.stdout.readline()), server.pid
+
+
+def print_row(row: dict[str, Any], *, header: bool) -> None:
+    if header:
+        print(f"{'system':>10} {'value':>6} {'batch':>6} {'conns':>6} {'Mkeys/s':>9} {'p50 us':>10} {'p99 us':>10}"
+              f" {'ns/key':>8}")  # fmt: skip
+    print(
+        f"{row['system']:>10} {row['value_bytes']:>6} {row['batch']:>6} {row['connections']:>6}"
+        f" {row['keys_per_s'] / 1e6:>9.2f} {row['p50_us']:>10.1f} {row['p99_us']:>10.1f}"
+        f" {row['server_ns_per_key']:>8.1f}",
+        flush=True,
+    )
+
+
+def print_bars(rows: list[dict[str, Any]]) -> None:
+    """Say how many times Redis's rate, what share of its p99, and how much of the echo server's cost."""
+    found = {(r["system"], r["value_bytes"], r["batch"], r["connections"]): r for r in rows}
+    print(f"\n{'value':>6} {'batch':>6} {'conns':>6} {'x redis':>8} {'p99/redis':>10} {'ns/key':>8} {'echo ns':>8}")
+    for (system, width, batch, connections), ours in found.items():
+        if system != "cloudedge":
+            continue
+        redis = found["redis", width, batch, connections]
+        echo = found["echo", width, batch, connections]
+        print(
+            f"{width:>6} {batch:>6} {connections:>6} {ours['keys_per_s'] / redis['keys_per_s']:>8.1f}"
+            f" {ours['p99_us'] / redis['p99_us']:>10.2f} {ours['server_ns_per_key']:>8.1f}"
+            f" {echo['server_ns_per_key']:>8.1f}"
+        )
+
+
+def print_client(seconds: float) -> None:
+    """Compare a seek from Python with the same seek without Python."""
+    keys, values = table(36)
+    wanted = np.random.default_rng(3).integers(0, KEYS, 2600).astype(np.uint64)
+    with cube_server(keys, values, 1) as (port, _), Client(ClientConfig([[f"127.0.0.1:{port}"]], timeout_ms=5000)) as c:
+        core = c._core  # noqa: SLF001 - the core itself is what is compared with
+        rounds = max(10, int(seconds / 2 / core.time_seek(wanted, 20)))
+        native = core.time_seek(wanted, rounds)
+        start = time.perf_counter()
+        for _ in range(rounds):
+            c.seek(wanted)
+        python = (time.perf_counter() - start) / rounds
+    print(f"\nclient.seek of 2600 keys: {python * 1e6:.0f} us from Python, {native * 1e6:.0f} us native,"
+          f" {python / native:.2f} times")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

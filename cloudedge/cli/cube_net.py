@@ -1,0 +1,195 @@
+"""`cloudedge cube serve | get | stat | bench`: running a cube server and talking to one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import requests
+import typer
+
+from cloudedge import _core
+from cloudedge.cli._output import JSON, json_out, say, table_out
+from cloudedge.cube._admin import AdminServer
+from cloudedge.cube._client import Client, ClientConfig, parse_address
+from cloudedge.cube._server import Server, ServerConfig
+from cloudedge.errors import ConfigError, InputError, NotFound, StorageError, Unavailable
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Serve and read embedding tables.", no_args_is_help=True)
+
+TOKEN_VARIABLE = "CLOUDEDGE_CUBE_TOKEN"  # noqa: S105 - the variable's name, not a token
+
+SERVERS = typer.Option(
+    ["127.0.0.1:8027"], "--server", "-s", help="A shard's replicas, host:port[,host:port...]; once for each shard."
+)
+
+
+@app.command()
+def serve(
+    directory: Path = typer.Argument(..., help="Where versions are: DIR/VERSION names the one in DIR/<version>."),
+    port: int = typer.Option(8027, help="Data port; 0 takes any free one."),
+    host: str = typer.Option("127.0.0.1", help="Address of the data port."),
+    version: str = typer.Option("", help="Serve this one instead of what DIR/VERSION says."),
+    empty: bool = typer.Option(False, "--empty", help="Load nothing; wait for the admin API or a control command."),
+    threads: int = typer.Option(0, help="Threads that answer; 0: one per core."),
+    admin_port: int = typer.Option(8028, help="Port of the admin API; 0 takes any free one."),
+    admin_host: str = typer.Option("127.0.0.1", help=f"Its address; others than loopback need {TOKEN_VARIABLE}."),
+    token_file: Path | None = typer.Option(None, help=f"File with the admin token, instead of {TOKEN_VARIABLE}."),
+    remote_control: bool = typer.Option(False, help="Take upstream's control commands from other machines too."),
+    drain_s: float = typer.Option(10, help="How long to go on answering after SIGTERM, at most."),
+    as_json: bool = JSON,
+) -> None:
+    """Serve one shard until SIGTERM, which lets requests under way finish."""
+    config = ServerConfig(host=host, port=port, threads=threads, data_dir=directory, remote_control=remote_control)
+    stop = threading.Event()
+    server = Server(config)
+    if not empty:
+        path, name = find_version(directory, version)
+        server.load(path, name, activate=True)
+    with (
+        server,
+        AdminServer(server, host=admin_host, port=admin_port, token=_token(token_file), on_drained=stop.set) as admin,
+    ):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        _announce(server, f"{admin_host}:{admin.port}", as_json=as_json)
+        stop.wait()
+        # A second signal means: now.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os._exit(1))
+        server.drain(drain_s)
+
+
+def _announce(server: Server, admin: str, *, as_json: bool) -> None:
+    versions = server.versions()
+    if as_json:
+        json_out({"address": server.address, "admin": admin, "pid": os.getpid(), "version": server.active})
+        return
+    what = f"version {versions[0].name or '(unnamed)'} with {versions[0].rows} rows" if versions else "nothing yet"
+    say("serving {} on {}, admin API on {}; stop with SIGTERM", what, server.address, admin)
+
+
+def find_version(directory: Path, version: str = "") -> tuple[Path, str]:
+    """Find what a data directory says should be served: its path and its name, as upstream's server does."""
+    if not directory.is_dir():
+        raise InputError(f"{directory} is not a directory", hint="build one: cloudedge cube build")
+    if version:
+        return directory / version, version
+    pointer = directory / "VERSION"
+    if not pointer.exists():
+        return directory, ""
+    lines = pointer.read_text(encoding="utf-8").splitlines()
+    if not lines or not lines[0]:
+        raise InputError(f"{pointer} is empty", hint="its first line is the version to serve")
+    return directory / lines[0], lines[0]
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise StorageError(f"cannot read the admin token from {file}: {error.strerror}") from error
+    if not token:
+        raise ConfigError(f"the admin token file {file} is empty")
+    return token
+
+
+@app.command()
+def get(
+    keys: list[str] = typer.Argument(..., help="Unsigned 64-bit keys."),
+    server: list[str] = SERVERS,
+    pin: str | None = typer.Option(None, help="The version that has to answer."),
+    dtype: str = typer.Option("float32", help="What the bytes of a value are, as numpy says it; uint8 for raw bytes."),
+    timeout_ms: int = typer.Option(1000, help="For the whole call."),
+    as_json: bool = JSON,
+) -> None:
+    """Read the rows of some keys; fails when one is not there."""
+    for key in keys:
+        if not key.isdecimal() or int(key) >= 1 << 64:
+            raise InputError(f"{key!r} is not a key", hint="keys are integers from 0 to 2^64 - 1")
+    with Client(ClientConfig([replicas.split(",") for replicas in server], timeout_ms=timeout_ms)) as client:
+        result = client.seek([int(key) for key in keys], pin=pin, dtype=dtype)
+    rows: list[dict[str, Any]] = [
+        {"key": int(key), "found": bool(found), "value": row.tolist() if found else None}
+        for key, found, row in zip(keys, result.found, result.values, strict=True)
+    ]
+    if as_json:
+        json_out({"version": result.version, "rows": rows})
+    else:
+        shown = [
+            (row["key"], "-" if row["value"] is None else " ".join(f"{x:.9g}" for x in row["value"])) for row in rows
+        ]
+        table_out(("key", "value"), shown, title=f"version {result.version}")
+    missing = [row["key"] for row in rows if not row["found"]]
+    if missing:
+        raise NotFound(f"{len(missing)} of {len(rows)} keys are not in version {result.version!r}: {missing[:5]}")
+
+
+@app.command()
+def stat(server: list[str] = SERVERS, as_json: bool = JSON) -> None:
+    """Ask servers what they serve and what they have done; works with upstream's too."""
+    found = [_stat(address) for replicas in server for address in replicas.split(",")]
+    if as_json:
+        json_out({"servers": found})
+        return
+    counters = ("request_num", "total_key_num", "unfound_key_num")
+    rows = [(f["server"], f["version"], *(f["vars"].get(name, "-") for name in counters)) for f in found]
+    table_out(("server", "version", "requests", "keys", "missing"), rows)
+
+
+def _stat(address: str) -> dict[str, Any]:
+    parse_address(address)
+    try:
+        # Not the control service's status: upstream's answers with freed memory.
+        seek = requests.post(f"http://{address}/DictService/seek", json={"version_required": True}, timeout=5)
+        page = requests.get(f"http://{address}/vars", timeout=5)
+        version = seek.json().get("version", "") if seek.ok else None
+    except (requests.RequestException, ValueError) as error:
+        raise Unavailable(f"{address} does not answer like a cube server: {error}") from error
+    pairs = (line.split(" : ", 1) for line in page.text.splitlines() if " : " in line)
+    return {"server": address, "version": version, "vars": {name: _number(value) for name, value in pairs}}
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.strip().isdecimal() else text.strip()
+
+
+@app.command()
+def bench(
+    server: str = typer.Option("127.0.0.1:8027", "--server", "-s", help="host:port"),
+    keys: int = typer.Option(1_000_000, help="Keys are drawn from 0 to this, exclusive."),
+    batch: int = typer.Option(260, help="Keys per request."),
+    connections: int = typer.Option(8, help="Each with one request under way."),
+    seconds: float = typer.Option(5, help="How long to measure."),
+    pin: str | None = typer.Option(None, help="The version that has to answer."),
+    seed: int = typer.Option(1, help="Of the keys drawn."),
+    as_json: bool = JSON,
+) -> None:
+    """Load a server from native code and say how fast it answered."""
+    if min(keys, batch, connections) < 1 or seconds <= 0:
+        raise InputError("keys, batch and connections are at least 1, seconds above 0")
+    host, port = parse_address(server)
+    try:
+        measured = _core.generate_load(
+            peer="cube", host=host, port=port, connections=connections, batch=batch, key_space=keys, value_bytes=0,
+            seconds=seconds, warmup_seconds=min(1.0, seconds / 5), seed=seed, pin=pin,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise Unavailable(str(error), hint="is there a cube server on that address?") from error
+    row = {
+        "batch": batch,
+        "connections": connections,
+        "requests_per_s": round(measured["requests"] / measured["seconds"], 1),
+        "keys_per_s": round(measured["keys"] / measured["seconds"], 1),
+        "p50_us": round(measured["p50_us"], 1),
+        "p99_us": round(measured["p99_us"], 1),
+        "missing_share": round(measured["missing_share"], 4),
+    }
+    json_out(row) if as_json else table_out(tuple(row), [tuple(row.values())])

@@ -1,0 +1,61 @@
+#include "replica.hpp"
+
+#include <cerrno>
+#include <stdexcept>
+#include <utility>
+
+namespace cloudedge::cube {
+namespace {
+
+constexpr unsigned kMaxAbandoned = 4;         // answers to skip before a new connection is cheaper
+constexpr std::size_t kKeepInput = 1 << 20;  // of a connection's memory while it is idle
+
+}  // namespace
+
+Replica::Replica(Endpoint endpoint, std::size_t max_idle)
+    : endpoint_(std::move(endpoint)),
+      name_(endpoint_.host + ":" + std::to_string(endpoint_.port)),
+      max_idle_(max_idle) {}
+
+std::unique_ptr<Link> Replica::take_idle() {
+  const std::lock_guard lock(mutex_);
+  if (idle_.empty()) return nullptr;
+  std::unique_ptr<Link> link = std::move(idle_.back());
+  idle_.pop_back();
+  return link;
+}
+
+std::unique_ptr<Link> Replica::connect() {
+  Address address;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!resolved_.load(std::memory_order_relaxed)) {
+      try {
+        address_ = resolve(endpoint_.host, endpoint_.port);
+      } catch (const std::runtime_error&) {
+        errno = EHOSTUNREACH;
+        return nullptr;
+      }
+      resolved_ = true;
+    }
+    address = address_;
+  }
+  auto link = std::make_unique<Link>();
+  link->fd = connect_to(address);
+  return link->fd ? std::move(link) : nullptr;
+}
+
+void Replica::put_back(std::unique_ptr<Link> link) {
+  if (link->abandoned > kMaxAbandoned) return;
+  if (link->in.empty() && link->in.capacity() > kKeepInput) link->in.release();
+  const std::lock_guard lock(mutex_);
+  if (idle_.size() < max_idle_) idle_.push_back(std::move(link));
+}
+
+void Replica::drop_idle() {
+  std::vector<std::unique_ptr<Link>> closed;  // outside the lock
+  const std::lock_guard lock(mutex_);
+  closed.swap(idle_);
+}
+
+}  // namespace cloudedge::cube

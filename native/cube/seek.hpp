@@ -1,0 +1,59 @@
+// Answers a seek, whatever carried it: parses the request, finds the version that has to answer, looks the keys up and
+// writes the values straight into the buffer that is sent. One per loop thread, because it keeps its memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "http.hpp"
+#include "inflate.hpp"
+#include "stats.hpp"
+#include "versions.hpp"
+#include "wire.hpp"
+
+namespace cloudedge::cube {
+
+struct Limits {
+  std::size_t max_body = 64 * 1024 * 1024;  // of a request, and of an answer: brpc's own limit on both sides
+  std::size_t max_keys = 1 << 18;           // in one request
+  std::size_t max_connections = 20'000;
+};
+
+struct Failure {
+  std::int32_t code = wire::kOk;
+  std::string text;
+  explicit operator bool() const { return code != wire::kOk; }
+};
+
+class Seeker {
+ public:
+  Seeker(const Limits& limits, const Versions& versions, Counters& counters)
+      : limits_(limits), versions_(versions), counters_(counters) {}
+
+  // Writes a whole frame, or nothing and says why.
+  Failure frame(wire::Bytes payload, const wire::Meta& meta, Buffer& out);
+  // Writes the body of a response: protobuf or JSON, as the request was.
+  Failure http(const http::Request& request, Buffer& body);
+
+ private:
+  Failure answer_frame(wire::Bytes payload, const wire::Meta& meta, Buffer& out);
+  Failure answer_http(const http::Request& request, Buffer& body);
+  Failure unpack(wire::Bytes& body, Packing packing);
+  Failure parse(wire::Bytes payload);
+  Failure find_version();
+  template <class Writer>
+  Failure look_up(Writer& writer, const Buffer& out);
+  Failure count(Failure failure);
+
+  const Limits limits_;
+  const Versions& versions_;
+  Counters& counters_;
+  VersionPtr version_;  // only while a request is answered
+  wire::SeekRequest request_;
+  std::string pin_;
+  std::vector<Value> values_;
+  Buffer unpacked_;
+};
+
+}  // namespace cloudedge::cube

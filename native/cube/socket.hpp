@@ -1,0 +1,57 @@
+// Sockets as values: an owned descriptor, addresses from text, and the options every connection here gets.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace cloudedge::cube {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  void close();
+
+ private:
+  int fd_ = -1;
+};
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+
+  bool is_loopback() const;
+  std::uint16_t port() const;
+  std::string text() const;  // 127.0.0.1:8000, [::1]:8000
+};
+
+// Resolves a name or a number. Throws std::runtime_error saying which.
+Address resolve(const std::string& host, std::uint16_t port);
+
+// A listening socket. Throws std::system_error naming the address.
+Descriptor listen_on(const Address& address);
+
+// Starts connecting without waiting for it; an empty descriptor and errno when that failed at once.
+Descriptor connect_to(const Address& address);
+
+// The error of a connection attempt that poll or epoll reported as finished; 0 when it is connected.
+int connect_error(int fd);
+
+// Switches off Nagle's delay, which would hold back the last segment of every answer.
+void send_at_once(int fd);
+
+Address local_address(int fd);
+
+}  // namespace cloudedge::cube
