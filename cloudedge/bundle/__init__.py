@@ -1,5 +1,6 @@
 """Bundles: one trained model, immutable, named by digest. Packing, reading, comparing, signing, unpacking."""
 
+from cloudedge.bundle._arrays import SafetensorsFile
 from cloudedge.bundle._bundle import Bundle, Member
 from cloudedge.bundle._diff import BundleDiff, TableDiff, diff
 from cloudedge.bundle._keys import needs_passphrase, new_key_pair
@@ -33,6 +34,7 @@ __all__ = [
     "ProbeRequest",
     "Probes",
     "RowType",
+    "SafetensorsFile",
     "Signature",
     "Table",
     "TableDiff",

@@ -6,17 +6,15 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import requests
 import typer
 
-from cloudedge import _core
 from cloudedge.cli._output import JSON, json_out, say, table_out
-from cloudedge.cube._admin import AdminServer
-from cloudedge.cube._client import Client, ClientConfig, parse_address
-from cloudedge.cube._server import Server, ServerConfig
 from cloudedge.errors import ConfigError, InputError, NotFound, StorageError, Unavailable
+
+if TYPE_CHECKING:
+    from cloudedge.cube import Server
 
 __all__ = ["app"]
 
@@ -45,6 +43,8 @@ def serve(
     as_json: bool = JSON,
 ) -> None:
     """Serve one shard until SIGTERM, which lets requests under way finish."""
+    from cloudedge.cube import AdminServer, Server, ServerConfig  # noqa: PLC0415 - numpy is not needed for --help
+
     config = ServerConfig(host=host, port=port, threads=threads, data_dir=directory, remote_control=remote_control)
     stop = threading.Event()
     server = Server(config)
@@ -111,6 +111,8 @@ def get(
     as_json: bool = JSON,
 ) -> None:
     """Read the rows of some keys; fails when one is not there."""
+    from cloudedge.cube import Client, ClientConfig  # noqa: PLC0415
+
     for key in keys:
         if not key.isdecimal() or int(key) >= 1 << 64:
             raise InputError(f"{key!r} is not a key", hint="keys are integers from 0 to 2^64 - 1")
@@ -145,6 +147,10 @@ def stat(server: list[str] = SERVERS, as_json: bool = JSON) -> None:
 
 
 def _stat(address: str) -> dict[str, Any]:
+    import requests  # noqa: PLC0415
+
+    from cloudedge.cube._client import parse_address  # noqa: PLC0415
+
     parse_address(address)
     try:
         # Not the control service's status: upstream's answers with freed memory.
@@ -173,6 +179,9 @@ def bench(
     as_json: bool = JSON,
 ) -> None:
     """Load a server from native code and say how fast it answered."""
+    from cloudedge import _core  # noqa: PLC0415
+    from cloudedge.cube._client import parse_address  # noqa: PLC0415
+
     if min(keys, batch, connections) < 1 or seconds <= 0:
         raise InputError("keys, batch and connections are at least 1, seconds above 0")
     host, port = parse_address(server)

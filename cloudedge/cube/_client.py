@@ -11,21 +11,23 @@ counts as an answer:
 from __future__ import annotations
 
 import operator
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cloudedge import _core
 from cloudedge.clock import Clock, SystemClock
+from cloudedge.cube._conf import CubeConf, CubeDict
 from cloudedge.cube._errors import ShardUnavailable, UnknownVersion, VersionSkew
 from cloudedge.errors import ConfigError, InputError, IntegrityError, Rejected
 
-__all__ = ["Client", "ClientConfig", "KeyLike", "SeekResult", "TableConf", "parse_address"]
+__all__ = ["Client", "ClientConfig", "KeyLike", "SeekResult", "parse_address"]
 
 _UNKNOWN_VERSION = 10404
 _ELSEWHERE = {0, 1011, 2003, 2004}
@@ -58,22 +60,6 @@ def _as_keys(keys: KeyLike) -> NDArray[np.uint64]:
     if keys.ndim != 1 or (keys.dtype.kind not in "iu" and keys.size):
         raise InputError(f"keys are one-dimensional integers, not {keys.ndim}-dimensional {keys.dtype}")
     return np.ascontiguousarray(keys, np.uint64)
-
-
-class TableConf(Protocol):
-    """A dictionary as cube.conf describes it."""
-
-    @property
-    def shards(self) -> int: ...
-    @property
-    def timeout_ms(self) -> int: ...
-    @property
-    def retry(self) -> int: ...
-    @property
-    def backup_request_ms(self) -> int: ...
-    @property
-    def load_balancer(self) -> str: ...
-    def replicas(self, shard: int) -> Sequence[tuple[str, int]]: ...
 
 
 @dataclass(frozen=True)
@@ -123,7 +109,7 @@ class ClientConfig:
             raise ConfigError(f"value_bytes must not be below 0, not {self.value_bytes}")
 
     @classmethod
-    def from_table(cls, table: TableConf, **more: Any) -> ClientConfig:
+    def from_table(cls, table: CubeDict, **more: Any) -> ClientConfig:
         """Take what cube.conf says about a dictionary; `more` are fields it does not have.
 
         brpc's balancers that look at load (``la``) become ``least``, all others ``rr``.
@@ -202,6 +188,15 @@ class Client:
             least_loaded=config.load_balancer == "least",
             max_idle=config.max_idle_connections,
         )
+
+    @classmethod
+    def from_conf(cls, path: str | os.PathLike[str], dict_name: str, **more: Any) -> Client:
+        """Read cube.conf and make a client of one of its dictionaries; `more` are fields of `ClientConfig`.
+
+        Raises:
+            ConfigError: the file is not a cube.conf, or has no such dictionary.
+        """
+        return cls(ClientConfig.from_table(CubeConf.from_file(path)[dict_name], **more))
 
     def seek(self, keys: KeyLike, *, pin: str | None = None, dtype: DTypeLike = np.float32) -> SeekResult:
         """Look keys up.

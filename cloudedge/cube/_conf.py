@@ -175,6 +175,7 @@ def read_text_file(path: str | os.PathLike[str]) -> str:
 
 def _endpoint(text: str) -> Endpoint | None:
     host, _, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")  # an IPv6 address
     return (host, int(port)) if host and port.isdecimal() and port.isascii() and 0 < int(port) < 65536 else None  # noqa: PLR2004
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from dataclasses import dataclass
 
 import net_plain as plain
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from net_cubes import table, value
 from net_fake import Call, upstream
 
+from cloudedge.cube import CubeConf
 from cloudedge.cube._client import Client, ClientConfig
 from cloudedge.cube._errors import ShardUnavailable, UnknownVersion, VersionSkew
 from cloudedge.errors import ConfigError, InputError, IntegrityError, Unavailable
@@ -187,34 +188,35 @@ def test_configurations_that_are_refused(config):
         Client(ClientConfig(**config))
 
 
-@dataclass
-class Table:
-    """What cube.conf says about a dictionary."""
-
-    servers: list[list[tuple[str, int]]]
-    timeout_ms: int = 700
-    retry: int = 3
-    backup_request_ms: int = 50
-    load_balancer: str = "la"
-
-    @property
-    def shards(self) -> int:
-        return len(self.servers)
-
-    def replicas(self, shard: int) -> list[tuple[str, int]]:
-        return self.servers[shard]
+def write_conf(path, nodes, load_balancer="la"):
+    table = {
+        "dict_name": "dict",
+        "shard": len(nodes),
+        "dup": 1,
+        "timeout": 700,
+        "retry": 3,
+        "backup_request": 50,
+        "type": "ipport_list",
+        "load_balancer": load_balancer,
+        "nodes": [{"ipport_list": f"list://{replicas}"} for replicas in nodes],
+    }
+    path.write_text(json.dumps([table]))
+    return path
 
 
-def test_a_configuration_from_cube_conf(start):
+def test_a_client_from_cube_conf(start, tmp_path):
     server = start({1: (1.0,)})
-    table = Table([[("127.0.0.1", server.port), ("::1", 1)]])
-    config = ClientConfig.from_table(table, on_missing_shard="default", value_bytes=4)
+    conf = write_conf(tmp_path / "cube.conf", [f"{server.address},[::1]:1"])
+    config = ClientConfig.from_table(CubeConf.from_file(conf)["dict"], on_missing_shard="default", value_bytes=4)
     assert config.shards == [[server.address, "[::1]:1"]]
     assert (config.timeout_ms, config.retry, config.backup_request_ms, config.load_balancer) == (700, 3, 50, "least")
     assert (config.on_missing_shard, config.value_bytes) == ("default", 4)
-    assert ClientConfig.from_table(Table([[("a", 1)]], load_balancer="c_md5")).load_balancer == "rr"
-    with Client(config) as client:
+    with Client.from_conf(conf, "dict") as client:
         assert client.seek([1]).found.all()
+    other = CubeConf.from_file(write_conf(conf, ["a:1"], load_balancer="c_md5"))
+    assert ClientConfig.from_table(other["dict"]).load_balancer == "rr"
+    with pytest.raises(ConfigError, match="no dictionary 'nope'"):
+        Client.from_conf(conf, "nope")
 
 
 def test_a_name_that_does_not_resolve(client):
