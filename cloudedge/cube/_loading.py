@@ -22,13 +22,13 @@ def load_version(path: str, name: str) -> _core.Version:
     try:
         index = np.fromfile(part / "index.0", np.dtype("<u8")).reshape(-1, 2)
         data = np.fromfile(part / "data.0", np.uint8)
-    except (OSError, ValueError) as error:
+        widths = {int(data[at : at + 4].view("<u4")[0]) - 4 for at in index[:, 1].tolist()}
+        width = max(widths, default=0)
+        if len(widths) > 1:
+            raise ValueError("values differ in width")  # noqa: TRY301 - one message for all that can be wrong
+        rows = data[(index[:, 1, None] + np.arange(4, 4 + width, dtype=np.uint64)).astype(np.int64)]
+    except (OSError, ValueError, IndexError) as error:
         raise InputError(f"cannot load version {name!r} from {path}: {error}") from error
-    widths = {int(data[at : at + 4].view("<u4")[0]) - 4 for at in index[:, 1].tolist()}
-    if len(widths) > 1:
-        raise InputError(f"cannot load version {name!r} from {path}: values differ in width")
-    width = widths.pop() if widths else 0
-    rows = data[(index[:, 1, None] + np.arange(4, 4 + width, dtype=np.uint64)).astype(np.int64)]
     return _core.memory_version(name, np.ascontiguousarray(index[:, 0]), rows)
 
 
