@@ -113,8 +113,11 @@ def test_what_cannot_be_served_is_refused_at_the_start(data, options, error):
 
 def test_which_version_a_directory_says(data):
     assert find_version(data) == (data / "100", "100")
-    assert find_version(data, "101") == (data / "101", "101")
+    assert find_version(data, "100") == (data / "100", "100")
     assert find_version(data / "100") == (data / "100", "")
+    assert find_version(data / "100", "7") == (data / "100", "7")
+    with pytest.raises(InputError, match="no version '101'"):
+        find_version(data, "101")
     (data / "VERSION").write_text("\n")
     with pytest.raises(InputError, match="empty"):
         find_version(data)
