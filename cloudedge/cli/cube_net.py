@@ -14,9 +14,9 @@ from cloudedge.cli._output import JSON, json_out, say, table_out
 from cloudedge.errors import ConfigError, InputError, NotFound, StorageError, Unavailable
 
 if TYPE_CHECKING:
-    from cloudedge.cube import Server
+    from cloudedge.cube._server import Server
 
-__all__ = ["app"]
+__all__ = ["app", "find_version"]
 
 app = typer.Typer(help="Serve and read embedding tables.", no_args_is_help=True)
 
@@ -29,10 +29,12 @@ SERVERS = typer.Option(
 
 @app.command()
 def serve(
-    directory: Path = typer.Argument(..., help="Where versions are: DIR/VERSION names the one in DIR/<version>."),
+    directory: Path = typer.Argument(
+        ..., metavar="DIR", help="A part, or where versions are: DIR/VERSION names the one in DIR/<version>."
+    ),
     port: int = typer.Option(8027, help="Data port; 0 takes any free one."),
     host: str = typer.Option("127.0.0.1", help="Address of the data port."),
-    version: str = typer.Option("", help="Serve this one instead of what DIR/VERSION says."),
+    version: str = typer.Option("", help="Serve DIR/<version>, or name the part DIR."),
     empty: bool = typer.Option(False, "--empty", help="Load nothing; wait for the admin API or a control command."),
     threads: int = typer.Option(0, help="Threads that answer; 0: one per core."),
     admin_port: int = typer.Option(8028, help="Port of the admin API; 0 takes any free one."),
@@ -42,8 +44,12 @@ def serve(
     drain_s: float = typer.Option(10, help="How long to go on answering after SIGTERM, at most."),
     as_json: bool = JSON,
 ) -> None:
-    """Serve one shard until SIGTERM, which lets requests under way finish."""
-    from cloudedge.cube import AdminServer, Server, ServerConfig  # noqa: PLC0415 - numpy is not needed for --help
+    """Serve one shard until SIGTERM, which lets requests under way finish.
+
+    Example: cloudedge cube serve data --port 8027
+    """
+    from cloudedge.cube._admin import AdminServer  # noqa: PLC0415 - numpy is not needed for --help
+    from cloudedge.cube._server import Server, ServerConfig  # noqa: PLC0415
 
     config = ServerConfig(host=host, port=port, threads=threads, data_dir=directory, remote_control=remote_control)
     stop = threading.Event()
@@ -75,14 +81,20 @@ def _announce(server: Server, admin: str, *, as_json: bool) -> None:
 
 
 def find_version(directory: Path, version: str = "") -> tuple[Path, str]:
-    """Find what a data directory says should be served: its path and its name, as upstream's server does."""
+    """Find what to serve: its path and its name.
+
+    As upstream's server: what DIR/VERSION says, or DIR itself without a name. With a version: DIR/<version>, or DIR
+    itself under that name where it is a part.
+    """
     if not directory.is_dir():
         raise InputError(f"{directory} is not a directory", hint="build one: cloudedge cube build")
-    if version:
+    if version and (directory / version).is_dir():
         return directory / version, version
+    if version and not (directory / "index.n").is_file():
+        raise InputError(f"there is no version {version!r} under {directory}, and it is not a part itself")
     pointer = directory / "VERSION"
-    if not pointer.exists():
-        return directory, ""
+    if version or not pointer.exists():
+        return directory, version
     lines = pointer.read_text(encoding="utf-8").splitlines()
     if not lines or not lines[0]:
         raise InputError(f"{pointer} is empty", hint="its first line is the version to serve")
@@ -110,8 +122,11 @@ def get(
     timeout_ms: int = typer.Option(1000, help="For the whole call."),
     as_json: bool = JSON,
 ) -> None:
-    """Read the rows of some keys; fails when one is not there."""
-    from cloudedge.cube import Client, ClientConfig  # noqa: PLC0415
+    """Read the rows of some keys; fails when one is not there.
+
+    Example: cloudedge cube get 1 2 3 -s 10.0.0.1:8027,10.0.0.2:8027 -s 10.0.0.3:8027
+    """
+    from cloudedge.cube._client import Client, ClientConfig  # noqa: PLC0415
 
     for key in keys:
         if not key.isdecimal() or int(key) >= 1 << 64:
@@ -178,7 +193,10 @@ def bench(
     seed: int = typer.Option(1, help="Of the keys drawn."),
     as_json: bool = JSON,
 ) -> None:
-    """Load a server from native code and say how fast it answered."""
+    """Load a server from native code and say how fast it answered.
+
+    Example: cloudedge cube bench -s 127.0.0.1:8027 --batch 260 --connections 32
+    """
     from cloudedge import _core  # noqa: PLC0415
     from cloudedge.cube._client import parse_address  # noqa: PLC0415
 

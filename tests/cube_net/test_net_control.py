@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 
 import net_plain as plain
@@ -142,3 +143,24 @@ def test_over_baidu_std_the_command_is_the_attachment(control):
     # The answer's body is an attachment, so it is not parsed as a payload here: `null` has no fields.
     assert call('{"cmd":"enable","version":"101"}').code == 2001
     assert call("{}").code == 2001
+
+
+def own_address() -> str:
+    """This machine's own address on its network; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return probe.getsockname()[0]
+
+
+@pytest.mark.skipif(own_address().startswith("127."), reason="this machine has no address but loopback")
+@pytest.mark.parametrize("allowed", [False, True])
+def test_commands_from_elsewhere_need_permission(start, allowed):
+    host = own_address()
+    server = start({1: (1.0, 2.0)}, host=host, remote_control=allowed)
+    answer = requests.post(f"http://{host}:{server.port}/ControlService/cmd", data='{"cmd":"status"}', timeout=5)
+    assert answer.status_code == (200 if allowed else 403)
+    answer = requests.post(f"http://{host}:{server.port}/DictService/seek", json={"keys": [1]}, timeout=5)
+    assert answer.status_code == 200

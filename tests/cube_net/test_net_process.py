@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -112,8 +113,11 @@ def test_what_cannot_be_served_is_refused_at_the_start(data, options, error):
 
 def test_which_version_a_directory_says(data):
     assert find_version(data) == (data / "100", "100")
-    assert find_version(data, "101") == (data / "101", "101")
+    assert find_version(data, "100") == (data / "100", "100")
     assert find_version(data / "100") == (data / "100", "")
+    assert find_version(data / "100", "7") == (data / "100", "7")
+    with pytest.raises(InputError, match="no version '101'"):
+        find_version(data, "101")
     (data / "VERSION").write_text("\n")
     with pytest.raises(InputError, match="empty"):
         find_version(data)
@@ -288,3 +292,21 @@ def test_the_admin_api_of_a_process(serve, data):
         time.sleep(0.01)
     assert requests.post(one.admin + "/drain", json={"within_s": 2}, headers=headers, timeout=5).status_code == 202
     assert one.process.wait(10) == 0
+
+
+def test_a_disk_that_is_gone_stops_loads_and_nothing_else(serve, data):
+    write_part(data / "101", {1: value(9.0, 9.0)})
+    (data / "101" / "data.0").write_bytes(b"\x0c")
+    one = serve()
+    ask = plain.request(plain.keys(1))
+    with plain.Peer(one.port) as peer:
+        for name in ("101", "102"):  # cut off; then not there at all
+            body = {"path": str(data / name), "name": name, "activate": True}
+            assert requests.post(one.admin + "/versions", json=body, timeout=5).status_code == 202
+            deadline = time.monotonic() + 10
+            while (state := requests.get(f"{one.admin}/versions/{name}", timeout=5).json())["state"] != "failed":
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert name in state["error"]
+            shutil.rmtree(data, ignore_errors=True)
+        assert peer.call(ask).values == [(0, value(1.0, 2.0))]
