@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := CMakeLists.txt $(wildcard native/*)
+NATIVE := CMakeLists.txt $(wildcard native/* native/cube/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test peers lint format bench lock clean
+.PHONY: help demo test peers fuzz lint format bench lock clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,11 @@ test: $(VENV)/ready ## run the tests; those that need a program that is not here
 peers: ## install the programs tests compare us with (Debian packages as root, cosign and oras if Go is here)
 	@tests/install_peers .peers
 
+fuzz: $(VENV)/ready ## fuzz every parser of foreign bytes, FUZZ_SECONDS (default 10) each, and race the server
+	@tests/fuzz/run $(or $(FUZZ_SECONDS),10)
+	@tests/fuzz_net/run $(or $(FUZZ_SECONDS),10)
+	@tests/tsan/run
+
 lint: $(VENV)/ready ## check format, style, types and layers
 	@$(BIN)/ruff format --check --quiet . || { echo 'run: make format'; exit 1; }
 	@$(BIN)/ruff check --quiet .
@@ -41,6 +46,8 @@ format: $(VENV)/ready ## format the sources
 
 bench: $(VENV)/ready ## measure what the README claims, against peers, in one run
 	@$(BIN)/python bench/bundle.py
+	@$(BIN)/python bench/cube_build.py
+	@$(BIN)/python bench/cube.py
 
 lock: ## write constraints.txt anew from what installs today
 	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
