@@ -21,7 +21,7 @@ $(VENV)/ready: pyproject.toml constraints.txt $(NATIVE)
 	  --group dev --editable '.[s3,bos]'
 	@touch $@
 
-demo: $(VENV)/ready ## pack, push, pull, verify and compare two versions of a small model
+demo: $(VENV)/ready ## pack, compare, sign, push, pull, verify and serve two versions of a model
 	@$(BIN)/python examples/first_bundle/run.py
 
 test: $(VENV)/ready ## run the tests; those that need a program that is not here are skipped and say so

@@ -1,4 +1,4 @@
-"""The first five minutes with cloudedge: pack a model, push it, pull it elsewhere, verify, compare two versions.
+"""The first five minutes with cloudedge: pack two versions of a model, compare, push, pull, verify and serve them.
 
 Everything happens in a temporary folder. The same steps by hand are in README.md beside this file.
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
 from cloudedge import Bundle, LocalHub
-from cloudedge.bundle import Lineage, check_signature, diff, new_key_pair, sign_bundle
+from cloudedge.bundle import Lineage, check_signature, diff, new_key_pair, sign_bundle, unpack
+from cloudedge.cube import Client, ClientConfig, Server, ServerConfig, build
 
-ROWS, DIM = 200_000, 16
+ROWS, DIM, SHARDS = 200_000, 16, 2
 _CONSOLE = Console(highlight=False, soft_wrap=True)
 say = _CONSOLE.print
 
@@ -83,7 +85,36 @@ def main() -> None:
         for entry in office.tags("ctr"):
             if entry.tag == "prod":
                 say(f"   {entry.target.digest[:26]}...  {entry.since} to {entry.until or 'now'}  by {entry.by}")
+        say("\n[bold]6. Serve[/] both versions from two cube shards; a read names the version it wants")
+        serve([first, pulled], root)
         say("\nNext: examples/first_bundle/README.md does the same with the command line.\n")
+
+
+def serve(bundles: list[Bundle], root: Path) -> None:
+    """Build each bundle's table for two shards, load all versions side by side, and read rows of each."""
+    with ExitStack() as stack:
+        shards = [stack.enter_context(Server(ServerConfig(port=0))) for _ in range(SHARDS)]
+        for bundle in bundles:
+            folder = unpack(bundle, root / f"unpacked-{bundle.version}")
+            table = folder / ".bundle/tables/embedding.safetensors"
+            built = build(
+                [table], output=root / "cube", dict_name="ctr", shards=SHARDS, version=int(bundle.version), tar=False
+            )
+            for i, shard in enumerate(shards):
+                shard.load(built.directory / f"ctr_part{i}", bundle.version, activate=True)
+        client = stack.enter_context(Client(ClientConfig([[shard.address] for shard in shards])))
+        for bundle in bundles:
+            rows = bundle.sparse["embedding"]
+            start = time.perf_counter()
+            result = client.seek(rows.keys[:2600], pin=bundle.version)
+            took = time.perf_counter() - start
+            if not (result.found.all() and (result.values == rows.values[:2600]).all()):
+                raise SystemExit("the shards answered with other rows")
+            say(f"   2,600 rows pinned to version {result.version} in {took * 1e6:.0f} us, all as packed")
+        for shard in shards:
+            loaded = shard.versions()
+            (now,) = [version for version in loaded if version.active]
+            say(f"   {shard.address}: {len(loaded)} versions loaded, {now.name} active, {now.rows:,} rows")
 
 
 if __name__ == "__main__":
