@@ -222,8 +222,8 @@ class Bundle:
             path = layer.annotations.get(media.FILE_PATH)
             if path is None:
                 continue
-            if check_member_path(path) in layers:
-                raise InputError(f"{self!r} has two files {path!r}")
+            if check_member_path(path) in layers or path.startswith(f"{OWN_FOLDER}/"):
+                raise InputError(f"{self!r} has two members at {path!r}, or a dense file among cloudedge's own")
             layers[path] = layer
         return layers
 

@@ -6,6 +6,8 @@ import os
 import secrets
 import shutil
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cloudedge.bundle._bundle import Bundle
@@ -18,6 +20,28 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment a zip can name
 _REGULAR_FILE = 0o100644 << 16
 
 
+@contextmanager
+def _published(target: Path, doing: str) -> Iterator[Path]:
+    """Lend a name beside `target`; what is there when the block ends becomes `target`, or goes if it failed.
+
+    Raises:
+        Conflict: `target` exists.
+    """
+    if target.exists():
+        raise Conflict(f"{target} exists", hint="Name one that is not there yet, or remove it.", path=str(target))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    with storage_errors(doing, target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            temporary.rename(target)
+        finally:
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
+
+
 def unpack(bundle: Bundle, folder: str | os.PathLike[str], *, progress: Progress = lambda _: None) -> Path:
     """Write a bundle's files to a folder that is not there yet; checked as they are written.
 
@@ -26,28 +50,21 @@ def unpack(bundle: Bundle, folder: str | os.PathLike[str], *, progress: Progress
         IntegrityError: a blob is damaged; the folder does not appear.
     """
     target = Path(folder).absolute()
-    if target.exists():
-        raise Conflict(f"{target} exists", hint="Name a folder that is not there yet, or remove it.", path=str(target))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with storage_errors(f"unpacking {bundle.name}:{bundle.version}", target):
-        try:
-            temporary.mkdir(parents=True)
-            for member in bundle.members():
-                path = temporary / member.path
-                try:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    file = path.open("xb")
-                except (FileExistsError, NotADirectoryError):
-                    raise InputError(f"{bundle!r} has two members at {member.path!r}") from None
-                with file:
-                    for chunk in member.chunks:
-                        file.write(chunk)
-                        progress(len(chunk))
-                    file.flush()
-                    os.fsync(file.fileno())
-            temporary.rename(target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    with _published(target, f"unpacking {bundle.name}:{bundle.version}") as temporary:
+        temporary.mkdir()
+        for member in bundle.members():
+            path = temporary / member.path
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = path.open("xb")
+            except (FileExistsError, NotADirectoryError):
+                raise InputError(f"{bundle!r} has two members at {member.path!r}") from None
+            with file:
+                for chunk in member.chunks:
+                    file.write(chunk)
+                    progress(len(chunk))
+                file.flush()
+                os.fsync(file.fileno())
     return target
 
 
@@ -61,24 +78,16 @@ def export_zip(bundle: Bundle, path: str | os.PathLike[str], *, progress: Progre
         IntegrityError: a blob is damaged; the file does not appear.
     """
     target = Path(path).absolute()
-    if target.exists():
-        raise Conflict(f"{target} exists", hint="Name a file that is not there yet, or remove it.", path=str(target))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with storage_errors(f"exporting {bundle.name}:{bundle.version}", target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with zipfile.ZipFile(temporary, "x", zipfile.ZIP_STORED) as archive:
-                for member in sorted(bundle.members(), key=lambda member: member.path):
-                    info = zipfile.ZipInfo(member.path, _EPOCH)
-                    info.external_attr = _REGULAR_FILE
-                    info.file_size = member.size
-                    with archive.open(info, "w", force_zip64=member.size >= zipfile.ZIP64_LIMIT) as file:
-                        for chunk in member.chunks:
-                            file.write(chunk)
-                            progress(len(chunk))
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            temporary.rename(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with _published(target, f"exporting {bundle.name}:{bundle.version}") as temporary:
+        with zipfile.ZipFile(temporary, "x", zipfile.ZIP_STORED) as archive:
+            for member in sorted(bundle.members(), key=lambda member: member.path):
+                info = zipfile.ZipInfo(member.path, _EPOCH)
+                info.external_attr = _REGULAR_FILE
+                info.file_size = member.size
+                with archive.open(info, "w", force_zip64=member.size >= zipfile.ZIP64_LIMIT) as file:
+                    for chunk in member.chunks:
+                        file.write(chunk)
+                        progress(len(chunk))
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
     return target

@@ -20,11 +20,12 @@ from cloudedge.hub._oci import (
     parse_json,
     verified,
 )
-from cloudedge.hub._open import open_hub, who
+from cloudedge.hub._open import open_hub
 from cloudedge.hub._protocol import ANY, CHUNK, Hub, ObjectInfo, ObjectStore, Progress, Stored
 from cloudedge.hub._refs import Ref, newest, next_version, resolve, version_key
 from cloudedge.hub._tags import TagEntry, check_name, check_tag, current, is_version
 from cloudedge.hub._transfer import CopyPlan, copy, plan_copy, signature_tag
+from cloudedge.hub._who import who
 
 __all__ = [
     "ANY",

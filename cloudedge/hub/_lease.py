@@ -33,11 +33,9 @@ no lock can stop without the store's help is a request that was under way at tha
 from __future__ import annotations
 
 import enum
-import getpass
 import json
 import os
 import re
-import socket
 import threading
 import uuid
 from contextlib import contextmanager, suppress
@@ -46,6 +44,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cloudedge.clock import rfc3339
 from cloudedge.errors import CloudEdgeError, Conflict, Unavailable
+from cloudedge.hub._who import who
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,7 +132,7 @@ class Lease:
         self._clock = clock
         self._ttl_s = ttl_s
         self._key = f"locks/{name}/{'shared' if shared else 'exclusive'}-{round(ttl_s * 1000)}-{self.id}"
-        self._body = json.dumps({"owner": _owner(), "since": rfc3339(clock.now())}).encode()
+        self._body = json.dumps({"owner": f"{who()} pid {os.getpid()}", "since": rfc3339(clock.now())}).encode()
         self._valid_until = 0.0
         self._lost = False
         self._stop = threading.Event()
@@ -275,11 +274,3 @@ def _refused(store: Objects, name: str, rivals: list[Claim], wait_s: float) -> C
         owner=owner,
         since=since,
     )
-
-
-def _owner() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()} pid {os.getpid()}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 from pathlib import Path
 
 from cloudedge.config import HubConfig, home, reveal
@@ -12,7 +10,7 @@ from cloudedge.hub._layout import LayoutHub
 from cloudedge.hub._local import LocalHub
 from cloudedge.hub._protocol import Hub
 
-__all__ = ["open_hub", "who"]
+__all__ = ["open_hub"]
 
 
 def open_hub(where: HubConfig | str | os.PathLike[str]) -> Hub:
@@ -65,12 +63,3 @@ def _oci(config: HubConfig) -> Hub:
 
 
 _OPENERS = {"s3": _s3, "bos": _bos, "oci": _oci}
-
-
-def who() -> str:
-    """Return user@host, for histories."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

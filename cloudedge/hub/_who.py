@@ -1,0 +1,18 @@
+"""Who is doing this, for histories and locks."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+
+__all__ = ["who"]
+
+
+def who() -> str:
+    """Return user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
