@@ -1,6 +1,8 @@
 """The same life of a bundle in every kind of hub."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 
 import pytest
 from models import change_table, make_model, make_table
@@ -94,3 +96,35 @@ def test_copy_from_hub_to_hub(any_hub, versions, tmp_path):
     third = LocalHub(tmp_path / "third")
     copy(any_hub, third, "team/ctr", two.digest, tags=["2"], by="me", at="t")
     Bundle.open("team/ctr:2", hub=third).verify(deep=True)
+
+
+def test_racing_movers_lose_no_move(any_hub, versions):
+    one, two = versions
+    one.push(any_hub)
+    two.push(any_hub)
+
+    def move(number):
+        target = (one, two)[number % 2].manifest.descriptor
+        for step in range(3):
+            any_hub.move_tag("team/ctr", f"own-{number}", target, by=f"mover {number}", at=f"{step}")
+            any_hub.move_tag("team/ctr", "shared", target, by=f"mover {number}", at=f"{step}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(move, range(4)))
+    entries = any_hub.tags("team/ctr")
+    assert {e.tag for e in entries if e.is_current} == {"1", "2", "shared", *(f"own-{n}" for n in range(4))}
+    shared = [e for e in entries if e.tag == "shared"]
+    assert sum(e.is_current for e in shared) == 1
+    # Moving a tag to where it is already leaves no trace; every other move does.
+    assert all(a.target.digest != b.target.digest or a.seq == b.seq for a, b in pairwise(shared))
+
+
+def test_no_collection_while_somebody_pushes(any_hub, versions):
+    one, _ = versions
+    one.push(any_hub)
+    if not hasattr(any_hub, "store"):
+        pytest.skip("a registry collects blobs itself, while it is stopped")
+    options = {"now": datetime.now(timezone.utc), "retention": timedelta(0)}
+    with any_hub.writing(), pytest.raises(Conflict, match="the lock blobs is held by"):
+        collect(any_hub, dry_run=False, **options)
+    collect(any_hub, dry_run=False, **options)
