@@ -177,7 +177,8 @@ def commands(group=app, path=()):
     for command in group.registered_commands:
         yield (*path, command.name or command.callback.__name__)
     for sub in group.registered_groups:
-        yield from commands(sub.typer_instance, (*path, sub.name))
+        named = (sub.name,) if isinstance(sub.name, str) else ()  # without a name: beside its parent's commands
+        yield from commands(sub.typer_instance, (*path, *named))
 
 
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)
