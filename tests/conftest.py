@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from cloudedge.hub import LocalHub
+
+# How long an example takes says something of the machine, not of the code.
+settings.register_profile("cloudedge", deadline=None)
+settings.load_profile("cloudedge")
 
 
 @pytest.fixture(autouse=True)
