@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from cloudedge.bundle import _media as media
 from cloudedge.bundle._files import OWN_FOLDER, check_member_path
-from cloudedge.bundle._inputs import OnDuplicate
+from cloudedge.bundle._inputs import OnDuplicate, TableSource
 from cloudedge.bundle._pack import AUTO, pack, plan_pack
 from cloudedge.bundle._parts import Lineage, Needs, PartT, Probes, Signature, read_part
 from cloudedge.bundle._table import Table, base_header
@@ -76,7 +73,7 @@ class Bundle:
         *,
         name: str,
         version: str | int = AUTO,
-        sparse: Mapping[str, str | Path | Mapping[str, NDArray[Any]]] | None = None,
+        sparse: Mapping[str, TableSource] | None = None,
         signature: Signature | None = None,
         probes: Probes | None = None,
         lineage: Lineage | None = None,

@@ -24,7 +24,8 @@ from cloudedge.errors import InputError
 __all__ = ["CanonicalRows", "OnDuplicate", "TableSource", "canonical", "read_source"]
 
 OnDuplicate = Literal["refuse", "last"]
-TableSource = "str | Path | Mapping[str, NDArray[Any]]"
+TableSource = str | Path | Mapping[str, NDArray[Any]]
+"""Where a table comes from: a file, or arrays in memory."""
 
 _ZIP_LOCAL_HEADER = 30
 _KINDS = "wanted .safetensors, .npz (keys, values), .npy (rows by number) or .seq"
@@ -66,7 +67,7 @@ class CanonicalRows:
     stream: Callable[[], Iterator[Rows]]
 
 
-def read_source(source: str | Path | Mapping[str, NDArray[Any]]) -> tuple[_Arrays, str]:
+def read_source(source: TableSource) -> tuple[_Arrays, str]:
     """Open a table's source; returns its arrays and what to call it in messages.
 
     Raises:
@@ -138,7 +139,7 @@ def _npy_in_zip(archive: zipfile.ZipFile, path: Path, info: zipfile.ZipInfo) -> 
     return spec
 
 
-def canonical(source: str | Path | Mapping[str, NDArray[Any]], *, on_duplicate: OnDuplicate) -> CanonicalRows:
+def canonical(source: TableSource, *, on_duplicate: OnDuplicate) -> CanonicalRows:
     """Check a source and return its rows in canonical order.
 
     Raises:

@@ -10,13 +10,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from cloudedge.bundle import _media as media
 from cloudedge.bundle._files import list_files
-from cloudedge.bundle._inputs import CanonicalRows, OnDuplicate, canonical
+from cloudedge.bundle._inputs import CanonicalRows, OnDuplicate, TableSource, canonical
 from cloudedge.bundle._parts import (
     Lineage,
     Needs,
@@ -100,7 +98,7 @@ def plan_pack(
     *,
     name: str,
     version: str,
-    sparse: Mapping[str, str | Path | Mapping[str, NDArray[Any]]],
+    sparse: Mapping[str, TableSource],
     signature: Signature,
     probes: Probes,
     lineage: Lineage,

@@ -8,7 +8,6 @@ from cloudedge.hub._gc import GcPlan, Kept, collect, plan_gc, release_tag
 from cloudedge.hub._hashing import Hashed, hash_file, hash_files
 from cloudedge.hub._local import LocalHub
 from cloudedge.hub._oci import (
-    EMPTY_JSON,
     IMAGE_MANIFEST,
     Descriptor,
     Digest,
@@ -30,7 +29,6 @@ from cloudedge.hub._who import who
 __all__ = [
     "ANY",
     "CHUNK",
-    "EMPTY_JSON",
     "IMAGE_MANIFEST",
     "Adoption",
     "CopyPlan",

@@ -21,6 +21,7 @@ from cloudedge.hub._oci import (
     Digest,
     Manifest,
     canonical_json,
+    digest_of,
     parse_digest,
     parse_json,
 )
@@ -95,14 +96,13 @@ class LayoutHub:
         raw = self._small(blob_key(digest), MANIFEST_LIMIT)
         if raw is None:
             raise NotFound(f"{self.url}: there is no manifest {digest}", digest=digest)
-        manifest = Manifest.parse(raw) if _is(digest, raw) else None
-        if manifest is None:
+        if digest_of(raw) != digest:
             raise IntegrityError(
                 f"{self.url}: manifest {digest} is damaged",
                 hint="Push the bundle again from a place where it verifies.",
                 digest=digest,
             )
-        return manifest
+        return Manifest.parse(raw)
 
     def write_manifest(self, name: str, manifest: Manifest) -> None:
         """Store a manifest under its digest only."""
@@ -209,10 +209,6 @@ class LayoutHub:
 def blob_key(digest: Digest) -> str:
     """Return the key a blob is kept under in a layout."""
     return _BLOBS + parse_digest(digest).removeprefix("sha256:")
-
-
-def _is(digest: Digest, raw: bytes) -> bool:
-    return Descriptor.of(raw, "").digest == digest
 
 
 def _name_and_tag(entry: dict[str, Any]) -> tuple[str, str] | None:

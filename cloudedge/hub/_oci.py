@@ -17,7 +17,6 @@ from typing import Any, NewType
 from cloudedge.errors import InputError, IntegrityError
 
 __all__ = [
-    "EMPTY_JSON",
     "IMAGE_INDEX",
     "IMAGE_MANIFEST",
     "MANIFEST_LIMIT",
@@ -211,10 +210,6 @@ def _descriptors(value: dict[str, Any], key: str) -> tuple[Descriptor, ...]:
     if not isinstance(items, list):
         raise InputError(f"manifest's {key} is not a list")
     return tuple(Descriptor.from_json(item, f"{key}[{i}]") for i, item in enumerate(items))
-
-
-EMPTY_JSON = b"{}"
-"""The content of OCI's empty descriptor."""
 
 
 def verified(chunks: Iterator[bytes], blob: Descriptor, where: str) -> Iterator[bytes]:

@@ -318,10 +318,6 @@ def test_bad_tables_probes_and_parents(hub, model):
         Bundle.pack(model, name="x", parent="y:1", hub=hub)
 
 
-def blob_of(bundle, path):
-    return bundle.dense[path]
-
-
 DAMAGE = {
     "flipped bit": lambda f: f.write_bytes(bytes([f.read_bytes()[0] ^ 1]) + f.read_bytes()[1:]),
     "cut short": lambda f: f.write_bytes(f.read_bytes()[:-1]),
