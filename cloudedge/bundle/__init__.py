@@ -7,6 +7,7 @@ from cloudedge.bundle._keys import needs_passphrase, new_key_pair
 from cloudedge.bundle._pack import Packed, PackPlan, pack, plan_pack
 from cloudedge.bundle._parts import (
     Lineage,
+    Lookup,
     Needs,
     ParentRef,
     ProbeRequest,
@@ -26,6 +27,7 @@ __all__ = [
     "BundleDiff",
     "Checksum",
     "Lineage",
+    "Lookup",
     "Member",
     "Needs",
     "PackPlan",

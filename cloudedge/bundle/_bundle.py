@@ -39,6 +39,7 @@ from cloudedge.hub import copy as copy_bundle
 __all__ = ["Bundle", "Member"]
 
 _PART_LIMIT = 64 * 1024 * 1024
+_PIN_LENGTH = 16
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,11 @@ class Bundle:
     def version(self) -> str:
         """The version it was packed as; empty for an artifact that another tool made."""
         return self.manifest.annotations.get(media.VERSION, "")
+
+    @property
+    def pin(self) -> str:
+        """What shards and serving replicas call this bundle: one name per digest, short enough for every request."""
+        return self.digest.removeprefix("sha256:")[:_PIN_LENGTH]
 
     @property
     def size_bytes(self) -> int:

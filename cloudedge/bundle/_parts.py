@@ -17,6 +17,7 @@ from cloudedge.hub import canonical_json, parse_json
 
 __all__ = [
     "Lineage",
+    "Lookup",
     "Needs",
     "ParentRef",
     "ProbeRequest",
@@ -45,11 +46,21 @@ class Variable(_Part):
     shape: tuple[int, ...] = Field((), description="without the batch dimension; -1 where it varies")
 
 
+class Lookup(_Part):
+    """An embedding look-up that was split off: ids that clients feed become rows that the dense program takes."""
+
+    feed: str = Field(min_length=1, description="the feed variable that holds the ids")
+    input: str = Field(min_length=1, description="the dense program's input that takes the rows, shaped ids x dim")
+    table: str = Field(min_length=1, description="the sparse table the rows come from")
+    padding_id: int = Field(-1, description="the id whose row reads as zeros; -1: none")
+
+
 class Signature(_Part):
-    """What the model is fed and what it answers."""
+    """What the model is fed and what it answers, as clients see it: ids, not rows, where tables were split off."""
 
     feed: tuple[Variable, ...] = ()
     fetch: tuple[Variable, ...] = ()
+    lookups: tuple[Lookup, ...] = ()
 
 
 class ProbeRequest(_Part):
