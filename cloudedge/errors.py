@@ -10,6 +10,8 @@
       Rejected              the other side said no (credentials, permission, quota): ask its owner
       StorageError          this disk or bucket cannot be written: full, read-only, gone
       Unavailable           the other side did not answer properly: trying again helps     [retry]
+        Overloaded          it has more to do than it can: try again later                  [retry]
+        DeadlineExceeded    the time that was given is over: nothing was begun              [retry]
       Interrupted           part of the work is done and kept: run the same command again  [retry]
 
 A message says what was attempted, on what and what came back; ``hint`` says what to do next; the facts a
@@ -24,10 +26,12 @@ __all__ = [
     "CloudEdgeError",
     "ConfigError",
     "Conflict",
+    "DeadlineExceeded",
     "InputError",
     "IntegrityError",
     "Interrupted",
     "NotFound",
+    "Overloaded",
     "Rejected",
     "SignatureInvalid",
     "StorageError",
@@ -108,6 +112,14 @@ class Unavailable(CloudEdgeError):
     """The other side could not be reached or did not answer properly."""
 
     retry_helps = True
+
+
+class Overloaded(Unavailable):
+    """The other side has more to do than it can; nothing was begun."""
+
+
+class DeadlineExceeded(Unavailable):
+    """The time the caller gave is over; nothing was begun."""
 
 
 class Interrupted(CloudEdgeError):

@@ -1,0 +1,1 @@
+"""Serving: bundles behind Paddle Serving's interfaces, on today's Paddle, several versions at once."""

@@ -1,0 +1,90 @@
+"""What the wire formats and the runtime know of each other.
+
+The runtime implements `Engine`; every protocol (Pipeline, GeneralModelService, plain JSON; over HTTP, gRPC or
+baidu_std) turns its bytes into a `Call`, awaits `Engine.predict` and turns the `Answer`, or the error, into bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from cloudedge.bundle import Signature
+
+__all__ = ["Answer", "Call", "Engine", "HttpAnswer", "HttpCall"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One prediction that somebody asked for."""
+
+    feed: Mapping[str, NDArray[Any]]
+    """Arrays by alias, batch dimension first."""
+    fetch: Sequence[str] = ()
+    """Aliases wanted; empty: all, in the signature's order."""
+    pin: str | None = None
+    """The version an admin caller wants; None: the one the pointer and its weights choose."""
+    tag: str | None = None
+    """The variant a caller wants; None: by weight."""
+    deadline: float | None = None
+    """On the monotonic clock; what is not begun by then is refused."""
+    log_id: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a version answered."""
+
+    outputs: Mapping[str, NDArray[Any]]
+    """Arrays by alias, in the order asked for."""
+    pin: str
+    """The version, dense and sparse alike, that produced it."""
+    tag: str = ""
+    """The variant it belongs to, if there are variants."""
+    defaulted: float = 0.0
+    """Share of looked-up rows that are declared defaults because a shard was away; 0 unless allowed."""
+
+
+class Engine(Protocol):
+    """Answers calls with whatever version the pointer says."""
+
+    @property
+    def signature(self) -> Signature:
+        """Feeds and fetches of the active version."""
+        ...
+
+    async def predict(self, call: Call) -> Answer:
+        """Answer one call.
+
+        Raises:
+            InputError: a feed is missing, unknown, or of the wrong dtype or shape; names the variable.
+            NotFound: the pin or the variant is not loaded here.
+            Overloaded: the queue is full; nothing was done.
+            DeadlineExceeded: the deadline passed before it was begun.
+            Unavailable: rows could not be had, and no default is declared.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class HttpCall:
+    """An HTTP request, whole."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """An HTTP answer, whole."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
