@@ -1,0 +1,1 @@
+"""Releases: one bundle, one version, on every place of a target, or nothing."""

@@ -1,0 +1,1 @@
+"""The local kind of target: a release's places as processes on this machine, supervised."""

@@ -1,0 +1,314 @@
+"""The supervisor of a local target: keeps its processes running, whoever started it and whatever killed them.
+
+It is a process of its own (``python -m cloudedge.release.local FOLDER``), detached from the terminal. In its folder:
+
+    processes.json    what shall run (written by `cloudedge up`; read at the start and on SIGHUP)
+    state.json        what does run, for people and for `cloudedge status`
+    logs/NAME.log     what each process says; kept to a size, with one older file beside it
+    supervisor.lock   held while it runs
+
+A process that ends is started again, after a pause that doubles while it keeps ending. Processes are found by a mark in
+their environment and not by a remembered number: a supervisor that was killed leaves them running, and the next one
+goes on with them. SIGTERM ends them in the reverse order, each with time to drain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from cloudedge.clock import Clock, SystemClock, rfc3339
+from cloudedge.errors import Conflict
+from cloudedge.release.local._files import write_json
+
+__all__ = [
+    "MARK",
+    "ProcessSpec",
+    "Supervisor",
+    "find_processes",
+    "pause_before_restart",
+    "read_specs",
+    "save_specs",
+    "specs_digest",
+]
+
+MARK = "CLOUDEDGE_PROCESS"
+"""The environment variable that names a process of ours: the folder, a colon, the process's name."""
+
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 30.0
+_STEADY_S = 60.0
+"""A process that ran this long did not end because of how it was started."""
+_LOG_BYTES = 16 * 1024 * 1024
+_LOOK_S = 5.0
+"""How often logs are looked at."""
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """A process that shall run."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    """On top of the supervisor's own."""
+    stop_s: float = 15.0
+    """From SIGTERM to SIGKILL."""
+
+
+@dataclass
+class _Running:
+    """What is known of a process that shall run."""
+
+    spec: ProcessSpec
+    pid: int = 0
+    pidfd: int = -1
+    since: str = ""
+    started: float = 0.0
+    short_lives: int = 0
+    restarts: int = 0
+    due: float = 0.0
+    last_exit: str = ""
+
+
+def pause_before_restart(short_lives: int) -> float:
+    """Return how long to wait before a process that ended early `short_lives` times in a row is started again."""
+    return 0.0 if short_lives == 0 else min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(short_lives - 1, 30))
+
+
+def read_specs(folder: Path) -> list[ProcessSpec]:
+    """Read what shall run."""
+    specs = json.loads((folder / "processes.json").read_text(encoding="utf-8"))
+    return [ProcessSpec(**{**spec, "argv": tuple(spec["argv"])}) for spec in specs]
+
+
+def specs_digest(folder: Path) -> str:
+    """Name what shall run, so that one can tell whether the supervisor has read it."""
+    return hashlib.sha256((folder / "processes.json").read_bytes()).hexdigest()
+
+
+def find_processes(folder: Path) -> dict[str, int]:
+    """Find the processes that belong to a folder: numbers by name.
+
+    Only leaders of their session count: what they start themselves has the mark too.
+    """
+    found: dict[str, int] = {}
+    wanted = f"{MARK}={folder}:".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
+            for variable in (entry / "environ").read_bytes().split(b"\0"):
+                if variable.startswith(wanted) and os.getsid(int(entry.name)) == int(entry.name):
+                    found[variable[len(wanted) :].decode()] = int(entry.name)
+    return found
+
+
+class Supervisor:
+    """Runs until told to stop.
+
+    Args:
+        folder: Where ``processes.json`` is.
+        clock: Where time comes from.
+
+    Raises:
+        Conflict: another one runs for this folder.
+    """
+
+    def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
+        self.folder = folder
+        self._clock = clock or SystemClock()
+        self._running: dict[str, _Running] = {}
+        self._selector = selectors.DefaultSelector()
+        self._stop = False
+        self._reload = True
+        self._specs_digest = ""
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise Conflict(f"the processes of {folder.name} are supervised already") from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+
+    def run(self) -> None:
+        """Keep the processes running until SIGTERM or SIGINT, then end them."""
+        with self._signals():
+            adopted = find_processes(self.folder)
+            while not self._stop:
+                if self._reload:
+                    self._reload = False
+                    self._take_specs(adopted)
+                    adopted = {}
+                self._start_due()
+                self._save()
+                self._wait()
+                self._rotate()
+            self._end(list(self._running.values())[::-1])
+        self._running = {}
+        self._save()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(reader, selectors.EVENT_READ, None)
+
+        def stop(*_: object) -> None:
+            self._stop = True
+
+        def reload(*_: object) -> None:
+            self._reload = True
+
+        handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(woken)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self._selector.unregister(reader)
+            os.close(reader)
+            os.close(writer)
+
+    def _take_specs(self, adopted: Mapping[str, int]) -> None:
+        self._specs_digest = specs_digest(self.folder)
+        wanted = {spec.name: spec for spec in read_specs(self.folder)}
+        gone = [run for name, run in self._running.items() if wanted.get(name) != run.spec]
+        self._end(gone[::-1])
+        for run in gone:
+            del self._running[run.spec.name]
+        for name, spec in wanted.items():
+            if name not in self._running:
+                self._running[name] = run = _Running(spec)
+                if name in adopted:
+                    self._hold(run, adopted[name])
+        strangers = [_Running(ProcessSpec(name, ())) for name in adopted if name not in wanted]
+        for run in strangers:
+            self._hold(run, adopted[run.spec.name])
+        self._end(strangers)
+
+    def _start_due(self) -> None:
+        for run in self._running.values():
+            if run.pidfd < 0 and run.due <= self._clock.monotonic():
+                self._start(run)
+
+    def _start(self, run: _Running) -> None:
+        log = self.folder / "logs" / f"{run.spec.name}.log"
+        environ = {**os.environ, **run.spec.env, MARK: f"{self.folder}:{run.spec.name}"}
+        with log.open("ab") as output:
+            try:
+                process = subprocess.Popen(
+                    run.spec.argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=environ,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._ended(run, f"could not be started: {error}")
+                return
+        self._hold(run, process.pid)
+        process.returncode = 0  # it is waited for through its descriptor, not through this object
+
+    def _hold(self, run: _Running, pid: int) -> None:
+        try:
+            run.pidfd = os.pidfd_open(pid)
+        except OSError:
+            return  # it ended meanwhile
+        run.pid = pid
+        run.since = rfc3339(self._clock.now())
+        run.started = self._clock.monotonic()
+        self._selector.register(run.pidfd, selectors.EVENT_READ, run)
+
+    def _wait(self) -> None:
+        now = self._clock.monotonic()
+        due = [max(0.0, run.due - now) for run in self._running.values() if run.pidfd < 0]
+        for key, _ in self._selector.select(min([_LOOK_S, *due])):
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(key.fd, 4096)
+            else:
+                self._let_go(key.data)
+                self._ended(key.data, key.data.last_exit)
+
+    def _let_go(self, run: _Running) -> None:
+        """Forget a process that has ended."""
+        try:
+            code = os.waitstatus_to_exitcode(os.waitpid(run.pid, 0)[1])
+            run.last_exit = f"exit {code}" if code >= 0 else signal.Signals(-code).name
+        except ChildProcessError:
+            run.last_exit = "ended (started by an earlier supervisor)"
+        self._selector.unregister(run.pidfd)
+        os.close(run.pidfd)
+        run.pid, run.pidfd = 0, -1
+
+    def _ended(self, run: _Running, how: str) -> None:
+        lived = self._clock.monotonic() - run.started
+        run.short_lives = 1 if lived >= _STEADY_S else run.short_lives + 1
+        run.restarts += 1
+        run.last_exit = how
+        run.due = self._clock.monotonic() + pause_before_restart(run.short_lives)
+
+    def _end(self, runs: list[_Running]) -> None:
+        """End processes: all are asked at once, and killed when their time is up."""
+        alive = [run for run in runs if run.pidfd >= 0]
+        for run in alive:
+            _signal(run.pidfd, signal.SIGTERM)
+        begun = self._clock.monotonic()
+        for run in alive:
+            left = begun + run.spec.stop_s - self._clock.monotonic()
+            with selectors.DefaultSelector() as one:
+                one.register(run.pidfd, selectors.EVENT_READ)
+                if not one.select(max(0.0, left)):
+                    _signal(run.pidfd, signal.SIGKILL)
+                    one.select()
+            self._let_go(run)
+
+    def _rotate(self) -> None:
+        for name in self._running:
+            log = self.folder / "logs" / f"{name}.log"
+            with contextlib.suppress(FileNotFoundError):
+                if log.stat().st_size > _LOG_BYTES:
+                    # The process appends to this very file and cannot be told to open another one.
+                    log.with_suffix(".log.1").write_bytes(log.read_bytes())
+                    os.truncate(log, 0)
+
+    def _save(self) -> None:
+        state = {
+            name: {
+                "pid": run.pid,
+                "state": "running" if run.pidfd >= 0 else "waiting",
+                "since": run.since,
+                "restarts": run.restarts,
+                "last_exit": run.last_exit,
+            }
+            for name, run in self._running.items()
+        }
+        write_json(
+            self.folder / "state.json",
+            {"supervisor": os.getpid(), "specs": self._specs_digest, "processes": state},
+        )
+
+
+def _signal(pidfd: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, number)
+
+
+def save_specs(folder: Path, specs: list[ProcessSpec]) -> None:
+    """Say what shall run."""
+    write_json(folder / "processes.json", [asdict(spec) for spec in specs])

@@ -1,0 +1,148 @@
+"""Starting and ending a local target's processes, from any terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cloudedge.clock import Clock, SystemClock
+from cloudedge.errors import Unavailable
+from cloudedge.release.local._supervisor import ProcessSpec, find_processes, save_specs, specs_digest
+
+__all__ = ["down", "is_up", "process_states", "up"]
+
+_POLL_S = 0.05
+_TAIL_BYTES = 2000
+
+
+def up(
+    folder: Path,
+    specs: Sequence[ProcessSpec],
+    *,
+    is_ready: Callable[[str], bool] = lambda _: True,
+    within_s: float = 60.0,
+    clock: Clock | None = None,
+) -> None:
+    """Have processes run, under a supervisor that outlives the caller; what runs already is left alone.
+
+    Args:
+        folder: Where the target keeps its files.
+        specs: What shall run.
+        is_ready: Tells whether a process, by name, does its work.
+        within_s: How long to wait until all do.
+        clock: Where time comes from.
+
+    Raises:
+        Unavailable: one is not ready in time; says what it wrote last. The others go on.
+    """
+    time = clock or SystemClock()
+    folder.mkdir(parents=True, exist_ok=True)
+    save_specs(folder, list(specs))
+    if not _tell(folder, signal.SIGHUP):
+        (folder / "logs").mkdir(exist_ok=True)
+        with (folder / "logs" / "supervisor.log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", "cloudedge.release.local", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            ).returncode = 0  # it outlives us; nobody waits for it here
+    end = time.monotonic() + within_s
+    waiting = [spec.name for spec in specs]
+    wanted = specs_digest(folder)
+    while waiting := [name for name in waiting if not (name in _running(folder, wanted) and is_ready(name))]:
+        if time.monotonic() > end:
+            raise Unavailable(
+                f"{waiting[0]} is not ready after {within_s:.0f} s; it wrote last:\n{_tail(folder, waiting[0])}",
+                hint=f"Its log is {folder / 'logs' / waiting[0]}.log; the supervisor goes on trying.",
+                waiting=waiting,
+            )
+        time.sleep(_POLL_S)
+
+
+def down(folder: Path, *, within_s: float = 60.0, clock: Clock | None = None) -> None:
+    """End the supervisor and every process of a target.
+
+    Raises:
+        Unavailable: something does not end.
+    """
+    time = clock or SystemClock()
+    if not _tell(folder, signal.SIGTERM):
+        for pid in find_processes(folder).values():  # their supervisor was killed
+            _kill(pid, signal.SIGTERM)
+    end = time.monotonic() + within_s
+    while is_up(folder) or find_processes(folder):
+        if time.monotonic() > end:
+            raise Unavailable(
+                f"not ended after {within_s:.0f} s: {', '.join(find_processes(folder)) or 'the supervisor'}"
+            )
+        time.sleep(_POLL_S)
+
+
+def is_up(folder: Path) -> bool:
+    """Tell whether a supervisor runs for a folder."""
+    return _supervisor(folder) is not None
+
+
+def process_states(folder: Path) -> dict[str, Any]:
+    """Return what the supervisor last said about each process; empty when there is none."""
+    processes: dict[str, Any] = _state(folder)["processes"]
+    return processes
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"specs": "", "processes": {}}
+    return state
+
+
+def _running(folder: Path, specs: str) -> set[str]:
+    state = _state(folder)
+    running = {name for name, process in state["processes"].items() if process["state"] == "running"}
+    return running if state["specs"] == specs else set()
+
+
+def _supervisor(folder: Path) -> int | None:
+    """Return the number of the supervisor that holds the lock."""
+    try:
+        descriptor = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return int(os.pread(descriptor, 32, 0) or 0)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _tell(folder: Path, number: signal.Signals) -> bool:
+    pid = _supervisor(folder)
+    return pid is not None and pid > 0 and _kill(pid, number)
+
+
+def _kill(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _tail(folder: Path, name: str) -> str:
+    try:
+        data = (folder / "logs" / f"{name}.log").read_bytes()[-_TAIL_BYTES:]
+    except FileNotFoundError:
+        return "  (nothing)"
+    return "\n".join(f"  {line}" for line in data.decode(errors="replace").splitlines()[-12:]) or "  (nothing)"

@@ -1,0 +1,123 @@
+"""The supervisor: processes come back, outlive whoever started them, and end when told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cloudedge.errors import Unavailable
+from cloudedge.release.local._supervisor import ProcessSpec, find_processes, pause_before_restart
+from cloudedge.release.local._up import down, is_up, process_states, up
+
+_SLEEPER = "import time; print('here', flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    yield tmp_path / "target"
+    down(tmp_path / "target", within_s=20)
+    assert find_processes(tmp_path / "target") == {}
+
+
+def python(name, code, **more):
+    return ProcessSpec(name, (sys.executable, "-c", code), **more)
+
+
+def eventually(condition, within_s=20):
+    end = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(0.02)
+    return found
+
+
+def test_pauses_double_up_to_a_limit():
+    assert [pause_before_restart(n) for n in (0, 1, 2, 3)] == [0.0, 0.2, 0.4, 0.8]
+    assert pause_before_restart(500) == 30.0
+
+
+def test_processes_run_and_end(folder):
+    up(folder, [python("a", _SLEEPER), python("b", _SLEEPER)])
+    assert is_up(folder)
+    assert set(find_processes(folder)) == {"a", "b"}
+    eventually(lambda: (folder / "logs" / "a.log").read_text() == "here\n")
+    down(folder)
+    assert not is_up(folder)
+    assert find_processes(folder) == {}
+
+
+def test_a_second_up_leaves_what_runs_alone_and_changes_what_changed(folder):
+    up(folder, [python("a", _SLEEPER), python("b", _SLEEPER)])
+    before = find_processes(folder)
+    up(folder, [python("a", _SLEEPER), python("b", _SLEEPER, env={"X": "1"}), python("c", _SLEEPER)])
+    now = find_processes(folder)
+    assert set(now) == {"a", "b", "c"}
+    assert (now["a"] == before["a"], now["b"] == before["b"]) == (True, False)
+
+
+def test_a_killed_process_comes_back(folder):
+    up(folder, [python("a", _SLEEPER)])
+    before = find_processes(folder)["a"]
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: find_processes(folder).get("a") not in {None, before})
+    eventually(lambda: process_states(folder)["a"]["restarts"] == 1)
+    assert process_states(folder)["a"]["last_exit"] == "SIGKILL"
+
+
+def test_a_killed_supervisor_leaves_its_processes_to_the_next_one(folder):
+    specs = [python("a", _SLEEPER), python("b", _SLEEPER)]
+    up(folder, specs)
+    before = find_processes(folder)
+    os.kill(int((folder / "supervisor.lock").read_text()), signal.SIGKILL)
+    eventually(lambda: not is_up(folder))
+    assert find_processes(folder) == before  # nobody noticed
+    up(folder, specs)
+    assert find_processes(folder) == before
+    os.kill(before["a"], signal.SIGKILL)  # and the new one looks after them
+    eventually(lambda: find_processes(folder).get("a") not in {None, before["a"]})
+
+
+def test_down_after_the_supervisor_was_killed(folder):
+    up(folder, [python("a", _SLEEPER)])
+    os.kill(int((folder / "supervisor.lock").read_text()), signal.SIGKILL)
+    eventually(lambda: not is_up(folder))
+    down(folder)
+    assert find_processes(folder) == {}
+
+
+def test_it_outlives_the_terminal(folder, tmp_path):
+    code = (
+        "import sys, pathlib\n"
+        "from cloudedge.release.local._supervisor import ProcessSpec\n"
+        "from cloudedge.release.local._up import up\n"
+        f"up(pathlib.Path(sys.argv[1]), [ProcessSpec('a', ({sys.executable!r}, '-c', {_SLEEPER!r}))])\n"
+    )
+    # What a terminal's end does: the whole session is hung up.
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)], start_new_session=True) as shell:
+        assert shell.wait(60) == 0
+    with pytest.raises(ProcessLookupError):
+        os.killpg(shell.pid, signal.SIGHUP)
+    assert is_up(folder)
+    assert set(find_processes(folder)) == {"a"}
+
+
+def test_one_that_does_not_get_ready_is_named_with_its_last_words(folder):
+    broken = python("b", "import sys; sys.exit('no such model')")
+    with pytest.raises(Unavailable, match=r"b is not ready after 2 s; it wrote last:\n  no such model"):
+        up(folder, [python("a", _SLEEPER), broken], is_ready=lambda name: name == "a", within_s=2)
+    assert set(find_processes(folder)) >= {"a"}
+
+
+def test_one_that_does_not_stop_is_killed(folder):
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('in', flush=True); time.sleep(600)"
+    )
+    up(folder, [python("a", stubborn, stop_s=0.3)])
+    eventually(lambda: (folder / "logs" / "a.log").read_text() == "in\n")
+    down(folder, within_s=20)
+    assert find_processes(folder) == {}
