@@ -144,14 +144,16 @@ _FIELDS: dict[str, set[str]] = {
 class SparseLeg(_Section):
     """Where sparse tables go: cube shards, each with replicas."""
 
-    shards: int = Field(1, ge=1, le=4096)
-    replicas: int = Field(1, ge=1, le=64)
+    tables: tuple[Name, ...] = Field(("embedding",), min_length=1, description="the tables its servers hold, by name")
+    shards: int = Field(1, ge=1, le=4096, description="into how many parts each table is cut")
+    replicas: int = Field(1, ge=1, le=64, description="servers that hold the same part")
 
 
 class DenseLeg(_Section):
     """Where the dense part goes: serving replicas."""
 
-    replicas: int = Field(1, ge=1, le=1024)
+    replicas: int = Field(1, ge=1, le=1024, description="servers that answer predictions")
+    service: Name = Field("model", description="what Pipeline clients call it: POST /SERVICE/prediction")
 
 
 class EdgeLeg(_Section):
@@ -165,6 +167,10 @@ class TargetConfig(_Section):
 
     kind: Literal["local", "kubernetes", "bie"]
     hub: Name | None = Field(None, description="the hub releases come from; the default hub if left out")
+    key: str = Field("", description="a public key file; a bundle without a signature that fits it is refused")
+    port: int | None = Field(
+        None, ge=1024, le=65000, description="local: the first of its ports; any free ones if left out"
+    )
     sparse: SparseLeg | None = None
     dense: DenseLeg | None = None
     edge: EdgeLeg | None = None
