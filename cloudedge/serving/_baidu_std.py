@@ -1,7 +1,7 @@
 """The GeneralModelService over baidu_std, the protocol of Paddle Serving's brpc client.
 
 A frame is "PRPC", the size of what follows the header, the size of its meta (both big-endian), an RpcMeta and a
-payload. Frames on one connection are answered in whatever order they are done; the correlation id tells them apart.
+payload. Answers also carry the pin in the meta, in a field that brpc passes over. Frames on one connection are answered in whatever order they are done; the correlation id tells them apart.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def pack_frame(meta: Any, payload: bytes = b"") -> bytes:
 
 async def answer_frame(engine: Engine, frame: Frame, *, max_inflated: int = MAX_BODY, call_s: float = CALL_S) -> bytes:
     """Answer one frame with one frame; never raises but for cancellation."""
-    code, text, payload = 0, "", b""
+    code, text, payload, pin = 0, "", b"", ""
     compress_type = frame.meta.compress_type
     try:
         code, text = _refusal(frame)
@@ -111,6 +111,7 @@ async def answer_frame(engine: Engine, frame: Frame, *, max_inflated: int = MAX_
             answer = await answer_general(engine, wanted, deadline=time.monotonic() + call_s)
             payload = fill_response(engine, answer).SerializeToString()
             payload = deflate(payload, wrapper) if wrapper else payload
+            pin = answer.pin
     except DecodeError:
         code, text = BAD_REQUEST, "the payload is not a Request message"
     except Exception as error:  # noqa: BLE001 - every failure has an answer
@@ -120,7 +121,9 @@ async def answer_frame(engine: Engine, frame: Frame, *, max_inflated: int = MAX_
     meta.response.error_code = code
     if text:
         meta.response.error_text = text
-    return pack_frame(meta, b"" if code else payload)
+    if pin:
+        meta.pin = pin
+    return pack_frame(meta, payload)
 
 
 def _refusal(frame: Frame) -> tuple[int, str]:

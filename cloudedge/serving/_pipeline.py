@@ -124,8 +124,8 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
 
     Args:
         engine: Answers predictions.
-        call: The request. Header `grpc-timeout` limits it, `cloudedge-tag` chooses a variant, and
-            `cloudedge-answer: tensors` asks for numbers instead of texts.
+        call: The request. Header `grpc-timeout` limits it, `x-cloudedge-tag` chooses a variant, and
+            `x-cloudedge-answer: tensors` asks for numbers instead of texts.
         service: The name this service goes by.
         ops: Hooks around the prediction.
     """
@@ -167,9 +167,9 @@ def _asked(call: HttpCall) -> Asked | None:
             dict(zip(keys, values, strict=False)),
             [from_json(tensor, PIPELINE) for tensor in tensors] if tensors else (),
             _log_id(message.get("logid")),
-            headers.get("cloudedge-tag"),
+            headers.get("x-cloudedge-tag"),
             None if timeout is None else time.monotonic() + timeout,
-            headers.get("cloudedge-answer") == "tensors",
+            headers.get("x-cloudedge-answer") == "tensors",
         )
     )
 
@@ -204,7 +204,7 @@ def _http(told: Told, *, as_tensors: bool = False) -> HttpAnswer:
         texts,
         tensors,
     )
-    headers = {"cloudedge-pin": told.pin, "cloudedge-tag": told.tag} if told.tag else {"cloudedge-pin": told.pin}
+    headers = {"X-Cloudedge-Pin": told.pin, "X-Cloudedge-Tag": told.tag} if told.tag else {"X-Cloudedge-Pin": told.pin}
     return HttpAnswer(told.status, body, headers=headers if told.pin else {})
 
 

@@ -41,7 +41,7 @@ def test_the_answer_is_exactly_upstreams():
     assert answer.status == 200
     assert answer.content_type == "application/json"
     assert answer.body == b'{"err_no":0,"err_msg":"","key":["y"],"value":["[[0.1895]]"],"tensors":[]}'
-    assert answer.headers == {"cloudedge-pin": PIN}
+    assert answer.headers == {"X-Cloudedge-Pin": PIN}
 
 
 def test_the_request_of_the_specification():
@@ -212,9 +212,9 @@ def test_the_callers_deadline_reaches_the_engine():
 
 
 def test_a_variant_is_chosen_by_header():
-    answer = ask(GOOD, cloudedge_tag="a")
-    assert answer.headers["cloudedge-tag"] == "a"
-    assert error(ask(GOOD, cloudedge_tag="b"))[:2] == (200, 3002)
+    answer = ask(GOOD, x_cloudedge_tag="a")
+    assert answer.headers["X-Cloudedge-Tag"] == "a"
+    assert error(ask(GOOD, x_cloudedge_tag="b"))[:2] == (200, 3002)
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_every_type_of_tensor(elem_type, dtype, field, data):
     assert answer["tensors"] == []
     assert json.loads(answer["value"][0]) == [data]
     assert engine.calls[0].feed["x"].dtype == dtype
-    answer = told(ask({"tensors": [tensor]}, engine, cloudedge_answer="tensors"))
+    answer = told(ask({"tensors": [tensor]}, engine, x_cloudedge_answer="tensors"))
     assert answer["tensors"] == [tensor | {"name": "y"}]
     assert (answer["key"], answer["value"]) == ([], [])
 
