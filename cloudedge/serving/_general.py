@@ -22,7 +22,8 @@ from cloudedge.serving._feeds import plan_of
 from cloudedge.serving._gzip import deflate, inflate
 from cloudedge.serving._messages import GENERAL_SERVICE, GeneralRequest, GeneralResponse
 from cloudedge.serving._sent import GENERAL, Sent, from_json, from_message
-from cloudedge.serving._tensors import json_numbers, tensor_fields
+from cloudedge.serving._tensors import tensor_fields
+from cloudedge.serving._texts import json_numbers
 
 __all__ = ["Wanted", "add_tensor", "answer_general", "fill_response", "general_http", "read_request"]
 

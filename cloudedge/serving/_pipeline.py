@@ -24,7 +24,8 @@ from cloudedge.serving._faults import Fault, fault_of, timeout_of
 from cloudedge.serving._feeds import plan_of
 from cloudedge.serving._ops import OpFault, Ops, Results
 from cloudedge.serving._sent import PIPELINE, Sent, from_json, from_message
-from cloudedge.serving._tensors import Malformed, json_numbers, json_text, string_array, tensor_fields
+from cloudedge.serving._tensors import Malformed, string_array, tensor_fields
+from cloudedge.serving._texts import json_numbers, json_text
 
 __all__ = ["Asked", "Told", "answer_pipeline", "pipeline_http", "pipeline_message"]
 
