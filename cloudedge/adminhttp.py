@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound, Unavailable
 
 __all__ = ["AdminHttp", "Reply", "is_loopback"]
