@@ -26,6 +26,7 @@ __all__ = [
 
 PIPELINE = "baidu.paddle_serving.pipeline_serving"
 GENERAL = "baidu.paddle_serving.predictor.general_model"
+FRAMES = "brpc.policy"
 PIPELINE_SERVICE = f"{PIPELINE}.PipelineService"
 GENERAL_SERVICE = f"{GENERAL}.GeneralModelService"
 
@@ -52,7 +53,7 @@ MESSAGES = {
         "Response": "1 outputs *ModelOutput, 2 profile_time *int64, 3 profile_server bool, 4 log_id uint64, "
         "5 err_no int32, 6 err_msg string",
     },
-    "brpc.policy": {
+    FRAMES: {
         "RpcRequestMeta": "1 service_name string, 2 method_name string, 3 log_id int64",
         "RpcResponseMeta": "1 error_code int32, 2 error_text string",
         "RpcMeta": "1 request RpcRequestMeta, 2 response RpcResponseMeta, 3 compress_type int32, "
@@ -63,7 +64,9 @@ MESSAGES = {
 
 def _make(package: str, messages: dict[str, str]) -> dict[str, Any]:
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    # brpc's own messages are proto2, where a zero that was set is written: an error_code of 0 is one.
+    syntax = "proto2" if package == FRAMES else "proto3"
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax=syntax)
     for message, fields in messages.items():
         described = file.message_type.add(name=message)
         for field in fields.split(", "):

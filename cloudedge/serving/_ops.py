@@ -145,7 +145,10 @@ class Ops:
     async def run(
         self, engine: Engine, inputs: Mapping[str, str | Array], lods: Mapping[str, Sequence[int]], call: Call
     ) -> tuple[Results, str, str]:
-        """Run the graph with a call that lacks its feed; returns the last op's result, and pin and tag of the version that predicted.
+        """Run the graph with a call that only lacks its feed.
+
+        Returns:
+            The last op's result, and pin and tag of the version that predicted.
 
         Raises:
             OpFault: a hook failed or said no.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ __all__ = [
     "data_of",
     "from_base64",
     "json_field",
+    "json_numbers",
     "json_text",
     "malformed",
     "nested_array",
@@ -184,11 +186,14 @@ def json_field(name: str, field: str, value: Any) -> Array:
     if not isinstance(value, list):
         raise malformed(name, f"{field} is not a list")
     kinds = set(map(type, value))
-    if kinds == {str} and field == "int64_data":  # as JSON made from protobuf writes 64-bit integers
+    if str in kinds and wanted.kind != "b":
+        # JSON made from protobuf puts 64-bit integers, and what is not finite, in quotes.
+        read = float if wanted.kind == "f" else int
         try:
-            value, kinds = [int(item) for item in value], {int}
+            value = [read(item) if type(item) is str else item for item in value]
         except ValueError:
             raise malformed(name, f"{field} is not a list of {wanted} values") from None
+        kinds = set(map(type, value))
     allowed = {bool} if wanted.kind == "b" else {int, float} if wanted.kind == "f" else {int}
     if not kinds <= allowed:
         raise malformed(name, f"{field} is not a list of {wanted} values")
@@ -206,11 +211,23 @@ def from_base64(name: str, field: str, value: Any) -> bytes:
 
 
 def json_text(array: Array) -> bytes:
-    """Write an array as JSON: nested lists, floats in the fewest digits that read back the same, null for NaN."""
+    """Write an array as JSON: nested lists, floats in the fewest digits that read back the same.
+
+    What is not finite is written NaN and Infinity, as Python reads and writes it; JSON itself has nothing for it.
+    """
     try:
-        return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+        text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError:  # a scalar, text, or memory in another order
-        return orjson.dumps(array.tolist())
+        return json.dumps(array.tolist(), separators=(",", ":")).encode()
+    return json.dumps(array.tolist(), separators=(",", ":")).encode() if b"null" in text else text
+
+
+def json_numbers(data: Array) -> bytes:
+    """Write a data field as JSON made from protobuf does, which puts what is not finite in quotes."""
+    text = json_text(data)
+    if data.dtype.kind != "f":
+        return text
+    return re.sub(rb"(-?Infinity|NaN)", rb'"\1"', text) if b"N" in text or b"I" in text else text
 
 
 def tensor_fields(array: Array) -> tuple[int, str, Array]:
@@ -225,9 +242,11 @@ def tensor_fields(array: Array) -> tuple[int, str, Array]:
 # -- texts -----------------------------------------------------------------------------------------------------------
 
 REPR = re.compile(
-    r"array\((?P<body>.*?)(?:,\s*shape=\([\d,\s]*\))?(?:,\s*dtype=['\"]?[<>=|]?(?P<dtype>\w+)['\"]?)?\)", re.DOTALL
+    r"array\((?P<body>.*?)(?:,\s*shape=\((?P<shape>[\d,\s]*)\))?(?:,\s*dtype=['\"]?[<>=|]?(?P<dtype>\w+)['\"]?)?\)",
+    re.DOTALL,
 )
 NUMBER_CHARACTERS = re.compile(r"[-+.A-Za-z0-9\s,\[\]]*")
+NUMBERS_ONLY = re.compile(r"[-+.0-9eE,\s\[\]]*")
 IRREGULAR = "is not a regular nested list: rows differ in length or depth"
 
 
@@ -241,6 +260,13 @@ def parse_array(name: str, text: str) -> Array:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return _parse_printed(name, text.strip())
+    if NUMBERS_ONLY.fullmatch(text):  # then numpy can be left alone with it
+        try:
+            array = np.array(value)
+        except (ValueError, OverflowError):
+            raise malformed(name, IRREGULAR) from None
+        if array.dtype.kind in "if":
+            return array
     return nested_array(name, value)
 
 
@@ -285,8 +311,10 @@ def _parse_printed(name: str, text: str) -> Array:
         raise malformed(name, "was shortened when it was printed", "numpy.set_printoptions(threshold=sys.maxsize)")
     if not body or not NUMBER_CHARACTERS.fullmatch(body):
         raise malformed(name, "is neither JSON nor what numpy prints")
-    shape = _printed_shape(body)
     words = body.translate(BRACKETS_AWAY).split()
+    shape = _printed_shape(body)
+    if not words and wrapped and wrapped["shape"]:  # numpy prints no values as [], and their shape beside it
+        shape = tuple(int(size) for size in wrapped["shape"].split(",") if size.strip())
     if shape is None or math.prod(shape) != len(words):
         raise malformed(name, IRREGULAR)
     dtype = wrapped["dtype"] if wrapped else None
@@ -319,8 +347,10 @@ def _printed_shape(body: str) -> tuple[int, ...] | None:
 def _numbers(words: list[str], dtype: str | None) -> Array:
     if words and all(word in {"True", "False"} for word in words):
         return np.array([word == "True" for word in words])
-    if dtype is not None and dtype not in PRINTED_DTYPES:
-        raise ValueError(dtype)
+    if dtype is not None:
+        dtype = np.dtype(dtype).name
+        if dtype not in PRINTED_DTYPES:
+            raise ValueError(dtype)
     whole = "int" in dtype if dtype else all(word.lstrip("+-").isdecimal() for word in words) and bool(words)
     return np.array([int(word) if whole else float(word) for word in words], dtype or ("int64" if whole else "float64"))
 

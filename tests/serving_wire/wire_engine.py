@@ -39,7 +39,7 @@ class TinyEngine:
             raise InputError(f"invalid arg list: the model takes {sorted(feeds)}, got {sorted(call.feed)}")
         for name, array in call.feed.items():
             want = feeds[name].shape
-            fits = array.ndim == len(want) + 1 and all(w in (-1, g) for w, g in zip(want, array.shape[1:]))
+            fits = array.ndim == len(want) + 1 and all(w in (-1, g) for w, g in zip(want, array.shape[1:], strict=True))
             if not fits:
                 raise InputError(f"variable {name!r} has shape {list(array.shape)}, the model takes [-1, {want}]")
         names = call.fetch or [v.alias or v.name for v in self.signature.fetch]
@@ -55,3 +55,7 @@ class TinyEngine:
 def post(path, body, **headers):
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     return HttpCall("POST", path, names, body if isinstance(body, bytes) else body.encode())
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
