@@ -191,4 +191,3 @@ def find_program(files: Mapping[str, Path] | Sequence[str]) -> tuple[str, str]:
 def _link(source: Path, target: Path) -> Path:
     target.symlink_to(source.absolute())
     return target
-

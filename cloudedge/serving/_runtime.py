@@ -215,7 +215,9 @@ class Runtime:
     def _entry(self, pin: str) -> _Entry:
         entry = self._entries.get(pin)
         if entry is None:
-            raise NotFound(f"version {pin!r} is neither loaded nor on its way", hint="POST /versions loads one", pin=pin)
+            raise NotFound(
+                f"version {pin!r} is neither loaded nor on its way", hint="POST /versions loads one", pin=pin
+            )
         return entry
 
     def _lane(self, pin: str) -> Lane:
@@ -459,7 +461,9 @@ class Runtime:
         try:
             arrays, rows, key = listener.version.feeds.check(call.feed)
             item = Item(arrays, rows, key, listener.version.fetch(()), loop=loop)
-            item.future.add_done_callback(lambda done: metrics.shadowed(differed=_differs(done, answer, shadow.tolerance)))
+            item.future.add_done_callback(
+                lambda done: metrics.shadowed(differed=_differs(done, answer, shadow.tolerance))
+            )
             listener.put(item)
         except (CloudEdgeError, LaneClosed):
             metrics.shadowed(differed=None)

@@ -127,7 +127,9 @@ class Version:
             if v.name in model.input_names and v.name not in given
         ]
         unfed = set(model.input_names) - given - {name for _, name in self._direct}
-        unused = [v.name for i, v in enumerate(self.signature.feed) if i not in looked_up | {i for i, _ in self._direct}]
+        unused = [
+            v.name for i, v in enumerate(self.signature.feed) if i not in looked_up | {i for i, _ in self._direct}
+        ]
         if unfed or unused:
             raise InputError(
                 f"{self.bundle!r}: the program's inputs {sorted(unfed)} are not fed, the feeds {unused} not used",

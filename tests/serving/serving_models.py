@@ -109,7 +109,9 @@ def table(seed: int = 1) -> dict[str, np.ndarray]:
     return {"keys": keys, "values": rng.standard_normal((TABLE_ROWS, DIM)).astype(np.float32)}
 
 
-def pack_tiny(folder: Path, hub: LocalHub, *, seed: int = 1, probes: Probes | None = None, name: str = "tiny") -> Bundle:
+def pack_tiny(
+    folder: Path, hub: LocalHub, *, seed: int = 1, probes: Probes | None = None, name: str = "tiny"
+) -> Bundle:
     return Bundle.pack(save_tiny(folder, seed=seed), name=name, signature=TINY, probes=probes, hub=hub)
 
 
