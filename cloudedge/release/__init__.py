@@ -1,3 +1,5 @@
-"""Releases: one bundle, one version, on every place of a target, or nothing."""
+"""Releases: what joins serving, cube and the edge."""
 
-__all__: list[str] = []
+from cloudedge.release._rows import CubeRows
+
+__all__ = ["CubeRows"]
