@@ -1,0 +1,268 @@
+"""The journal: what somebody set out to do to a place, and what came of it, written before and after acting.
+
+One SQLite file (WAL, every commit synced) per place that changes. An *operation* is one numbered attempt with its plan;
+its *entries* say which step was intended, done, failed, or undone, in the order in which they were written. Numbers
+come from the file and never from a clock, so an hour set back changes no order; times are only shown.
+
+One writer at a time: `Journal.writing` takes a lock that the kernel gives up the moment its holder dies, so nobody
+waits for a lease to run out, and a holder that merely sleeps does not lose it while it may still act. Readers are
+never kept waiting.
+
+This module remembers; what steps there are and what follows from an entry is for its callers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cloudedge.clock import Clock, SystemClock, rfc3339
+from cloudedge.errors import Conflict, NotFound, StorageError
+
+__all__ = ["Entry", "Journal", "Operation", "State", "What", "Writer"]
+
+What = Literal["intent", "done", "failed", "undo", "undone", "note"]
+"""`intent` and `undo` come before acting, the others after."""
+State = Literal["open", "paused", "done", "undone", "failed"]
+"""`open` and `paused` operations go on; the others are over."""
+
+_BUSY_S = 10.0
+_OPEN = ("open", "paused")
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS operations (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL, subject TEXT NOT NULL, plan TEXT NOT NULL,
+    by_whom TEXT NOT NULL, begun_at TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'open', ended_at TEXT NOT NULL DEFAULT '', outcome TEXT NOT NULL DEFAULT '{}');
+CREATE TABLE IF NOT EXISTS entries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    operation INTEGER NOT NULL REFERENCES operations(number),
+    step TEXT NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL, at TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS entries_of ON entries(operation, id);
+CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One numbered attempt to change a place."""
+
+    number: int
+    kind: str
+    subject: str
+    """What it is about, such as a bundle's digest."""
+    plan: Any
+    by: str
+    begun_at: str
+    state: State
+    ended_at: str
+    outcome: Mapping[str, Any]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still has to be finished or undone."""
+        return self.state in _OPEN
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of an operation's story."""
+
+    id: int
+    operation: int
+    step: str
+    what: What
+    detail: Mapping[str, Any]
+    at: str
+
+
+class Journal:
+    """The journal of one place.
+
+    Args:
+        path: The file; made, with its folder, if it is not there.
+        clock: Where shown times come from.
+
+    Raises:
+        StorageError: it cannot be opened or is no journal.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
+        self.path = Path(path)
+        self._clock = clock or SystemClock()
+        self._guard = threading.Lock()
+        with _stored(self.path, "opening"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._guard:
+            self._db.close()
+
+    def __enter__(self) -> Journal:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def writing(self, owner: str) -> Iterator[Writer]:
+        """Be the one who writes, until the block ends or this process does.
+
+        Args:
+            owner: Who, for the message others get.
+
+        Raises:
+            Conflict: somebody else is; says who and since when.
+        """
+        lock = self.path.with_name(self.path.name + ".lock")
+        with _stored(lock, "locking"):
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip() or "somebody"
+                raise Conflict(
+                    f"{self.path.stem}: {holder} is at work here",
+                    hint="Wait until that ends; if its process was killed, the way is free at once.",
+                    holder=holder,
+                ) from None
+            with _stored(lock, "locking"):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{owner} (process {os.getpid()}, since {self._now()})\n".encode(), 0)
+            yield Writer(self)
+        finally:
+            os.close(descriptor)
+
+    def operations(self, *, kind: str | None = None, limit: int = -1) -> list[Operation]:
+        """List operations, the newest first."""
+        where, values = ("WHERE kind = ?", [kind]) if kind else ("", [])
+        rows = self._read(f"SELECT * FROM operations {where} ORDER BY number DESC LIMIT ?", *values, limit)  # noqa: S608
+        return [_operation(row) for row in rows]
+
+    def operation(self, number: int) -> Operation:
+        """Return one operation.
+
+        Raises:
+            NotFound: there is none with that number.
+        """
+        rows = self._read("SELECT * FROM operations WHERE number = ?", number)
+        if not rows:
+            raise NotFound(
+                f"{self.path.stem}: nothing has the number {number}", hint="The history lists what there is."
+            )
+        return _operation(rows[0])
+
+    def unfinished(self) -> Operation | None:
+        """Return the operation that somebody has to finish or undo, if there is one."""
+        rows = self._read(f"SELECT * FROM operations WHERE state IN {_OPEN} ORDER BY number DESC LIMIT 1")  # noqa: S608
+        return _operation(rows[0]) if rows else None
+
+    def entries(self, number: int, *, after: int = 0) -> list[Entry]:
+        """List an operation's entries in the order they were written, from the one after `after` on."""
+        rows = self._read("SELECT * FROM entries WHERE operation = ? AND id > ? ORDER BY id", number, after)
+        return [Entry(i, op, step, what, json.loads(detail), at) for i, op, step, what, detail, at in rows]
+
+    def last_words(self, number: int) -> dict[str, Entry]:
+        """Return the newest entry of every step of an operation, notes aside."""
+        return {entry.step: entry for entry in self.entries(number) if entry.what != "note"}
+
+    def recall(self, key: str) -> Any:
+        """Return a fact that was remembered, or None."""
+        rows = self._read("SELECT value FROM facts WHERE key = ?", key)
+        return json.loads(rows[0][0]) if rows else None
+
+    def _now(self) -> str:
+        return rfc3339(self._clock.now())
+
+    def _read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._guard, _stored(self.path, "reading"):
+            return self._db.execute(sql, values).fetchall()
+
+    def _write(self, sql: str, *values: Any) -> int:
+        with self._guard, _stored(self.path, "writing"):
+            return self._db.execute(sql, values).lastrowid or 0
+
+
+class Writer:
+    """What the holder of the journal's lock may do; every call is on disk when it returns."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def begin(self, kind: str, subject: str, *, plan: Any, by: str) -> Operation:
+        """Number a new operation.
+
+        Raises:
+            Conflict: one is unfinished.
+        """
+        unfinished = self.journal.unfinished()
+        if unfinished is not None:
+            what = f"{unfinished.kind} {unfinished.number} of {unfinished.subject}"
+            raise Conflict(
+                f"{self.journal.path.stem}: {what} is unfinished",
+                hint="Finish it with resume, or undo it with abort.",
+                number=unfinished.number,
+            )
+        number = self.journal._write(  # noqa: SLF001 - the two halves of one thing
+            "INSERT INTO operations (kind, subject, plan, by_whom, begun_at) VALUES (?, ?, ?, ?, ?)",
+            *(kind, subject, _json(plan), by, self.journal._now()),  # noqa: SLF001
+        )
+        return self.journal.operation(number)
+
+    def record(self, number: int, step: str, what: What, **detail: Any) -> None:
+        """Write an entry."""
+        self.journal._write(  # noqa: SLF001
+            "INSERT INTO entries (operation, step, what, detail, at) VALUES (?, ?, ?, ?, ?)",
+            *(number, step, what, _json(detail), self.journal._now()),  # noqa: SLF001
+        )
+
+    def set_state(self, number: int, state: State, **outcome: Any) -> None:
+        """Say that an operation goes on, rests, or is over, and what came of it."""
+        ended = "" if state in _OPEN else self.journal._now()  # noqa: SLF001
+        self.journal._write(  # noqa: SLF001
+            "UPDATE operations SET state = ?, ended_at = ?, outcome = ? WHERE number = ?",
+            *(state, ended, _json(outcome), number),
+        )
+
+    def remember(self, key: str, value: Any) -> None:
+        """Keep a fact that outlives the operation, such as which number stands for which bundle."""
+        self.journal._write(  # noqa: SLF001
+            "INSERT INTO facts (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            *(key, _json(value)),
+        )
+
+
+def _operation(row: tuple[Any, ...]) -> Operation:
+    number, kind, subject, plan, by, begun_at, state, ended_at, outcome = row
+    return Operation(number, kind, subject, json.loads(plan), by, begun_at, state, ended_at, json.loads(outcome))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+@contextmanager
+def _stored(path: Path, doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise StorageError(
+            f"{doing} the journal {path}: {error}",
+            hint="Nothing was begun that it does not say. Make room or mend the folder, then run resume.",
+            path=str(path),
+        ) from error

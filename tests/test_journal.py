@@ -1,0 +1,116 @@
+"""The journal: what was intended and done survives whoever wrote it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+
+from cloudedge.clock import ManualClock
+from cloudedge.errors import Conflict, NotFound, StorageError
+from cloudedge.journal import Journal
+
+
+def test_an_operation_is_told_in_the_order_it_was_written(tmp_path):
+    clock = ManualClock()
+    with Journal(tmp_path / "prod.db", clock=clock) as journal, journal.writing("ann") as writer:
+        first = writer.begin("release", "sha256:1", plan=[{"step": "load"}], by="ann")
+        writer.record(first.number, "load", "intent", shard=1)
+        clock.at -= timedelta(hours=1)  # somebody sets the clock back
+        writer.record(first.number, "load", "done", bytes=12)
+        writer.set_state(first.number, "done", bytes=12)
+        second = writer.begin("release", "sha256:2", plan=[], by="bob")
+
+        assert [operation.number for operation in journal.operations()] == [second.number, first.number]
+        assert [(e.step, e.what, dict(e.detail)) for e in journal.entries(first.number)] == [
+            ("load", "intent", {"shard": 1}),
+            ("load", "done", {"bytes": 12}),
+        ]
+        assert journal.last_words(first.number)["load"].what == "done"
+        told = journal.operation(first.number)
+        assert (told.state, told.outcome, told.plan, told.is_open) == ("done", {"bytes": 12}, [{"step": "load"}], False)
+        assert told.ended_at < told.begun_at  # shown as the clock said, and no order depends on it
+
+
+def test_one_unfinished_operation_bars_the_next(tmp_path):
+    with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
+        begun = writer.begin("release", "sha256:1", plan=None, by="ann")
+        with pytest.raises(Conflict, match=r"prod: release 1 of sha256:1 is unfinished") as refused:
+            writer.begin("release", "sha256:2", plan=None, by="bob")
+        assert refused.value.number == begun.number
+        writer.set_state(begun.number, "paused")
+        assert journal.unfinished().state == "paused"
+        writer.set_state(begun.number, "undone")
+        assert journal.unfinished() is None
+        assert writer.begin("release", "sha256:2", plan=None, by="bob").number == 2
+
+
+def test_facts_outlive_operations(tmp_path):
+    with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
+        assert journal.recall("version/1") is None
+        writer.remember("version/1", {"digest": "sha256:1"})
+        writer.remember("version/1", {"digest": "sha256:2"})
+    with Journal(tmp_path / "prod.db") as again:
+        assert again.recall("version/1") == {"digest": "sha256:2"}
+
+
+def test_an_unknown_number(tmp_path):
+    with Journal(tmp_path / "prod.db") as journal, pytest.raises(NotFound, match="the number 7"):
+        journal.operation(7)
+
+
+def test_the_second_writer_is_told_who_the_first_is(tmp_path):
+    with Journal(tmp_path / "prod.db") as one, Journal(tmp_path / "prod.db") as two, one.writing("ann"):
+        with pytest.raises(Conflict, match=rf"prod: ann \(process {os.getpid()}, since 20"), two.writing("bob"):
+            pass
+        assert two.operations() == []  # readers do not wait
+    with Journal(tmp_path / "prod.db") as three, three.writing("carl"):
+        pass
+
+
+_HOLDER = """
+import sys, time
+from cloudedge.journal import Journal
+with Journal(sys.argv[1]) as journal, journal.writing("ann") as writer:
+    number = writer.begin("release", "sha256:1", plan=None, by="ann").number
+    writer.record(number, "load", "intent")
+    print("in", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_writer_leaves_its_words_and_loses_the_lock_at_once(tmp_path):
+    path = tmp_path / "prod.db"
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, str(path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"in\n"
+        with Journal(path) as journal:
+            with pytest.raises(Conflict, match="ann"), journal.writing("bob"):
+                pass
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
+            with journal.writing("bob"):
+                left = journal.unfinished()
+                assert journal.last_words(left.number)["load"].what == "intent"
+
+
+def test_a_journal_that_is_none_or_cannot_be_written(tmp_path):
+    (tmp_path / "prod.db").write_bytes(b"not a database at all, but long enough to be taken for one" * 30)
+    with pytest.raises(StorageError, match=r"prod\.db"):
+        Journal(tmp_path / "prod.db")
+
+
+def test_a_full_disk_is_said_and_leaves_what_was_written(tmp_path):
+    with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
+        number = writer.begin("release", "sha256:1", plan=None, by="ann").number
+        pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
+        journal._db.execute(f"PRAGMA max_page_count = {pages}")  # what a full disk says, without one
+        with pytest.raises(StorageError, match="full") as failed:
+            writer.record(number, "load", "note", text="x" * 100_000)
+        assert "resume" in failed.value.hint
+        journal._db.execute("PRAGMA max_page_count = 100000")
+        writer.record(number, "load", "intent")
+        assert journal.last_words(number)["load"].what == "intent"
