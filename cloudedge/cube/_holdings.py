@@ -240,7 +240,7 @@ class Holdings:
             if name not in loaded and name not in self._held:
                 found.append({"name": name, "state": "staged", "rows": artifact.rows, "checksum": artifact.checksum})
         begun = (path.parent.name for path in sorted(self.versions.glob(f"[!.]*/{_UNFINISHED}")))
-        return [*found, *({"name": name, "state": "staging"} for name in begun)]
+        return [*found, *({"name": name, "state": "partial"} for name in begun)]
 
     def free_disk_bytes(self) -> int:
         """Return what may still be fetched."""
