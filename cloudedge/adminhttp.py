@@ -25,7 +25,6 @@ __all__ = ["AdminHttp", "Reply", "is_loopback"]
 Reply = tuple[HTTPStatus, Any]
 """A status and its content; text stays text, everything else becomes JSON."""
 
-_MAX_BODY = 64 * 1024
 _STATUS = {
     InputError: HTTPStatus.BAD_REQUEST,
     NotFound: HTTPStatus.NOT_FOUND,
@@ -55,6 +54,8 @@ class AdminHttp(ABC):
         port: 0 takes any free one.
         token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
     """
+
+    max_body_bytes = 64 * 1024
 
     def __init__(self, name: str, *, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         if not token and not is_loopback(host):
@@ -139,9 +140,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "0")
-        if not length.isdecimal() or int(length) > _MAX_BODY or "Transfer-Encoding" in self.headers:
+        limit = self.server.admin.max_body_bytes
+        if not length.isdecimal() or int(length) > limit or "Transfer-Encoding" in self.headers:
             self.close_connection = True
-            raise InputError(f"a body of at most {_MAX_BODY} bytes, with its Content-Length, is taken here")
+            raise InputError(f"a body of at most {limit} bytes, with its Content-Length, is taken here")
         try:
             body = json.loads(self.rfile.read(int(length)) or b"{}")
         except ValueError as error:
