@@ -143,7 +143,7 @@ class UpstreamAgent:
                     content = answer.content
                     if self.corrupt_downloads and not url.endswith(".md5"):
                         self.corrupt_downloads -= 1
-                        content = content[: len(content) // 2] + b"\0" + content[len(content) // 2 + 1 :]
+                        content = bytes([content[0] ^ 1]) + content[1:]
                     next(_numbered(target)).write_bytes(content)
                     return True
             self._sleep(10)
