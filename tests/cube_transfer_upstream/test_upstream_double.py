@@ -233,7 +233,7 @@ def delta_server(tmp_path, generation, standalone):
     install(server, base, 100)
     (server.deploy_path / "data" / "VERSION").write_text("100\n")
     server.restart()
-    rows = {1: (9.0, 9.0), 5: (7.0, 7.0)} if not standalone else standalone
+    rows = standalone or {1: (9.0, 9.0), 5: (7.0, 7.0)}
     more = {} if standalone else {"base": 100}
     delta = build_rows(tmp_path, 101, rows, **more)
     install(server, delta, "100_101")

@@ -117,8 +117,11 @@ class UpstreamAgent:
         if not (place / ".download_done").exists():
             self._fetch(work["source"], tar)
             (place / ".download_done").touch()
-        with tarfile.open(tar) as packed:
-            packed.extractall(place, filter="data")
+        try:
+            with tarfile.open(tar) as packed:
+                packed.extractall(place, filter="data")
+        except (OSError, tarfile.TarError) as error:
+            raise _Failed("untar failed.") from error
         self._link(place, deploy / "data", verdir, base=work["mode"] == "base")
         for name in ("VERSION", f"VERSION-{work['dict_name']}"):
             (deploy / "cube_data" / name).write_text(f"{verdir}\n")
