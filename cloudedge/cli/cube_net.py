@@ -42,6 +42,10 @@ def serve(
     token_file: Path | None = typer.Option(None, help=f"File with the admin token, instead of {TOKEN_VARIABLE}."),
     remote_control: bool = typer.Option(False, help="Take upstream's control commands from other machines too."),
     drain_s: float = typer.Option(10, help="How long to go on answering after SIGTERM, at most."),
+    state: Path | None = typer.Option(
+        None, help="Keep versions here: deliveries come here, and a restart comes back with what was loaded and active."
+    ),
+    fetch_limit: float | None = typer.Option(None, metavar="BYTES/S", help="Bandwidth for fetching versions."),
     as_json: bool = JSON,
 ) -> None:
     """Serve one shard until SIGTERM, which lets requests under way finish.
@@ -49,17 +53,28 @@ def serve(
     Example: cloudedge cube serve data --port 8027
     """
     from cloudedge.cube._admin import AdminServer  # noqa: PLC0415 - numpy is not needed for --help
+    from cloudedge.cube._holdings import Holdings  # noqa: PLC0415
     from cloudedge.cube._server import Server, ServerConfig  # noqa: PLC0415
 
     config = ServerConfig(host=host, port=port, threads=threads, data_dir=directory, remote_control=remote_control)
     stop = threading.Event()
     server = Server(config)
-    if not empty:
+    holdings = None if state is None else Holdings(server, state, limit_bytes_per_s=fetch_limit)
+    for problem in holdings.restore() if holdings else ():
+        say("[bold yellow]warning[/]: left out, and has to be delivered again: {}", problem)
+    if not empty and not server.versions():
         path, name = find_version(directory, version)
-        server.load(path, name, activate=True)
+        if holdings is None:
+            server.load(path, name, activate=True)
+        else:
+            holdings.load(name, path=str(path.absolute()))
+            holdings.activate(name)
+    token = _token(token_file)
     with (
         server,
-        AdminServer(server, host=admin_host, port=admin_port, token=_token(token_file), on_drained=stop.set) as admin,
+        AdminServer(
+            server, host=admin_host, port=admin_port, token=token, on_drained=stop.set, holdings=holdings
+        ) as admin,
     ):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

@@ -5,10 +5,12 @@
     GET    /metrics                     Prometheus
     GET    /stats                       the counters as JSON
     GET    /versions                    what is loaded, and what became of loads
-    POST   /versions                    {"path", "name", "base"?, "activate"?}: load in the background, 202
+    POST   /versions                    {"path"?, "name", "base"?, "activate"?}: load in the background, 202; without a
+                                        path, what was staged under that name
+    POST   /staged                      {"name", "artifact", "sources", "deadline_s"?}: fetch in the background, 202
     GET    /versions/NAME               one of them
     POST   /versions/NAME/activate      move the pointer
-    DELETE /versions/NAME               unload
+    DELETE /versions/NAME               unload, and remove what was staged
     POST   /drain                       {"within_s"?}: stop accepting, finish, close, 202
 
 It decides and does not serve, so it is Python: a request that moves the pointer takes a millisecond, and no lookup
@@ -21,79 +23,36 @@ import hmac
 import json
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from cloudedge.cube._holdings import Holdings
+from cloudedge.cube._jobs import Jobs, Load, Stage
 from cloudedge.cube._metrics import prometheus
+from cloudedge.cube._resources import free_memory_bytes
 from cloudedge.cube._server import Server, is_loopback
-from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound
+from cloudedge.cube.transfer._artifact import Artifact, Source, is_version_name
+from cloudedge.cube.transfer._files import FileServer
+from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound, Unavailable
 
 __all__ = ["AdminServer"]
 
-_MAX_BODY = 64 * 1024
-_STATUS = {InputError: HTTPStatus.BAD_REQUEST, NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT}
+_MAX_BODY = 1 << 20  # an artifact names its files, a thousand of them where a part is a terabyte
+_MAX_SOURCES = 64
+_MAX_DEADLINE_S = 86_400
+_STATUS = {
+    InputError: HTTPStatus.BAD_REQUEST,
+    NotFound: HTTPStatus.NOT_FOUND,
+    Conflict: HTTPStatus.CONFLICT,
+    Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
 _POLL_S = 0.05
 """How often the listener looks whether it was closed."""
 _OPEN = {"/health", "/ready"}
 _Reply = tuple[HTTPStatus, Any]
-
-
-@dataclass
-class _Load:
-    """A load that was asked for: ``queued``, ``loading``, then ``failed`` or gone from here into the versions."""
-
-    name: str
-    path: str
-    base: str | None
-    activate: bool
-    state: str = "queued"
-    error: str = ""
-
-
-class _Loads:
-    """Loads versions one after the other, in the background, and remembers those that failed."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cube-load")
-        self._lock = threading.Lock()
-        self._loads: dict[str, _Load] = {}
-
-    def start(self, load: _Load) -> None:
-        with self._lock:
-            before = self._loads.get(load.name)
-            if before is not None and before.state != "failed":
-                raise Conflict(f"version {load.name!r} is being loaded already")
-            if any(version.name == load.name for version in self._server.versions()):
-                raise Conflict(f"version {load.name!r} is loaded already, and a version does not change under its name")
-            self._loads[load.name] = load
-        self._worker.submit(self._run, load)
-
-    def _run(self, load: _Load) -> None:
-        load.state = "loading"
-        try:
-            self._server.load(load.path, load.name, base=load.base, activate=load.activate)
-        except Exception as error:  # noqa: BLE001 - whatever it was, whoever asks for the state has to learn it
-            load.error = str(error)
-            load.state = "failed"
-            return
-        with self._lock:
-            del self._loads[load.name]
-
-    def list(self) -> list[dict[str, Any]]:
-        with self._lock:
-            waiting = [asdict(load) for load in self._loads.values()]
-        loaded = [{**asdict(version), "state": "loaded"} for version in self._server.versions()]
-        names = {version["name"] for version in loaded}
-        return loaded + [load for load in waiting if load["name"] not in names]
-
-    def close(self) -> None:
-        self._worker.shutdown(cancel_futures=True)
 
 
 class AdminServer:
@@ -105,6 +64,8 @@ class AdminServer:
         port: 0 takes any free one.
         token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
         on_drained: Called once a drain that was asked for has ended.
+        holdings: Where versions are kept, for a server that keeps them; other replicas fetch from there, from a port
+            of its own, with the same token.
     """
 
     def __init__(
@@ -115,6 +76,7 @@ class AdminServer:
         port: int = 0,
         token: str | None = None,
         on_drained: Callable[[], None] | None = None,
+        holdings: Holdings | None = None,
     ) -> None:
         if not token and not is_loopback(host):
             raise ConfigError(
@@ -122,13 +84,17 @@ class AdminServer:
                 hint="set a token, or listen on 127.0.0.1",
             )
         self.server = server
-        self._loads = _Loads(server)
+        self._holdings = holdings
+        self._jobs = Jobs(server, holdings)
+        self._files = None if holdings is None else FileServer(holdings.versions, host, token=token)
         self._token = token
         self._on_drained = on_drained
         self._draining = threading.Lock()
         try:
             self._http = _Http((host, port), self)
         except OSError as error:
+            if self._files is not None:
+                self._files.close()
             raise Conflict(f"the admin API cannot listen on {host}:{port}: {error.strerror}") from error
         self._thread = threading.Thread(
             target=self._http.serve_forever, args=(_POLL_S,), name="cube-admin", daemon=True
@@ -145,7 +111,9 @@ class AdminServer:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
-        self._loads.close()
+        self._jobs.close()
+        if self._files is not None:
+            self._files.close()
 
     def __enter__(self) -> AdminServer:  # noqa: PYI034 - typing.Self is not in 3.10
         return self
@@ -173,8 +141,9 @@ class AdminServer:
             "GET /ready": self._ready,
             "GET /metrics": lambda: (HTTPStatus.OK, prometheus(self.server)),
             "GET /stats": lambda: (HTTPStatus.OK, self.server.stats()),
-            "GET /versions": lambda: (HTTPStatus.OK, {"versions": self._loads.list(), "active": self.server.active}),
+            "GET /versions": lambda: (HTTPStatus.OK, self._list()),
             "POST /versions": lambda: self._load(body),
+            "POST /staged": lambda: self._stage(body),
             "GET /versions/NAME": self._find,
             "DELETE /versions/NAME": self._unload,
             "POST /versions/NAME/activate": self._activate,
@@ -187,21 +156,35 @@ class AdminServer:
     def _ready(self) -> _Reply:
         return (HTTPStatus.OK, "ready\n") if self.server.is_ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n")
 
+    def _list(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"versions": self._jobs.list(), "active": self.server.active}
+        if self._holdings is not None and self._files is not None:
+            found["previous"] = self._holdings.previous
+            found["free_disk_bytes"] = self._holdings.free_disk_bytes()
+            found["files_port"] = self._files.port
+        return {**found, "free_memory_bytes": free_memory_bytes()}
+
     def _load(self, body: dict[str, Any]) -> _Reply:
         load = _parse_load(body)
-        self._loads.start(load)
+        self._jobs.load(load)
         return HTTPStatus.ACCEPTED, {"name": load.name, "state": load.state}
 
+    def _stage(self, body: dict[str, Any]) -> _Reply:
+        stage = _parse_stage(body)
+        self._jobs.stage(stage)
+        return HTTPStatus.ACCEPTED, {"name": stage.name, "state": stage.state}
+
     def _unload(self, name: str) -> _Reply:
-        self.server.unload(name)
+        self._jobs.forget(name)
+        (self._holdings or self.server).unload(name)
         return HTTPStatus.OK, {"name": name, "state": "unloaded"}
 
     def _activate(self, name: str) -> _Reply:
-        self.server.activate(name)
+        (self._holdings or self.server).activate(name)
         return HTTPStatus.OK, {"active": name}
 
     def _find(self, name: str) -> _Reply:
-        for version in self._loads.list():
+        for version in self._jobs.list():
             if version["name"] == name:
                 return HTTPStatus.OK, version
         raise NotFound(f"version {name!r} is neither loaded nor on its way")
@@ -222,15 +205,39 @@ class AdminServer:
         return HTTPStatus.ACCEPTED, {"state": "draining"}
 
 
-def _parse_load(body: dict[str, Any]) -> _Load:
-    for field, required in (("path", True), ("name", True), ("base", False)):
+def _parse_load(body: dict[str, Any]) -> Load:
+    for field, required in (("path", False), ("name", True), ("base", False)):
         value = body.get(field)
         if (required or value is not None) and not (isinstance(value, str) and value and value.isprintable()):
             raise InputError(f"{field} is a non-empty string, not {value!r}")
     unknown = body.keys() - {"path", "name", "base", "activate"}
     if unknown or not isinstance(body.get("activate", False), bool):
         raise InputError('a load is {"path": "...", "name": "...", "base": "...", "activate": true}')
-    return _Load(body["name"], body["path"], body.get("base"), body.get("activate", False))
+    return Load(body["name"], path=body.get("path", ""), base=body.get("base"), activate=body.get("activate", False))
+
+
+def _parse_stage(body: dict[str, Any]) -> Stage:
+    name, deadline_s, sources = body.get("name"), body.get("deadline_s", 600.0), body.get("sources")
+    if not is_version_name(name):
+        raise InputError(f"name is letters, digits, '_', '.' and '-', not {name!r}")
+    if isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float) or not 0 < deadline_s < _MAX_DEADLINE_S:
+        raise InputError(f"deadline_s is a number of seconds above 0, not {deadline_s!r}")
+    if not isinstance(sources, list) or not 0 < len(sources) <= _MAX_SOURCES:
+        raise InputError('sources is a list of {"url": "...", "token": "..."}')
+    return Stage(
+        str(name),
+        artifact=Artifact.from_json(body.get("artifact")),
+        sources=tuple(_parse_source(each) for each in sources),
+        deadline_s=float(deadline_s),
+    )
+
+
+def _parse_source(found: Any) -> Source:
+    known = isinstance(found, dict) and found.keys() <= {"url", "token"}
+    url, token = (found.get("url"), found.get("token", "")) if known else (None, None)
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")) or not isinstance(token, str):
+        raise InputError('a source is {"url": "http://...", "token": "..."}')
+    return Source(url, token)
 
 
 class _Http(ThreadingHTTPServer):

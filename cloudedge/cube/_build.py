@@ -23,7 +23,7 @@ from cloudedge.cube._tar import md5_line, pack
 from cloudedge.cube._workspace import Workspace, sync_directory, write_synced
 from cloudedge.errors import InputError, StorageError
 
-__all__ = ["DATA_FILE_LIMIT", "BuildReport", "PartReport", "build", "run_build"]
+__all__ = ["DATA_FILE_LIMIT", "BuildReport", "PartReport", "build", "reserved_key", "run_build"]
 
 DATA_FILE_LIMIT = 1 << 30
 """Bytes a data file may have; a record that would pass it starts the next one."""
@@ -205,13 +205,13 @@ def _fill_empty(builder: _core.Builder, plan: BuildPlan, *, reserve: bool) -> di
             empty_shards=empty,
         )
     width = _first_width(plan.inputs) if empty else 0
-    reserved = {shard: _reserved_key(shard, plan.shards) for shard in empty}
+    reserved = {shard: reserved_key(shard, plan.shards) for shard in empty}
     for key in reserved.values():
         builder.add(key, bytes(width))
     return reserved
 
 
-def _reserved_key(shard: int, shards: int) -> int:
+def reserved_key(shard: int, shards: int) -> int:
     """Return the first key of a shard from 2^63 on: as signed ids, the most negative ones, which nobody uses."""
     return 2**63 + (shard - 2**63) % shards
 

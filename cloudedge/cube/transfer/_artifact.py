@@ -16,7 +16,12 @@ from typing import Any, Literal
 
 from cloudedge.errors import InputError
 
-__all__ = ["Artifact", "ArtifactFile", "Form", "Kind", "Source"]
+__all__ = ["DELTA_FILE", "NOTE", "Artifact", "ArtifactFile", "Form", "Kind", "Source", "is_version_name"]
+
+DELTA_FILE = "delta.safetensors"
+"""What a delta's file is called; `cloudedge.bundle` defines what is in it."""
+NOTE = "artifact.json"
+"""What stands beside an artifact's files once they are all there."""
 
 Kind = Literal["base", "delta"]
 Form = Literal["files", "tar"]
@@ -25,6 +30,11 @@ Form = Literal["files", "tar"]
 _MAX_FILES = 4096
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _HEX = {"sha256": re.compile(r"[0-9a-f]{64}"), "checksum": re.compile(r"[0-9a-f]{32}")}
+
+
+def is_version_name(text: object) -> bool:
+    """Tell whether a text can name a version that is kept in files."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)

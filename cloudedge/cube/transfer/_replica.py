@@ -3,7 +3,7 @@
 Every method may be called again after it succeeded, failed or was cut short, and then does what is left to do. None
 waits without a deadline. What they raise names the replica:
 
-    Unavailable       it did not answer, or not in time; trying again helps
+    Unavailable       it did not answer, or not in time; trying again helps, and whoever calls does
     IntegrityError    bytes or rows are not what the artifact says
     StorageError      it has not enough disk or memory
     InputError        it will not take this: a delta for a base it does not have
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from cloudedge.cube.transfer._artifact import Artifact, Form
+from cloudedge.cube.transfer._artifact import Artifact, Form, Source
 
 __all__ = ["Loading", "Replica", "ReplicaStatus", "VersionState"]
 
@@ -103,5 +103,5 @@ class Replica(Protocol):
     def unload(self, name: str) -> None:
         """Let a version go, its files too; nothing happens if it is not there."""
 
-    def peer(self, name: str) -> str | None:
-        """Return the URL under which other replicas may fetch a staged version's files; None if they may not."""
+    def peer(self, name: str) -> Source | None:
+        """Return where other replicas may fetch a staged version's files; None if they may not."""

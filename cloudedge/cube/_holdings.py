@@ -1,0 +1,394 @@
+"""What a server keeps on disk, so that killed and started again it comes back with the versions it had.
+
+    DIR/state.json            the versions that were loaded, in that order, and which one is active
+    DIR/versions/NAME/        a version's files; artifact.json stands there once all of them are, checked
+
+The state is replaced by rename after a version was loaded and before the pointer moves. A delta's base stays on disk
+as long as the delta does, loaded or not. The active version and the one before it do not go.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cloudedge import _core
+from cloudedge.clock import Clock, SystemClock
+from cloudedge.cube._delivered import load_artifact
+from cloudedge.cube._loading import load_patch, load_version
+from cloudedge.cube._server import Server
+from cloudedge.cube._workspace import sync_directory, write_synced
+from cloudedge.cube.transfer._artifact import NOTE, Artifact, ArtifactFile, Source, is_version_name
+from cloudedge.cube.transfer._fetch import Throttle, fetch
+from cloudedge.errors import CloudEdgeError, Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
+
+__all__ = ["Holdings"]
+
+_STATE = "state.json"
+_UNFINISHED = f".{NOTE}"
+_MAX_STATE = 1 << 20
+_BUSY_S = 5.0
+_SPARE_DISK = 64 << 20
+"""Left alone on the disk for the state file and everybody else."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A version of the state file."""
+
+    name: str
+    path: str = ""
+    """Where its files are; empty for those fetched into this directory."""
+    base: str | None = None
+    """What it was loaded on top of."""
+    is_loaded: bool = True
+    """False for one that is kept as a base only."""
+
+
+class Holdings:
+    """A server's versions on disk.
+
+    Args:
+        server: Whose they are.
+        directory: Where they are kept; made if it is not there.
+        limit_bytes_per_s: For everything that is fetched.
+        clock: For deadlines.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        directory: Path,
+        *,
+        limit_bytes_per_s: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.server = server
+        self.directory = directory
+        self.versions = directory / "versions"
+        self._clock = clock or SystemClock()
+        self._limit = None if limit_bytes_per_s is None else Throttle(limit_bytes_per_s, self._clock)
+        self._changing = threading.Lock()  # held while a version is loaded or removed
+        self._writing = threading.Lock()
+        self._held: dict[str, _Held] = {}
+        self._natives: dict[str, _core.Version] = {}
+        self._active: str | None = None
+        self.previous: str | None = None
+        try:
+            self.versions.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot keep versions in {directory}: {error.strerror}", path=str(directory)) from error
+
+    def restore(self) -> list[str]:
+        """Load what was loaded when the process last ran, and activate what was active.
+
+        A version whose files are damaged is left out and its files are removed, so that it can be delivered again;
+        if that is the active one, none is.
+
+        Returns:
+            What was left out, and why.
+
+        Raises:
+            IntegrityError: the state file is damaged.
+        """
+        state = self.directory / _STATE
+        for leftover in (*self.versions.glob(".gone-*"), state.with_name(f".{_STATE}")):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+        if not state.exists():
+            return []
+        try:
+            found = json.loads(state.read_bytes()[:_MAX_STATE])
+            held = {each["name"]: _Held(**each) for each in found["versions"]}
+            active, previous = found["active"], found["previous"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise IntegrityError(
+                f"{state} is damaged: {error}", hint="Move it away to start empty; then deliver again."
+            ) from error
+        self._held = held
+        problems = [problem for each in held.values() if each.is_loaded and (problem := self._restore(each))]
+        loaded = {version.name for version in self.server.versions()}
+        if problems:
+            self._held = {name: each for name, each in held.items() if name in loaded}
+            kept = {each for name in loaded for each in self._chain(name)}
+            self._held |= {name: replace(each, is_loaded=False) for name, each in held.items() if name in kept - loaded}
+            active, previous = (each if each in loaded else None for each in (active, previous))
+            with self._writing:
+                self._write_locked(self._held, active, previous)
+            for name in held.keys() - self._held.keys():
+                self._remove(name)
+        self._active, self.previous = active, previous
+        self._drop_natives()
+        if active is not None:
+            self.server.activate(active)
+        return problems
+
+    def _restore(self, held: _Held) -> str:
+        try:
+            self.server.add(self._native(held.name))
+        except CloudEdgeError as error:
+            return f"{held.name}: {error.message}"
+        return ""
+
+    def stage(self, name: str, artifact: Artifact, sources: Sequence[Source], *, deadline_s: float) -> int:
+        """Fetch a version's files, checked, continuing what an earlier call left.
+
+        Returns:
+            Bytes that travelled.
+
+        Raises:
+            Conflict: the name is taken by other content that is loaded.
+            StorageError: there is not enough room.
+            Unavailable: no source gave the files.
+            IntegrityError: what a source gave is not what the artifact says.
+        """
+        folder = self._folder(name)
+        note = json.dumps(artifact.as_json(), sort_keys=True)
+        try:
+            if self._noted(folder / NOTE) == note:
+                return 0
+            if name in self._held:
+                self._require_same(folder, artifact)
+                return 0
+            if self._noted(folder / _UNFINISHED) != note:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                write_synced(folder / _UNFINISHED, note)
+            self._require_room(folder, artifact)
+            deadline = self._clock.monotonic() + deadline_s
+            shipped = sum(self._fetch(folder, file, sources, deadline) for file in artifact.files)
+            (folder / _UNFINISHED).rename(folder / NOTE)
+            sync_directory(folder)
+            sync_directory(self.versions)
+        except OSError as error:
+            raise StorageError(f"cannot keep version {name!r} in {folder}: {error.strerror}") from error
+        return shipped
+
+    def load(self, name: str, *, path: str = "", base: str | None = None) -> None:
+        """Load a version from a path, or from its files here; a delta on top of `base`, or of what it was made for.
+
+        Raises:
+            NotFound: it was not fetched, or the base is not loaded.
+            Conflict: it is loaded.
+            InputError: no loaded version is what the delta was made for.
+            CloudEdgeError: what is wrong with its files.
+        """
+        with self._alone(name):
+            if name in self._held and self._held[name].is_loaded:
+                raise Conflict(f"version {name!r} is loaded already, and a version does not change under its name")
+            if name in self._held:  # kept as another one's base
+                held = replace(self._held[name], is_loaded=True)
+            else:
+                held = _Held(name, path, base if path else self._base_of(name))
+            native = self._make(held)
+            self._natives[name] = native
+            self.server.add(native)
+            self._write(held={**self._held, name: held})
+            self._drop_natives()
+
+    def activate(self, name: str) -> None:
+        """Make a loaded version the active one, and remember the one it replaces.
+
+        Raises:
+            NotFound: it is not loaded.
+        """
+        if name not in self._held or not self._held[name].is_loaded:
+            raise NotFound(f"version {name!r} is not loaded", hint="load it first")
+        with self._writing:
+            if name != self._active:
+                self._write_locked(self._held, name, self._active)
+            self.server.activate(name)
+
+    def unload(self, name: str) -> None:
+        """Let a version go, its files too.
+
+        Raises:
+            NotFound: there is none of that name.
+            Conflict: it is active, or the one to go back to.
+        """
+        with self._alone(name):
+            if name in (self._active, self.previous):
+                which = "active" if name == self._active else "the one to go back to"
+                raise Conflict(f"version {name!r} is {which} and does not go")
+            if name not in self._held and not self._folder(name).exists():
+                raise NotFound(f"version {name!r} is neither loaded nor staged")
+            if name in self._held:
+                self._forget(name)
+            elif not any(each.base == name for each in self._held.values()):
+                self._remove(name)
+
+    def staged(self) -> dict[str, Artifact]:
+        """Return what is there in files, loaded or not."""
+        return {path.parent.name: self._artifact(path.parent) for path in sorted(self.versions.glob(f"[!.]*/{NOTE}"))}
+
+    def describe(self) -> list[dict[str, Any]]:
+        """List versions, the oldest first: loaded ones with what they are made of, then those only in files."""
+        staged = self.staged()
+        found: list[dict[str, Any]] = []
+        loaded = {version.name: version for version in self.server.versions()}
+        for name, version in sorted(loaded.items(), key=lambda item: self._order(item[0])):
+            chain = [staged[each] for each in self._chain(name) if each in staged]
+            deltas = [each.size for each in chain if each.kind == "delta"]
+            about = {"state": "loaded", "deltas": len(deltas), "delta_bytes": sum(deltas)}
+            found.append({**asdict(version), **about})
+        for name, artifact in staged.items():
+            if name not in loaded and name not in self._held:
+                found.append({"name": name, "state": "staged", "rows": artifact.rows, "checksum": artifact.checksum})
+        begun = (path.parent.name for path in sorted(self.versions.glob(f"[!.]*/{_UNFINISHED}")))
+        return [*found, *({"name": name, "state": "partial"} for name in begun)]
+
+    def free_disk_bytes(self) -> int:
+        """Return what may still be fetched."""
+        return max(0, shutil.disk_usage(self.directory).free - _SPARE_DISK)
+
+    def _folder(self, name: str) -> Path:
+        if not is_version_name(name):
+            raise InputError(f"{name!r} cannot name a version: letters, digits, '_', '.' and '-'")
+        return self.versions / name
+
+    def _noted(self, path: Path) -> str:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    def _artifact(self, folder: Path) -> Artifact:
+        try:
+            return Artifact.from_json(json.loads((folder / NOTE).read_bytes()), folder)
+        except FileNotFoundError:
+            raise NotFound(f"version {folder.name!r} was not fetched", hint="Stage it first.") from None
+        except ValueError as error:
+            raise IntegrityError(f"{folder / NOTE} is damaged: {error}") from error
+
+    def _require_same(self, folder: Path, artifact: Artifact) -> None:
+        there = self._artifact(folder)
+        if (there.checksum, there.rows) != (artifact.checksum, artifact.rows):
+            raise Conflict(
+                f"version {folder.name!r} is loaded with rows {there.checksum}, not {artifact.checksum}",
+                hint="A version does not change under its name: deliver the rows under another one.",
+            )
+
+    def _require_room(self, folder: Path, artifact: Artifact) -> None:
+        there = sum(path.stat().st_size for path in folder.iterdir())
+        needed, free = artifact.size - there, self.free_disk_bytes()
+        if needed > free:
+            raise StorageError(
+                f"{artifact.size} bytes do not fit: {self.directory} has room for {free} more",
+                hint="Free space there, unload old versions, or move the server to a larger disk.",
+                needed_bytes=needed,
+                free_bytes=free,
+            )
+
+    def _fetch(self, folder: Path, file: ArtifactFile, sources: Sequence[Source], deadline: float) -> int:
+        path = folder / file.name
+        if path.is_file() and path.stat().st_size == file.size:
+            return 0  # it got its name after it was checked
+        reasons: list[CloudEdgeError] = []
+        for source in sources:
+            url = f"{source.url.rstrip('/')}/{file.name}"
+            try:
+                return fetch(
+                    url,
+                    path,
+                    sha256=file.sha256,
+                    size=file.size,
+                    deadline=deadline,
+                    token=source.token or None,
+                    limit=self._limit,
+                    clock=self._clock,
+                ).received_bytes
+            except StorageError:
+                raise
+            except CloudEdgeError as error:
+                reasons.append(error)
+        damaged = next((each for each in reasons if isinstance(each, IntegrityError)), None)
+        if damaged is not None:
+            raise damaged
+        why = "; ".join(each.message for each in reasons) or "nobody was named to fetch from"
+        raise Unavailable(f"cannot fetch {file.name}: {why}", hint="See that a source runs and can be reached.")
+
+    def _base_of(self, name: str) -> str | None:
+        """Find the version that a fetched delta belongs on; None for a base."""
+        artifact = self._artifact(self._folder(name))
+        if artifact.kind == "base":
+            return None
+        for version in self.server.versions():
+            if version.checksum == artifact.base and version.name in self._natives:
+                return version.name
+        raise InputError(
+            f"version {name!r} is a delta for rows {artifact.base}, and no loaded version has them",
+            hint="Deliver it as a base.",
+            base=artifact.base,
+        )
+
+    def _native(self, name: str) -> _core.Version:
+        """Return a version's rows, made from its files where it is not loaded."""
+        if name not in self._natives:
+            if name not in self._held:
+                raise NotFound(f"version {name!r} is not loaded")
+            self._natives[name] = self._make(self._held[name])
+        return self._natives[name]
+
+    def _make(self, held: _Held) -> _core.Version:
+        base = None if held.base is None else self._native(held.base)
+        if not held.path:
+            return load_artifact(self._artifact(self._folder(held.name)), held.name, base)
+        return load_version(held.path, held.name) if base is None else load_patch(base, held.path, held.name)
+
+    def _chain(self, name: str) -> Iterator[str]:
+        at: str | None = name
+        while at is not None:
+            yield at
+            at = self._held[at].base if at in self._held else None
+
+    def _order(self, name: str) -> int:
+        return list(self._held).index(name) if name in self._held else -1
+
+    def _forget(self, name: str) -> None:
+        held = {**self._held, name: replace(self._held[name], is_loaded=False)}
+        if any(each.name == name for each in self.server.versions()):
+            self.server.unload(name)
+        # What no loaded version is made of any more goes; a chain is let go from its end.
+        needed = {each for one in held.values() if one.is_loaded for each in self._chain(one.name)}
+        self._write(held={each: one for each, one in held.items() if each in needed})
+        self._drop_natives()
+        for each in held.keys() - needed:
+            self._remove(each)
+
+    def _drop_natives(self) -> None:
+        loaded = {name for name, held in self._held.items() if held.is_loaded}
+        self._natives = {name: native for name, native in self._natives.items() if name in loaded}
+
+    def _remove(self, name: str) -> None:
+        folder, gone = self._folder(name), self.versions / f".gone-{name}"
+        if folder.exists():
+            shutil.rmtree(gone, ignore_errors=True)
+            folder.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        if not self._changing.acquire(timeout=_BUSY_S):
+            raise Unavailable(f"version {name!r} has to wait: another one is being loaded or removed")
+        try:
+            yield
+        finally:
+            self._changing.release()
+
+    def _write(self, *, held: dict[str, _Held]) -> None:
+        with self._writing:
+            self._write_locked(held, self._active, self.previous)
+
+    def _write_locked(self, held: dict[str, _Held], active: str | None, previous: str | None) -> None:
+        content = {"versions": [asdict(each) for each in held.values()], "active": active, "previous": previous}
+        unfinished = self.directory / f".{_STATE}"
+        try:
+            unfinished.unlink(missing_ok=True)
+            write_synced(unfinished, json.dumps(content, indent=1))
+            unfinished.replace(self.directory / _STATE)
+            sync_directory(self.directory)
+        except OSError as error:
+            raise StorageError(f"cannot write {self.directory / _STATE}: {error.strerror}") from error
+        self._held, self._active, self.previous = held, active, previous

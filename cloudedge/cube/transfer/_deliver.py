@@ -1,0 +1,342 @@
+"""Delivering versions: every replica of every shard of every table gets them, then all of them answer from them.
+
+    prepare     stage, load beside the active version, verify       may stop at any moment; readers notice nothing
+    activate    move the pointer of every replica                   only once every replica is ready
+    forget      let the oldest versions go
+
+What was set out to do is in the journal before it is done. A run that was killed is continued by running the same
+delivery again: every step looks first whether it is done. Readers with a pin see one version throughout.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from cloudedge.clock import Clock
+from cloudedge.cube.transfer._courier import Courier, refuse
+from cloudedge.cube.transfer._plan import (
+    DeliveryPlan,
+    Observed,
+    Step,
+    Wanted,
+    plan_delivery,
+    plan_forget,
+    plan_rollback,
+)
+from cloudedge.cube.transfer._replica import Replica
+from cloudedge.cube.transfer._shards import ShardRows, TableVersion
+from cloudedge.cube.transfer._steps import table_of
+from cloudedge.cube.transfer._workshop import Workshop
+from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, NotFound
+from cloudedge.journal import Journal, Operation, Writer
+
+__all__ = ["Delivered", "Delivery"]
+
+_DELIVER, _ROLLBACK = "deliver", "rollback"
+_ACTIVATION = "activation"
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What a delivery came to."""
+
+    versions: Mapping[str, str]
+    """The active version by table."""
+    shipped_bytes: int
+    steps: int
+    number: int
+    """Of the operation in the journal."""
+
+
+class Delivery(Courier):
+    """Delivers versions of tables to all their replicas; takes what a `Courier` takes.
+
+    The journal is kept in the workshop, so one delivery runs there at a time.
+
+    Example:
+        >>> replicas = [CubeReplica("emb", 0, address="10.0.0.1:8027", admin="10.0.0.1:8028")]  # doctest: +SKIP
+        >>> with Delivery(replicas, Workshop("work")) as delivery:  # doctest: +SKIP
+        ...     delivery.deliver([TableVersion("emb", bundle.pin, bundle.sparse["emb"])])
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], workshop: Workshop, *, clock: Clock | None = None, **courier: Any
+    ) -> None:
+        self.journal = Journal(workshop.directory / "journal.db", clock=clock)
+        try:
+            super().__init__(replicas, workshop, clock=clock, **courier)
+        except BaseException:
+            self.journal.close()
+            raise
+
+    def close(self) -> None:
+        """Stop serving files."""
+        super().close()
+        self.journal.close()
+
+    def __enter__(self) -> Delivery:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self
+
+    def plan(
+        self, versions: Sequence[TableVersion], bases: Sequence[TableVersion] = (), observed: Sequence[Observed] = ()
+    ) -> DeliveryPlan:
+        """Say what delivering would do. Deltas are made to know their size; nothing leaves this machine.
+
+        Args:
+            versions: What shall be delivered, one for each table.
+            bases: Older versions that replicas may have, for deltas.
+            observed: What replicas have; they are asked if left out.
+        """
+        seen = observed or self.observe()
+        return plan_delivery([self._wanted(each, bases, seen) for each in versions], seen, self.policy)
+
+    def deliver(self, versions: Sequence[TableVersion], bases: Sequence[TableVersion] = ()) -> Delivered:
+        """Bring versions to all replicas and activate them; the same call again continues one that was cut short.
+
+        Raises:
+            CloudEdgeError: names table, shard and replica, and what to do; what was active is active.
+            Conflict: another delivery is at work, or one was cut short while it activated.
+        """
+        wanted_versions = {each.table: each.version for each in versions}
+        with self.journal.writing("cube delivery") as writer:
+            operation = self._begin(writer, _DELIVER, wanted_versions)
+            with self._ending(writer, operation):
+                observed = self.observe()
+                wanted = [self._wanted(each, bases, observed) for each in versions]
+                plan = plan_delivery(wanted, observed, self.policy)
+                refuse(plan)
+                shipped = self._prepare_all(plan, {each.table: each for each in versions}, bases, writer, operation)
+                self._activate_all(plan.of("activate"), observed, writer, operation)
+                self._verify_active(wanted, writer, operation)
+                self._forget_all(wanted_versions, writer, operation)
+                self._remember(writer, wanted_versions)
+                self.workshop.clean(self.policy.artifacts_kept)
+                return Delivered(wanted_versions, shipped, len(plan.steps), operation.number)
+
+    def rollback(self, versions: Mapping[str, str] | None = None) -> Delivered:
+        """Activate versions that are loaded everywhere: those before the last delivery if none are named.
+
+        Raises:
+            NotFound: nothing was delivered before.
+            InputError: a replica does not have the version any more.
+        """
+        target = versions or self.journal.recall("previous")
+        if not target:
+            raise NotFound("there is nothing to go back to: fewer than two deliveries are on record")
+        with self.journal.writing("cube rollback") as writer:
+            operation = self._begin(writer, _ROLLBACK, dict(target))
+            with self._ending(writer, operation):
+                observed = self.observe()
+                plan = plan_rollback(target, observed)
+                refuse(plan)
+                self._activate_all(plan.steps, observed, writer, operation)
+                self._remember(writer, dict(target))
+                return Delivered(dict(target), 0, len(plan.steps), operation.number)
+
+    def abort(self) -> bool:
+        """Give up a delivery that was cut short: what it brought is let go; returns whether there was one.
+
+        Raises:
+            Conflict: it was cut short while it activated; finish it with the same delivery, or roll back.
+        """
+        with self.journal.writing("cube abort") as writer:
+            operation = self.journal.unfinished()
+            if operation is None:
+                return False
+            if self._has_moved(operation):
+                raise _half_active(operation)
+            for each in self.observe():
+                version = operation.plan["versions"].get(each.table)
+                if (
+                    each.status
+                    and version in each.status.versions
+                    and version
+                    not in (
+                        each.status.active,
+                        each.status.previous,
+                    )
+                ):
+                    self._unload(each.replica, version)
+            writer.set_state(operation.number, "undone", reason="aborted")
+            return True
+
+    def _prepare_all(
+        self,
+        plan: DeliveryPlan,
+        versions: Mapping[str, TableVersion],
+        bases: Sequence[TableVersion],
+        writer: Writer,
+        operation: Operation,
+    ) -> int:
+        deadline = self._soon()
+        stages = plan.of("stage")
+        # The first replica of a shard fetches from here, the others from it (and from here if it fails).
+        first: dict[tuple[Any, ...], str] = {}
+        for step in stages:
+            replica = self.replicas[step.replica]
+            first.setdefault((table_of(replica), replica.shard, step.how, step.base, step.form), step.replica)
+        artifacts = {
+            step.replica: self._artifact(
+                step, versions[table_of(self.replicas[step.replica])], bases, self.replicas[step.replica].shard
+            )
+            for step in stages
+        }
+
+        def stage(step: Step) -> int:
+            replica = self.replicas[step.replica]
+            leader = first[(table_of(replica), replica.shard, step.how, step.base, step.form)]
+            peer = None if leader == step.replica else self.replicas[leader].peer(step.version)
+            artifact = self._offer(artifacts[step.replica], () if peer is None else (peer,))
+            return int(self._recorded(writer, operation, step)(lambda: replica.stage(step.version, artifact), deadline))
+
+        def load(step: Step) -> None:
+            replica = self.replicas[step.replica]
+            self._recorded(writer, operation, step)(lambda: replica.load(step.version), deadline)
+
+        def verify(step: Step) -> None:
+            replica = self.replicas[step.replica]
+            version = versions[table_of(replica)]
+            rows = self.workshop.shards(version, self.shards_of(version.table))[replica.shard]
+            doing = self._recorded(writer, operation, step)
+            doing(lambda: self._hands.verify(replica, step.version, rows), deadline)
+
+        leaders = [step for step in stages if step.replica in first.values()]
+        followers = [step for step in stages if step.replica not in first.values()]
+        shipped = sum(self._each(leaders, stage)) + sum(self._each(followers, stage))
+        self._each(plan.of("load"), load)
+        self._each(plan.of("verify"), verify)
+        return shipped
+
+    def _activate_all(
+        self, steps: Sequence[Step], observed: Sequence[Observed], writer: Writer, operation: Operation
+    ) -> None:
+        """Move every pointer, or none: where one cannot be moved, those that were moved go back."""
+        if not steps:
+            return
+        before = {each.replica: each.status.active for each in observed if each.status}
+        writer.record(operation.number, _ACTIVATION, "intent", before=before)
+        deadline = self._soon()
+
+        def activate(step: Step) -> None:
+            replica = self.replicas[step.replica]
+            self._recorded(writer, operation, step)(lambda: replica.activate(step.version), deadline)
+
+        try:
+            self._each(steps, activate)
+        except CloudEdgeError as error:
+            self._go_back([(s.replica, before.get(s.replica)) for s in steps], error, writer, operation)
+            raise
+        writer.record(operation.number, _ACTIVATION, "done")
+
+    def _go_back(
+        self,
+        moved: Sequence[tuple[str, str | None]],
+        error: CloudEdgeError,
+        writer: Writer,
+        operation: Operation,
+    ) -> None:
+        writer.record(operation.number, _ACTIVATION, "undo", reason=error.message)
+        stuck: list[str] = []
+        for name, version in moved:
+            replica = self.replicas[name]
+            try:
+                if version is not None and replica.status().active != version:
+                    replica.activate(version)
+            except CloudEdgeError:
+                stuck.append(name)
+        if not stuck:
+            writer.record(operation.number, _ACTIVATION, "undone")
+
+    def _verify_active(self, wanted: Sequence[Wanted], writer: Writer, operation: Operation) -> None:
+        by_table = {each.table: each for each in wanted}
+
+        def verify(replica: Replica) -> None:
+            want = by_table[table_of(replica)]
+            step = Step("verify", replica.name, want.version, "after activation")
+            rows = want.shards[replica.shard]
+            self._call(replica, step, lambda: self._require_active(replica, want.version, rows), self._soon())
+
+        self._each([each for each in self.replicas.values() if table_of(each) in by_table], verify)
+        writer.record(operation.number, "verified", "done")
+
+    def _require_active(self, replica: Replica, version: str, rows: ShardRows) -> None:
+        active = replica.status().active
+        if active != version:
+            raise Conflict(
+                f"it answers from {active}, not from {version}", hint="Somebody else moved it: deliver again."
+            )
+        self._hands.verify(replica, version, rows)
+
+    def _forget_all(self, versions: Mapping[str, str], writer: Writer, operation: Operation) -> None:
+        for each in self.observe():
+            if each.table in versions:
+                for step in plan_forget(each, versions[each.table], self.policy.keep):
+                    self._unload(each.replica, step.version)
+                    writer.record(operation.number, f"forget {step.version} on {each.replica}", "done")
+
+    def _recorded(self, writer: Writer, operation: Operation, step: Step) -> Callable[..., Any]:
+        """Return what does a step with its intent and outcome in the journal."""
+        label = f"{step.kind} {step.replica}"
+
+        def run(do: Callable[[], Any], deadline: float) -> Any:
+            writer.record(operation.number, label, "intent", version=step.version, how=step.how, bytes=step.bytes)
+            try:
+                if self._clock.monotonic() > deadline:
+                    raise DeadlineExceeded(f"the time for this delivery is over before {label}")
+                result = self._call(self.replicas[step.replica], step, do, deadline)
+            except CloudEdgeError as error:
+                writer.record(operation.number, label, "failed", error=error.message)
+                raise
+            writer.record(operation.number, label, "done", **({"shipped": result} if isinstance(result, int) else {}))
+            return result
+
+        return run
+
+    def _begin(self, writer: Writer, kind: str, versions: dict[str, str]) -> Operation:
+        """Continue what was cut short, or begin anew; what never moved a pointer may be given up for another."""
+        open_one = self.journal.unfinished()
+        if open_one is not None:
+            if open_one.plan["versions"] == versions:
+                return open_one
+            if self._has_moved(open_one) and kind != _ROLLBACK:
+                raise _half_active(open_one)
+            writer.set_state(open_one.number, "undone", reason=f"{kind} of {versions} came instead")
+        return writer.begin(
+            kind,
+            " ".join(f"{t}={v}" for t, v in sorted(versions.items())),
+            plan={"versions": versions},
+            by=f"process {os.getpid()}",
+        )
+
+    def _has_moved(self, operation: Operation) -> bool:
+        last = self.journal.last_words(operation.number).get(_ACTIVATION)
+        return last is not None and last.what != "undone"
+
+    @contextmanager
+    def _ending(self, writer: Writer, operation: Operation) -> Iterator[None]:
+        """Close an operation: done, undone where nothing moved, and open where pointers are in between."""
+        try:
+            yield
+        except CloudEdgeError as error:
+            if not self._has_moved(operation):
+                writer.set_state(operation.number, "undone", error=error.message)
+            raise
+        writer.set_state(operation.number, "done")
+
+    def _remember(self, writer: Writer, versions: Mapping[str, str]) -> None:
+        live = self.journal.recall("live") or {}
+        if any(live.get(table) != version for table, version in versions.items()):
+            writer.remember("previous", {table: live[table] for table in versions if table in live})
+            writer.remember("live", {**live, **versions})
+
+
+def _half_active(operation: Operation) -> Conflict:
+    return Conflict(
+        f"{operation.kind} {operation.number} ({operation.subject}) was cut short while it activated",
+        hint="Run that delivery again to finish it, or roll back.",
+        number=operation.number,
+    )
