@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cloudedge.errors import InputError, StorageError
 
-__all__ = ["DoneEntry", "append_donefile", "read_donefile"]
+__all__ = ["DoneEntry", "append_donefile", "parse_donefile", "read_donefile"]
 
 _SHORTEST = 3  # characters; upstream does not look at shorter lines
 
@@ -56,22 +57,38 @@ def read_donefile(path: str | os.PathLike[str]) -> list[DoneEntry]:
         text = Path(path).read_bytes().decode(errors="replace")
     except OSError as error:
         raise InputError(f"cannot read the donefile {path}: {error.strerror}", path=str(path)) from error
+    return parse_donefile(text, source=str(path))
+
+
+def parse_donefile(
+    text: str, *, source: str = "donefile", warn: Callable[[str], None] = lambda _: None
+) -> list[DoneEntry]:
+    """Read all entries of a text; `source` names it in errors, `warn` is told what upstream would not have taken.
+
+    Raises:
+        InputError: a line is no entry; `path` and `line` say which.
+    """
     entries = []
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         if len(line.strip()) < _SHORTEST:
             continue
         try:
-            entries.append(_entry(line))
+            entry, is_odd = _entry(line)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             if number == len(lines) and not line.rstrip().endswith("}"):
                 break
             raise InputError(
-                f"{path}, line {number}: no donefile entry: {error}",
+                f"{source}, line {number}: no donefile entry: {error}",
                 hint='Write {"id":"1562000400","key":"1562000400","input":"/data/..."}.',
-                path=str(path),
+                path=source,
                 line=number,
             ) from error
+        entries.append(entry)
+        if is_odd:
+            warn(f"{source}, line {number}: id and key are numbers; upstream takes only strings")
+        if number == len(lines):
+            warn(f"{source}, line {number}: the last line does not end; upstream never reads such a patch")
     return entries
 
 
@@ -94,13 +111,15 @@ def append_donefile(path: str | os.PathLike[str], entry: DoneEntry) -> None:
         raise StorageError(f"cannot write the donefile {path}: {error.strerror}", path=str(path)) from error
 
 
-def _entry(line: str) -> DoneEntry:
+def _entry(line: str) -> tuple[DoneEntry, bool]:
+    """Read a line; also says whether upstream would have refused its numbers."""
     plain = json.loads(line)
     if not isinstance(plain, dict):
         raise TypeError("not an object")
     if not isinstance(plain["input"], str) or not plain["input"]:
         raise ValueError("'input' is not a path")
-    return DoneEntry(_number(plain, "id"), _number(plain, "key"), plain["input"])
+    is_odd = not all(isinstance(plain[name], str) for name in ("id", "key"))
+    return DoneEntry(_number(plain, "id"), _number(plain, "key"), plain["input"]), is_odd
 
 
 def _number(plain: dict[str, Any], name: str) -> int:

@@ -1,6 +1,8 @@
 """Parts as they are delivered: a tar of the directory and its MD5, the way `tar` and `md5sum` would write them.
 
-The same files always give the same bytes: members are in a fixed order and carry neither owner nor time.
+The same files always give the same bytes: members are in a fixed order and carry neither owner nor time. Unlike `tar`
+run on ".", the directory itself is no member: unpacking would set its time back too, and upstream's agent deletes
+version directories that look older than a day, the one it has just unpacked included.
 """
 
 from __future__ import annotations
@@ -54,9 +56,6 @@ def pack(directory: Path, tar: Path) -> str:
     with tar.open("xb") as file:
         hashing = _Hashing(file)
         with tarfile.open(fileobj=hashing, mode="w", format=tarfile.GNU_FORMAT, copybufsize=_CHUNK) as out:  # type: ignore[call-overload]
-            root = tarfile.TarInfo(".")
-            root.type, root.mode = tarfile.DIRTYPE, 0o755
-            out.addfile(root)
             for path in packed_files(directory):
                 member = tarfile.TarInfo(f"./{path.name}")
                 member.size = path.stat().st_size

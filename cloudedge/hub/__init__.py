@@ -19,7 +19,7 @@ from cloudedge.hub._oci import (
     parse_json,
     verified,
 )
-from cloudedge.hub._open import open_hub
+from cloudedge.hub._open import open_hub, open_store
 from cloudedge.hub._protocol import ANY, CHUNK, Hub, ObjectInfo, ObjectStore, Progress, Stored
 from cloudedge.hub._refs import Ref, newest, next_version, resolve, version_key
 from cloudedge.hub._tags import TagEntry, check_name, check_tag, current, is_version
@@ -60,6 +60,7 @@ __all__ = [
     "newest",
     "next_version",
     "open_hub",
+    "open_store",
     "parse_digest",
     "parse_json",
     "plan_copy",

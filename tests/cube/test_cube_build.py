@@ -64,10 +64,10 @@ def test_parts_are_packed_as_delivered(tmp_path, vector):
     with tarfile.open(tar) as packed:
         names = packed.getnames()
         contents = {m.name: packed.extractfile(m).read() for m in packed if m.isfile()}
-    assert names == [".", "./data.0", "./index.0", "./data.n", "./index.n"]
+    assert names == ["./data.0", "./index.0", "./data.n", "./index.n"]
     assert {name[2:]: content for name, content in contents.items()} == decoded(SHARD_1)
     listed = subprocess.run(["tar", "tf", tar], capture_output=True, text=True, check=True).stdout.split()
-    assert listed == ["./", "./data.0", "./index.0", "./data.n", "./index.n"]
+    assert listed == ["./data.0", "./index.0", "./data.n", "./index.n"]
     line = tar.with_name("dict_part1.tar.md5").read_text()
     assert line == f"{hashlib.md5(tar.read_bytes()).hexdigest()}  {tar}\n"
     assert subprocess.run(["md5sum", "-c", f"{tar}.md5"], capture_output=True, check=False).returncode == 0
@@ -94,7 +94,7 @@ def test_the_published_delta_is_built_byte_for_byte(tmp_path, vector):
     told = json.loads((out / "meta_info" / "101_100_1_0.json").read_text())
     assert told == {"data_len_list": ["24", "24"], "index_len_list": ["32", "32"], "index_total_count": "4"}
     with tarfile.open(version / "dict_part1.tar") as packed:
-        assert packed.getnames() == [".", "./data.1", "./index.1", "./data.n", "./index.n"]
+        assert packed.getnames() == ["./data.1", "./index.1", "./data.n", "./index.n"]
     # Beside its base's files it loads from scratch.
     for name in ("index.0", "data.0"):
         shutil.copy(out / "100_100" / "dict_part1" / name, version / "dict_part1" / name)

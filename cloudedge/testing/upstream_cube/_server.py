@@ -1,0 +1,331 @@
+"""`UpstreamServer`: cube-server's port, with seeks, control commands and two slots.
+
+What it does wrong is done here too: `status` answers with freed memory, ``reload_*`` answer 200 when the load failed, a
+server without data answers "not found", pins are not understood, and a restart without ``data/VERSION`` serves what
+lies in ``data`` under an empty name.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import random
+import socket
+import socketserver
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cloudedge.testing.upstream_cube._dict import Dict, LoadFailed, load_base, load_patch
+from cloudedge.testing.upstream_cube._wire import (
+    HEADER,
+    error_frame,
+    frame_parts,
+    read_seek,
+    seek_frame,
+    seek_message,
+    write_seek,
+)
+
+__all__ = ["UpstreamServer"]
+
+_NOT_FOUND = 4294967295
+_COMMANDS = ("bg_load_base", "bg_load_patch", "reload_base", "reload_patch", "enable", "bg_switch", "bg_unload")
+_SEEKS = {"rec.mcube.DictService.seek", "DictService.seek"}
+_Reply = tuple[int, bytes]
+
+
+class UpstreamServer:
+    """One shard's server in a working directory, ``deploy_path``.
+
+    Args:
+        deploy_path: Where ``data`` is; made if it is not there.
+        port: 0 takes any free one; a restart keeps it.
+        generation: "A" up to v0.6.3, "B" from v0.7.0 on; they differ in how they load patches.
+        load_s: How long a load takes, at least.
+        garbled_status: Whether `status` answers with freed memory; a compiler that is kind would not.
+        seed: Of that memory's content.
+    """
+
+    def __init__(
+        self,
+        deploy_path: Path,
+        *,
+        port: int = 0,
+        generation: str = "B",
+        load_s: float = 0.0,
+        garbled_status: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self.deploy_path = Path(deploy_path)
+        self.generation = generation
+        self.load_s = load_s
+        self.garbled_status = garbled_status
+        self.refuse: Counter[str] = Counter()
+        """How many of the next commands of a kind are refused with 500, whatever they ask for."""
+        self.commands: list[dict[str, Any]] = []
+        """Control commands in the order they came, ``status`` left out."""
+        self._random = random.Random(seed)  # noqa: S311 - seeded on purpose
+        self._busy = threading.Lock()
+        self._loading = False
+        self._port = port
+        self._current: Dict | None = None
+        self._background: Dict | None = None
+        self._listener: _Listener | None = None
+        (self.deploy_path / "data").mkdir(parents=True, exist_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        """Begin as the process does: load what ``data/VERSION`` says, or ``data`` itself without a name."""
+        data = self.deploy_path / "data"
+        pointer = data / "VERSION"
+        version = pointer.read_text().split("\n")[0] if pointer.exists() else ""
+        self._background = None
+        try:
+            self._current = load_base(data / version, version)
+        except LoadFailed:
+            self._current = None
+        self._listener = _Listener(self._port, self)
+        self._port = self._listener.server_address[1]
+
+    def kill(self) -> None:
+        """End as a process that is killed: connections break, memory is gone, the disk stays."""
+        if self._listener is not None:
+            self._listener.end()
+            self._listener = None
+        self._current = self._background = None
+
+    def restart(self) -> None:
+        """Kill and start again on the same port."""
+        self.kill()
+        self.start()
+
+    @property
+    def port(self) -> int:
+        """The one port."""
+        return self._port
+
+    @property
+    def version(self) -> str:
+        """The version string of what answers; empty without one."""
+        current = self._current
+        return current.version if current else ""
+
+    @property
+    def background(self) -> str | None:
+        """The version in the other slot."""
+        background = self._background
+        return background.version if background else None
+
+    def close(self) -> None:
+        """Stop."""
+        self.kill()
+
+    def __enter__(self) -> UpstreamServer:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def seek(self, keys: list[int]) -> tuple[list[bytes | None], str]:
+        """Look keys up in the current version."""
+        current = self._current
+        if current is None:
+            return [None] * len(keys), ""
+        return [current.find(key) for key in keys], current.version
+
+    def http(self, method: str, path: str, content_type: str, body: bytes) -> _Reply:
+        """Answer one HTTP request."""
+        if path in {"/ControlService/cmd", "/rec.mcube.ControlService/cmd"}:
+            return self._control(body)
+        if path in {"/DictService/seek", "/rec.mcube.DictService/seek"}:
+            return self._seek_http(method, content_type, body)
+        pages = {"/health": b"OK", "/version": b"Cube Service", "/vars": b"request_num : 0\n"}
+        return (200, pages[path]) if path in pages else (404, b"")
+
+    def _seek_http(self, method: str, content_type: str, body: bytes) -> _Reply:
+        if content_type in {"application/proto", "application/x-protobuf"}:
+            wanted = seek_message(body)
+            values, version = self.seek(wanted.keys)
+            return 200, write_seek(values, version if wanted.wants_version else None)
+        try:
+            asked = json.loads(body or b"{}") if method == "POST" else {}
+            keys = [int(key) for key in asked.get("keys", [])]
+        except (ValueError, AttributeError, TypeError):
+            return 400, b"Fail to parse http body as json"
+        values, version = self.seek(keys)
+        answer: dict[str, Any] = {}
+        if values:
+            answer["values"] = [
+                {"status": _NOT_FOUND if v is None else 0, "value": base64.b64encode(v or b"").decode()} for v in values
+            ]
+        if asked.get("version_required"):
+            answer["version"] = version
+        return 200, json.dumps(answer, separators=(",", ":")).encode()
+
+    def _control(self, body: bytes) -> _Reply:
+        try:
+            asked = json.loads(body)
+        except ValueError:
+            return 400, b""
+        if not isinstance(asked, dict) or not isinstance(asked.get("cmd"), str):
+            return 400, b""
+        command = asked["cmd"]
+        if command == "status":
+            return 200, self._status()
+        self.commands.append(asked)
+        if command not in _COMMANDS or not self._busy.acquire(blocking=False):
+            return 500, b"null"
+        try:
+            done = self._do(command, asked)
+        finally:
+            self._busy.release()
+        return 200 if done else 500, b"null"
+
+    def _status(self) -> bytes:
+        def shown(version: str) -> bytes:
+            if not self.garbled_status:
+                return version.encode()
+            # What was freed holds other things by now: fragments of either version, or no text at all.
+            pool = (self.version + (self.background or "")).encode() + b"\x01\x02\x1f\xf8\x7f"
+            return bytes(self._random.choice(pool) for _ in range(len(version) or 3))
+
+        lines = [
+            b'   "bg_version" : "' + shown(self.background or "") + b'",',
+            b'   "cur_version" : "' + shown(self.version) + b'",',
+            b'   "status" : ' + (b"1" if self._loading else b"0"),
+        ]
+        return b"{\n" + b"\n".join(lines) + b"\n}\n"
+
+    def _do(self, command: str, asked: dict[str, Any]) -> bool:
+        if self.refuse[command] > 0:
+            self.refuse[command] -= 1
+            return False
+        match command:
+            case "bg_load_base" | "bg_load_patch":
+                return self._load(command, str(asked.get("version_path", "")))
+            case "reload_base" | "reload_patch":
+                if self._load(command.replace("reload", "bg_load"), str(asked.get("version_path", ""))):
+                    self._switch()
+                    self._background = None
+                return True
+            case "enable":
+                wanted = asked.get("version")
+                return self.version == wanted or (self.background == wanted and self._switch())
+            case "bg_switch":
+                return self._switch()
+            case _:
+                self._background = None
+                return True
+
+    def _switch(self) -> bool:
+        if self._background is None:
+            return False
+        self._current, self._background = self._background, self._current
+        return True
+
+    def _load(self, command: str, path: str) -> bool:
+        self._background = None
+        self._loading = True
+        try:
+            time.sleep(self.load_s)
+            # As text: without its slash the path names something beside the data directory.
+            directory, version = Path(f"{self.deploy_path / 'data'}{path}"), path.removeprefix("/")
+            if command == "bg_load_base":
+                self._background = load_base(directory, version)
+                return True
+            if self._current is None:
+                if self.generation == "B":
+                    threading.Thread(target=self.kill, daemon=True).start()  # it follows a null pointer
+                return False
+            self._background = load_patch(self._current, directory, version, generation=self.generation)
+        except LoadFailed:
+            return False
+        finally:
+            self._loading = False
+        return True
+
+
+class _Listener(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, port: int, cube: UpstreamServer) -> None:
+        self.cube = cube
+        self._open: set[socket.socket] = set()
+        super().__init__(("127.0.0.1", port), _Connection)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: clients come and go."""
+
+    def end(self) -> None:
+        self.shutdown()
+        self.server_close()
+        for request in list(self._open):
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    server: _Listener
+    disable_nagle_algorithm = True
+    timeout = 60
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+            while head := self.rfile.peek(1)[:1]:  # type: ignore[attr-defined]
+                if head == b"P" and self._is_frame():
+                    self._frame()
+                elif not self._http():
+                    return
+
+    def _is_frame(self) -> bool:
+        self._begin = self.rfile.read(4)
+        return self._begin == b"PRPC"
+
+    def _frame(self) -> None:
+        head = self._begin + self.rfile.read(HEADER - 4)
+        self._begin = b""
+        correlation, method, payload = read_seek(head, self.rfile.read(frame_parts(head)))
+        if method not in _SEEKS:
+            self.wfile.write(error_frame(correlation, 1002, f"[E1002]Fail to find method={method}"))
+            return
+        wanted = seek_message(payload)
+        values, version = self.server.cube.seek(wanted.keys)
+        self.wfile.write(seek_frame(correlation, write_seek(values, version if wanted.wants_version else None)))
+
+    def _http(self) -> bool:
+        line = (getattr(self, "_begin", b"") + self.rfile.readline(65536)).decode("latin-1").split()
+        self._begin = b""
+        headers: dict[str, str] = {}
+        while text := self.rfile.readline(65536).strip():
+            name, _, value = text.decode("latin-1").partition(":")
+            headers[name.lower()] = value.strip()
+        body = self.rfile.read(int(headers.get("content-length", "0")))
+        kind = headers.get("content-type", "")
+        status, answer = self.server.cube.http(line[0], line[1].partition("?")[0], kind, body)
+        lines = [
+            f"HTTP/1.1 {status} x",
+            f"Content-Length: {len(answer)}",
+            f"Content-Type: {kind or 'application/json'}",
+        ]
+        self.wfile.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + answer)
+        return headers.get("connection", "").lower() != "close"
