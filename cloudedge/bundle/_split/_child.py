@@ -36,6 +36,8 @@ from cloudedge.bundle._split._verify import Predictor, ask_whole, compare, last_
 from cloudedge.bundle._tablepack import table_bytes
 from cloudedge.errors import CloudEdgeError, InputError
 
+__all__ = ["run"]
+
 _PROBES = 3
 _PROBE_ROWS = 4
 
