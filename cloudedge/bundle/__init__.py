@@ -19,6 +19,7 @@ from cloudedge.bundle._parts import (
 )
 from cloudedge.bundle._rows import Checksum, RowType
 from cloudedge.bundle._sign import check_signature, sign_bundle
+from cloudedge.bundle._split import SplitModel, SplitReport, SplitTable, plan_split, split
 from cloudedge.bundle._table import Table
 from cloudedge.bundle._unpack import export_zip, unpack
 
@@ -38,6 +39,9 @@ __all__ = [
     "RowType",
     "SafetensorsFile",
     "Signature",
+    "SplitModel",
+    "SplitReport",
+    "SplitTable",
     "Table",
     "TableDiff",
     "Variable",
@@ -49,7 +53,9 @@ __all__ = [
     "pack",
     "parse_part",
     "plan_pack",
+    "plan_split",
     "read_part",
     "sign_bundle",
+    "split",
     "unpack",
 ]

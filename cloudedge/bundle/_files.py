@@ -1,14 +1,19 @@
-"""The dense files of a bundle: which ones a folder holds, and which paths are safe to write back."""
+"""The dense files of a bundle: which ones a folder holds, which paths are safe to write back, and writing them."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from cloudedge.errors import InputError
+from cloudedge.errors import Conflict, InputError
+from cloudedge.hub import storage_errors
 
-__all__ = ["OWN_FOLDER", "check_member_path", "list_files"]
+__all__ = ["OWN_FOLDER", "check_member_path", "list_files", "published"]
 
 OWN_FOLDER = ".bundle"
 """Where an unpacked bundle keeps what is not a dense file; skipped when a folder is packed."""
@@ -69,3 +74,25 @@ def check_member_path(path: str) -> str:
     ):
         raise InputError(f"not a path a bundle may hold: {path!r}", path=path)
     return path
+
+
+@contextmanager
+def published(target: Path, doing: str) -> Iterator[Path]:
+    """Lend a name beside `target`; what is there when the block ends becomes `target`, or goes if it failed.
+
+    Raises:
+        Conflict: `target` exists.
+    """
+    if target.exists():
+        raise Conflict(f"{target} exists", hint="Name one that is not there yet, or remove it.", path=str(target))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    with storage_errors(doing, target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            temporary.rename(target)
+        finally:
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ __all__ = [
     "Lookup",
     "Needs",
     "ParentRef",
+    "Part",
     "ProbeRequest",
     "Probes",
     "Signature",
@@ -29,15 +30,17 @@ __all__ = [
     "write_part",
 ]
 
-PartT = TypeVar("PartT", bound="_Part")
+PartT = TypeVar("PartT", bound="Part")
 DTypeName = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool", "string"]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """Something that describes a bundle: frozen, and it keeps what it does not know."""
+
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
-class Variable(_Part):
+class Variable(Part):
     """One input or output of the model."""
 
     name: str = Field(min_length=1, description="the variable's name in the program")
@@ -46,7 +49,7 @@ class Variable(_Part):
     shape: tuple[int, ...] = Field((), description="without the batch dimension; -1 where it varies")
 
 
-class Lookup(_Part):
+class Lookup(Part):
     """An embedding look-up that was split off: ids that clients feed become rows that the dense program takes."""
 
     feed: str = Field(min_length=1, description="the feed variable that holds the ids")
@@ -55,7 +58,7 @@ class Lookup(_Part):
     padding_id: int = Field(-1, description="the id whose row reads as zeros; -1: none")
 
 
-class Signature(_Part):
+class Signature(Part):
     """What the model is fed and what it answers, as clients see it: ids, not rows, where tables were split off."""
 
     feed: tuple[Variable, ...] = ()
@@ -63,7 +66,7 @@ class Signature(_Part):
     lookups: tuple[Lookup, ...] = ()
 
 
-class ProbeRequest(_Part):
+class ProbeRequest(Part):
     """A recorded request with its expected answer."""
 
     name: str = ""
@@ -72,7 +75,7 @@ class ProbeRequest(_Part):
     tolerance: float = Field(1e-5, ge=0, description="largest absolute difference that still passes")
 
 
-class Probes(_Part):
+class Probes(Part):
     """How to tell that a loaded bundle answers as its trainer meant it to."""
 
     requests: tuple[ProbeRequest, ...] = ()
@@ -83,7 +86,7 @@ class Probes(_Part):
         return tuple(key for key in self.keys.get(table, ()) if key % shards == shard)
 
 
-class ParentRef(_Part):
+class ParentRef(Part):
     """The bundle this one was trained or packed on."""
 
     name: str
@@ -91,7 +94,7 @@ class ParentRef(_Part):
     digest: str
 
 
-class Lineage(_Part):
+class Lineage(Part):
     """Where the model comes from."""
 
     dataset: str = ""
@@ -101,7 +104,7 @@ class Lineage(_Part):
     parent: ParentRef | None = None
 
 
-class Needs(_Part):
+class Needs(Part):
     """What a place has to offer to run the bundle."""
 
     framework: str = "paddlepaddle"

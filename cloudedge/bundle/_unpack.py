@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from cloudedge.bundle._bundle import Bundle
-from cloudedge.errors import Conflict, InputError
-from cloudedge.hub import Progress, storage_errors
+from cloudedge.bundle._files import published
+from cloudedge.errors import InputError
+from cloudedge.hub import Progress
 
 __all__ = ["export_zip", "unpack"]
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment a zip can name
 _REGULAR_FILE = 0o100644 << 16
-
-
-@contextmanager
-def _published(target: Path, doing: str) -> Iterator[Path]:
-    """Lend a name beside `target`; what is there when the block ends becomes `target`, or goes if it failed.
-
-    Raises:
-        Conflict: `target` exists.
-    """
-    if target.exists():
-        raise Conflict(f"{target} exists", hint="Name one that is not there yet, or remove it.", path=str(target))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with storage_errors(doing, target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            yield temporary
-            temporary.rename(target)
-        finally:
-            if temporary.is_dir():
-                shutil.rmtree(temporary, ignore_errors=True)
-            else:
-                temporary.unlink(missing_ok=True)
 
 
 def unpack(bundle: Bundle, folder: str | os.PathLike[str], *, progress: Progress = lambda _: None) -> Path:
@@ -50,7 +25,7 @@ def unpack(bundle: Bundle, folder: str | os.PathLike[str], *, progress: Progress
         IntegrityError: a blob is damaged; the folder does not appear.
     """
     target = Path(folder).absolute()
-    with _published(target, f"unpacking {bundle.name}:{bundle.version}") as temporary:
+    with published(target, f"unpacking {bundle.name}:{bundle.version}") as temporary:
         temporary.mkdir()
         for member in bundle.members():
             path = temporary / member.path
@@ -78,7 +53,7 @@ def export_zip(bundle: Bundle, path: str | os.PathLike[str], *, progress: Progre
         IntegrityError: a blob is damaged; the file does not appear.
     """
     target = Path(path).absolute()
-    with _published(target, f"exporting {bundle.name}:{bundle.version}") as temporary:
+    with published(target, f"exporting {bundle.name}:{bundle.version}") as temporary:
         with zipfile.ZipFile(temporary, "x", zipfile.ZIP_STORED) as archive:
             for member in sorted(bundle.members(), key=lambda member: member.path):
                 info = zipfile.ZipInfo(member.path, _EPOCH)

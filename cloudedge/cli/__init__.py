@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from cloudedge.cli import bundle, config, cube, cube_net, hub, key, serve
+from cloudedge.cli import bundle, bundle_split, config, cube, cube_net, hub, key, serve
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
 
@@ -24,10 +24,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+bundle.app.add_typer(bundle_split.app)  # without a name: its command stands beside the others
 app.add_typer(bundle.app, name="bundle", rich_help_panel="Models")
 app.add_typer(hub.app, name="hub", rich_help_panel="Models")
 app.add_typer(key.app, name="key", rich_help_panel="Models")
-cube.app.add_typer(cube_net.app)  # without a name: its commands stand beside the others
+cube.app.add_typer(cube_net.app)  # likewise
 app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
 app.command("serve", rich_help_panel="Serving")(serve.serve)
 app.add_typer(config.app, name="config", rich_help_panel="Set-up")

@@ -14,7 +14,7 @@ from cloudedge.errors import InputError
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle, BundleDiff, Lineage, PackPlan
 
-__all__ = ["app"]
+__all__ = ["app", "describe", "pair"]
 
 app = typer.Typer(no_args_is_help=True, help="Pack, inspect, compare, sign and unpack bundles in the local hub.")
 
@@ -58,7 +58,7 @@ def pack(
         folder,
         name=name,
         version=version,
-        sparse=dict(_pair(item, "--sparse") for item in sparse),
+        sparse=dict(pair(item, "--sparse") for item in sparse),
         signature=_read_signature(signature),
         probes=_read_probes(probe),
         lineage=_lineage(dataset, job, code, metric),
@@ -79,7 +79,7 @@ def pack(
     for file in packed.linked:
         say("[yellow]note[/]: {} is linked, not copied: write new versions to new files, or pack with --copy", file)
     if as_json:
-        json_out(_describe(bundle))
+        json_out(describe(bundle))
     else:
         typer.echo(f"{name}:{packed.version} {bundle.digest}")
         for table, done in packed.tables.items():
@@ -94,7 +94,7 @@ def inspect(ref: str = REF, local: Path = LOCAL, as_json: bool = JSON) -> None:
     from cloudedge.bundle import Bundle  # noqa: PLC0415
 
     bundle = Bundle.open(ref, hub=local_hub(local))
-    value = _describe(bundle)
+    value = describe(bundle)
     if as_json:
         json_out(value)
         return
@@ -237,7 +237,8 @@ def sign(
         typer.echo(f"signed {bundle.name}:{bundle.version} {bundle.digest}")
 
 
-def _pair(text: str, option: str) -> tuple[str, str]:
+def pair(text: str, option: str) -> tuple[str, str]:
+    """Read NAME=VALUE as it was given to an option."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise typer.BadParameter(f"wanted NAME=VALUE, found {text!r}", param_hint=option)
@@ -274,7 +275,7 @@ def _read_probes(paths: list[Path]) -> Any:
 def _lineage(dataset: str, job: str, code: str, metrics: list[str]) -> Lineage:
     from cloudedge.bundle import Lineage, parse_part  # noqa: PLC0415
 
-    measured = dict(_pair(item, "--metric") for item in metrics)
+    measured = dict(pair(item, "--metric") for item in metrics)
     return parse_part(Lineage, {"dataset": dataset, "job": job, "code": code, "metrics": measured}, "lineage")
 
 
@@ -294,7 +295,8 @@ def _show_plan(plan: PackPlan, *, as_json: bool) -> None:
     say("would pack {}:{}, {} of dense files", plan.name, plan.version, size(plan.dense_bytes))
 
 
-def _describe(bundle: Bundle) -> dict[str, Any]:
+def describe(bundle: Bundle) -> dict[str, Any]:
+    """Return what a bundle holds, for ``--json``."""
     return {
         "name": bundle.name,
         "version": bundle.version,

@@ -1,0 +1,206 @@
+"""PIR programs (``.json``, Paddle 3): reading what they do, and writing them anew with look-ups cut out.
+
+Runs in a process of its own (see `_child`): Paddle's static mode and its scope are global.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloudedge.bundle._split._moves import INPUT, Origin, trace
+from cloudedge.bundle._split._plan import Concat, CutPlan, Feed, Fetch, Graph, Ids, Move, Site, Slot
+from cloudedge.errors import InputError
+
+__all__ = ["PirProgram"]
+
+_FOREIGN_LOOKUPS = {"pd_op.c_embedding", "pd_op.sparse_weight_embedding", "pd_op.embedding_with_scaled_gradient"}
+"""Look-ups whose tables are spread over devices or scaled on the way: no row of theirs stands for itself."""
+
+
+class PirProgram:
+    """A program and its parameters, loaded."""
+
+    kind = "pir"
+    suffix = ".json"
+
+    def __init__(self, prefix: Path) -> None:
+        import paddle  # noqa: PLC0415 - heavy
+
+        self._paddle: Any = paddle
+        paddle.enable_static()
+        self._executor = paddle.static.Executor(paddle.CPUPlace())
+        self._program, _, _ = paddle.static.load_inference_model(str(prefix), self._executor)
+        self._ops: list[Any] = list(self._program.global_block().ops)
+        self._sites = [op for op in self._ops if op.name() == "pd_op.embedding"]
+        for op in _all_ops(self._ops):
+            if op.name() in _FOREIGN_LOOKUPS:
+                raise InputError(f"the model looks up by {op.name()}, which cannot be split off", operator=op.name())
+        self.graph = self._read()
+
+    def table(self, parameter: str) -> NDArray[np.float32]:
+        """Return a parameter as a view on Paddle's own memory."""
+        tensor = self._paddle.static.global_scope().find_var(parameter).get_tensor()
+        return np.array(tensor, copy=False)
+
+    def drop(self, parameters: list[str]) -> None:
+        """Free parameters that are written elsewhere by now."""
+        self._paddle.static.global_scope().erase(parameters)
+
+    def save(self, plan: CutPlan, prefix: Path) -> None:
+        """Cut the program and write what is left of it; parameters that nothing reads any more are left out."""
+        static = self._paddle.static
+        shapes = {feed.name: feed.shape for feed in self.graph.feeds}
+        dims = {table: site.dim for site in self.graph.sites for table, p in plan.tables.items() if p == site.parameter}
+        with static.program_guard(self._program):
+            rows = {
+                lookup.input: static.data(lookup.input, [*shapes[lookup.feed], dims[lookup.table]], "float32")
+                for lookup in plan.lookups
+            }
+            for cut in plan.cuts:
+                op = self._sites[cut.site]
+                self._paddle.pir.set_insertion_point(op)
+                op.result(0).replace_all_uses_with(self._rows(cut.ids, rows, self.graph.sites[cut.site].dim))
+            self._paddle.pir.reset_insertion_point_to_end()
+        fetches = [op.operand_source(0) for op in self._fetch_ops()]
+        needed = _needed(fetches)
+        feeds = [
+            op.result(0) for op in self._program.global_block().ops if op.name() == "pd_op.data" and op.id() in needed
+        ]
+        static.save_inference_model(str(prefix), feeds, fetches, self._executor, program=self._program)
+
+    def _rows(self, ids: Ids, rows: dict[str, Any], dim: int) -> Any:
+        """Do to the rows what the program did to the ids."""
+        paddle = self._paddle
+        if isinstance(ids, Slot):
+            return rows[ids.feed]
+        if isinstance(ids, Concat):
+            return paddle.concat([self._rows(part, rows, dim) for part in ids.parts], axis=ids.axis)
+        assert isinstance(ids, Move)  # noqa: S101 - a plan holds nothing unknown
+        rows_before, arguments = self._rows(ids.ids, rows, dim), list(ids.arguments)
+        if ids.kind == "flatten":
+            return paddle.flatten(rows_before, *arguments)
+        behind = {"reshape": [dim], "transpose": [len(arguments)]}.get(ids.kind, [])
+        return getattr(paddle, ids.kind)(rows_before, [*arguments, *behind])
+
+    def _fetch_ops(self) -> list[Any]:
+        return sorted((op for op in self._ops if op.name() == "pd_op.fetch"), key=lambda op: op.attrs()["col"])
+
+    def _read(self) -> Graph:
+        here = {op.id() for op in self._sites}
+        nested = [op for op in _all_ops(self._ops) if op.name() == "pd_op.embedding" and op.id() not in here]
+        if nested:
+            parameter = _parameter(nested[0].operand_source(1))
+            raise InputError(f"a look-up in {parameter!r} is inside a branch or a loop, which cannot be split off")
+        other: dict[str, str] = {}
+        for site in self._sites:
+            weight = site.operand_source(1)
+            if _parameter(weight) == "":
+                made_by = weight.get_defining_op().name()
+                raise InputError(
+                    f"a look-up reads the output of {made_by}, not a parameter: it cannot be split off",
+                    operator=made_by,
+                )
+            for reader in weight.all_used_ops():
+                if reader.name() != "pd_op.embedding" or reader.operand_source(0).is_same(weight):
+                    other[_parameter(weight)] = reader.name()
+        return Graph(
+            feeds=tuple(
+                Feed(op.attrs()["name"], self.dtype(op.result(0)), tuple(op.result(0).shape))
+                for op in self._ops
+                if op.name() == "pd_op.data"
+            ),
+            fetches=tuple(
+                Fetch(self.dtype(op.operand_source(0)), tuple(op.operand_source(0).shape)) for op in self._fetch_ops()
+            ),
+            sites=tuple(
+                Site(
+                    operator=op.name(),
+                    parameter=_parameter(op.operand_source(1)),
+                    rows=op.operand_source(1).shape[0],
+                    dim=op.operand_source(1).shape[1],
+                    dtype=self.dtype(op.operand_source(1)),
+                    ids=trace(self, op.operand_source(0)),
+                    padding_id=op.attrs()["padding_idx"],
+                )
+                for op in self._sites
+            ),
+            other_readers=other,
+        )
+
+    def dtype(self, value: Any) -> str:
+        """Return a value's element type."""
+        return str(self._paddle.base.data_feeder.convert_dtype(value.dtype))
+
+    def rank(self, value: Any) -> int:
+        """Return how many dimensions a value has."""
+        return len(value.shape)
+
+    def origin(self, value: Any) -> Origin:
+        """Say how a value comes about."""
+        op = value.get_defining_op()
+        operator, attributes = op.name(), op.attrs()
+        if operator == "pd_op.data":
+            return Origin(operator, attributes["name"], INPUT)
+        kind = operator.removeprefix("pd_op.").rstrip("_")  # those that work in place end in _
+        sources = op.operands_source()
+        arguments: Sequence[int] | None = None
+        if kind == "flatten":
+            arguments = attributes["start_axis"], attributes["stop_axis"]
+        elif kind == "transpose":
+            arguments = attributes["perm"]
+        elif kind in {"reshape", "squeeze", "unsqueeze", "concat"}:
+            arguments = _constant(sources[1])
+        if kind == "concat":
+            sources = sources[0].get_defining_op().operands_source()
+        return Origin(operator, _describe(value), kind, sources, arguments)
+
+
+def _all_ops(ops: list[Any]) -> list[Any]:
+    """Return operators with those in their branches and loops."""
+    found = []
+    for op in ops:
+        found.append(op)
+        for block in op.blocks():
+            found += _all_ops(list(block.ops))
+    return found
+
+
+def _needed(values: list[Any]) -> set[int]:
+    """Return the ids of the operators that values depend on."""
+    seen: set[int] = set()
+    open_ops = [value.get_defining_op() for value in values]
+    while open_ops:
+        op = open_ops.pop()
+        if op is None or op.id() in seen:
+            continue
+        seen.add(op.id())
+        for inner in _all_ops([op]):
+            open_ops += [value.get_defining_op() for value in inner.operands_source()]
+    return seen
+
+
+def _parameter(value: Any) -> str:
+    op = value.get_defining_op()
+    return str(op.attrs()["parameter_name"]) if op.name() == "builtin.parameter" else ""
+
+
+def _constant(value: Any) -> tuple[int, ...] | None:
+    """Return the integers a constant holds."""
+    op = value.get_defining_op()
+    if op.name() == "pd_op.full_int_array":
+        return tuple(int(number) for number in op.attrs()["value"])
+    if op.name() == "pd_op.full":
+        return (int(op.attrs()["value"]),)
+    return None
+
+
+def _describe(value: Any) -> str:
+    """Name a value by the inputs its operator reads, or else by its shape: PIR gives it no name of its own."""
+    sources = [source.get_defining_op() for source in value.get_defining_op().operands_source()]
+    feeds = [op.attrs()["name"] for op in sources if op is not None and op.name() == "pd_op.data"]
+    return f"of {', '.join(feeds)}" if feeds else f"shape {list(value.shape)}"
