@@ -171,6 +171,8 @@ class Place(Protocol):
     def switch(self, shares: Shares, *, order: int) -> None:
         """Let unpinned requests be answered by these versions in these shares; requests under way keep theirs.
 
+        No shares at all: no version is active any more, as before the first release.
+
         Raises:
             NotFound: one of them is not ready here.
             Conflict: a later order came first.
