@@ -165,6 +165,7 @@ class TargetConfig(_Section):
 
     kind: Literal["local", "kubernetes", "bie"]
     hub: Name | None = Field(None, description="the hub releases come from; the default hub if left out")
+    key: str = Field("", description="file of the public key that bundles must be signed with; empty: any bundle")
     sparse: SparseLeg | None = None
     dense: DenseLeg | None = None
     edge: EdgeLeg | None = None

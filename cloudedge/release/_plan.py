@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from cloudedge.release._places import Estimate, Leg, Observed, Shares
 from cloudedge.release._refuse import refusals, warnings
-from cloudedge.release._steps import Before, Kind, Options, Plan, Stage, Step
+from cloudedge.release._steps import Before, Kind, Life, Options, Plan, Stage, Step
 from cloudedge.release._version import Version
 
-__all__ = ["World", "plan", "plan_undo", "same_shares"]
+__all__ = ["World", "plan", "plan_undo", "same_shares", "takes"]
 
 _BYTES_PER_S = 50e6
 """For estimates only: half of what a gigabit link carries."""
@@ -23,6 +23,8 @@ _CHECK_S = 1.0
 _LEGS: tuple[Leg, ...] = ("sparse", "dense", "edge")
 _MOVES: Mapping[Leg, str] = {"dense": "requests", "sparse": "readers without a pin", "edge": "the node"}
 """In the order in which legs move, with who moves."""
+_FORGETS: tuple[Leg, ...] = ("dense", "edge", "sparse")
+"""Serving replicas forget a version once no request uses it; only then its rows may go."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,17 @@ class World:
     places: Sequence[Observed]
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
     """By place, for the version that is wanted."""
-    live: str = ""
-    """The pin that is live."""
-    lives: Sequence[str] = ()
-    """Pins that were live, the newest first, the live one included."""
+    lives: Sequence[Life] = ()
+    """What is live and what was, the newest first."""
     known: Collection[str] = ()
     """Pins this target was ever asked to take; others found at a place belong to somebody else."""
     was: Version | None = None
     """The live version, where it can still be read."""
+
+    @property
+    def live(self) -> str:
+        """The pin that is live; empty if none is."""
+        return self.lives[0].pin if self.lives else ""
 
     @property
     def legs(self) -> Mapping[Leg, list[Observed]]:
@@ -66,10 +71,10 @@ def plan(
         before: What places were like when a release that is now resumed was planned first.
     """
     chosen = options or Options()
-    takes = [place for place in world.places if _takes(place, desired)]
-    trim = list(_trim(desired, world, takes))
-    no = refusals(desired, world, takes, chosen, freed=_freed(trim, world))
-    steps = [] if no else [*trim, *_steps(desired, world, takes, chosen, kind)]
+    able = [place for place in world.places if takes(place, desired)]
+    trim = list(_trim(desired, world, able))
+    no = refusals(desired, world, able, chosen, freed=_freed(trim, world))
+    steps = [] if no else [*trim, *_steps(desired, world, able, chosen, kind)]
     if steps:
         total = sum(step.size_bytes for step in steps)
         fetch = Step("fetch", "", "verify the bundle and keep it from collection", desired.pin, seconds=total / 1e9)
@@ -80,7 +85,7 @@ def plan(
         pin=desired.pin,
         ref=desired.ref,
         title=str(desired),
-        live=world.live,
+        lives=tuple(world.lives),
         steps=tuple(steps),
         refusals=tuple(no),
         warnings=tuple(warnings(desired, world, chosen)),
@@ -93,7 +98,7 @@ def plan_undo(done: Plan, places: Sequence[Observed], touched: Collection[str]) 
     """Decide how a target gets back to what it was before a release.
 
     Pointers go back first, serving replicas before shards, and only then versions go: whoever still answers with the
-    new version finds its rows. A place that cannot be observed is asked all the same if the journal says it was touched.
+    new version finds its rows. A place that cannot be observed is asked all the same if it was touched.
 
     Args:
         done: The plan that is undone.
@@ -118,16 +123,16 @@ def plan_undo(done: Plan, places: Sequence[Observed], touched: Collection[str]) 
         stages.append(tuple(moved))
     if "tag" in touched:
         stages.append((Step("tag", "", "tags back to what is live again", done.live),))
-    stages.append(
+    stages += [
         tuple(
-            Step("forget", place.name, "it came with what is undone", done.pin)
+            Step(_stage(leg, "forget"), place.name, "it came with what is undone", done.pin)
             for place in places
-            if place.name in done.before
-            and done.pin not in done.before[place.name].pins
-            and done.before[place.name].active.get(done.pin) is None
-            and (done.pin in place.versions or (place.error and f"{place.leg}.prepare:{place.name}" in touched))
+            if place.leg == leg
+            and place.name in done.before
+            and _came(place, done.before[place.name], done.pin, touched)
         )
-    )
+        for leg in _FORGETS
+    ]
     return [stage for stage in stages if stage]
 
 
@@ -137,13 +142,19 @@ def _has_moved(place: Observed, was: Before, touched: Collection[str]) -> bool:
     return any(f"{place.leg}.{how}:{place.name}" in touched for how in ("canary", "switch"))
 
 
+def _came(place: Observed, was: Before, pin: str, touched: Collection[str]) -> bool:
+    if pin in was.pins or pin in was.active:
+        return False
+    return pin in place.versions or (not place.is_reachable and f"{place.leg}.prepare:{place.name}" in touched)
+
+
 def same_shares(one: Shares, other: Shares) -> bool:
     """Tell whether two sets of shares send requests to the same versions in the same proportion."""
     tiny = 1e-9
     return all(abs(one.get(pin, 0.0) - other.get(pin, 0.0)) < tiny for pin in {*one, *other})
 
 
-def _takes(place: Observed, desired: Version) -> bool:
+def takes(place: Observed, desired: Version) -> bool:
     """Tell whether a place has anything to hold of a version: shards of a table that is gone do not."""
     return place.leg != "sparse" or place.table in desired.tables
 
@@ -154,19 +165,18 @@ def _before(place: Observed, live: str) -> Before:
     return Before(active, tuple(sorted(place.versions)))
 
 
-def _trim(desired: Version, world: World, takes: list[Observed]) -> Iterator[Step]:
-    """Make room for a third version where there is none: what is older than the live one goes first."""
-    for place in takes:
-        needs = world.estimates.get(place.name, Estimate())
-        is_tight = (place.memory_free_bytes is not None and needs.memory_bytes > place.memory_free_bytes) or (
-            place.disk_free_bytes is not None and needs.disk_bytes > place.disk_free_bytes
-        )
-        if place.has(desired.pin) or not is_tight:
-            continue
-        for pin in sorted(place.versions):
-            if pin in world.known and pin not in {desired.pin, world.live} and pin not in place.active:
-                reason = f"room for {desired.pin}; a rollback to {pin} would load it again"
-                yield Step("trim", place.name, reason, pin, seconds=_POINTER_S)
+def _trim(desired: Version, world: World, able: list[Observed]) -> Iterator[Step]:
+    """Make room for a third version if a place has none: what is older than the live one goes first, everywhere."""
+    if not any(_is_tight(place, world.estimates.get(place.name)) for place in able if not place.has(desired.pin)):
+        return
+    reason = f"room for {desired.pin}; a rollback there would load it again"
+    for leg in _FORGETS:
+        yield from _forget(world, leg, "trim", reason, kept={desired.pin, world.live})
+
+
+def _is_tight(place: Observed, needs: Estimate | None) -> bool:
+    rooms = ((needs.memory_bytes, place.memory_free_bytes), (needs.disk_bytes, place.disk_free_bytes)) if needs else ()
+    return any(free is not None and wanted > free for wanted, free in rooms)
 
 
 def _freed(trim: list[Step], world: World) -> Mapping[str, int]:
@@ -177,33 +187,40 @@ def _freed(trim: list[Step], world: World) -> Mapping[str, int]:
     return freed
 
 
-def _steps(desired: Version, world: World, takes: list[Observed], options: Options, kind: Kind) -> Iterator[Step]:
+def _steps(desired: Version, world: World, able: list[Observed], options: Options, kind: Kind) -> Iterator[Step]:
     pin = desired.pin
-    moves = [place for place in takes if not same_shares(place.active, {pin: 1.0})]
-    lacking = [place for place in takes if not place.has(pin)]
+    moves = [place for place in able if not same_shares(place.active, {pin: 1.0})]
+    lacking = [place for place in able if not place.has(pin)]
     # What was live here before was checked then; a rollback does not read it all again.
-    doubtful = [place for place in takes if place in lacking or (kind == "release" and place in moves)]
+    doubtful = [place for place in able if place in lacking or (kind == "release" and place in moves)]
     for leg in _LEGS:
         yield from (_prepare(place, pin, world) for place in lacking if place.leg == leg)
-        for place in doubtful:
-            if place.leg == leg:
-                yield Step(_stage(leg, "check"), place.name, "rows, checksum and probes", pin, seconds=_CHECK_S)
+        yield from (_check(place, pin) for place in doubtful if place.leg == leg)
     if moves or lacking:
         yield Step("gate", "", f"every place still has {pin} before the first moves", pin)
     if options.canary and kind == "release" and world.live:
         yield from _canary([place for place in moves if place.leg == "dense"], pin, world.live, options)
-    back = f"answer with {world.live} again" if world.live else ""
-    for leg, what in _MOVES.items():
-        for place in moves:
-            if place.leg == leg:
-                stage, reason = _stage(leg, "switch"), f"{what} → {pin}"
-                yield Step(stage, place.name, reason, pin, {pin: 1.0}, seconds=_POINTER_S, undo=back)
+    for leg in _MOVES:
+        yield from (_switch(place, pin, world.live) for place in moves if place.leg == leg)
     if moves or lacking:
         yield Step("settle", "", f"every place answers with {pin}", pin, seconds=_POINTER_S)
     if moves or lacking or world.live != pin:
         yield Step("tag", "", "what is live, and what to go back to, stays in the hub", pin, undo="tags back")
     if kind == "release":
-        yield from _forget(desired, world, options)
+        older = [life.pin for life in world.lives if life.pin != pin][: options.retain]
+        for leg in _FORGETS:
+            reason = f"no longer needed to go back {options.retain}"
+            yield from _forget(world, leg, "forget", reason, kept={pin, world.live, *older})
+
+
+def _check(place: Observed, pin: str) -> Step:
+    return Step(_stage(place.leg, "check"), place.name, "rows, checksum and probes", pin, seconds=_CHECK_S)
+
+
+def _switch(place: Observed, pin: str, live: str) -> Step:
+    stage, reason = _stage(place.leg, "switch"), f"{_MOVES[place.leg]} → {pin}"
+    back = f"answer with {live} again" if live else ""
+    return Step(stage, place.name, reason, pin, {pin: 1.0}, seconds=_POINTER_S, undo=back)
 
 
 def _prepare(place: Observed, pin: str, world: World) -> Step:
@@ -229,13 +246,11 @@ def _canary(moves: list[Observed], pin: str, live: str, options: Options) -> Ite
         yield Step("bake", "", f"errors, latency, misses and scores against {live}", pin, seconds=options.bake_s)
 
 
-def _forget(desired: Version, world: World, options: Options) -> Iterator[Step]:
-    older = [pin for pin in world.lives if pin != desired.pin]
-    kept = {desired.pin, world.live, *older[: options.retain]}
+def _forget(world: World, leg: Leg, what: str, reason: str, *, kept: Collection[str]) -> Iterator[Step]:
     for place in world.places:
-        for old in sorted(place.versions):
-            if old in world.known and old not in kept and old not in place.active:
-                yield Step("forget", place.name, f"older than what {options.retain} rollbacks need", old)
+        for pin in sorted(place.versions):
+            if place.leg == leg and pin in world.known and pin not in kept and pin not in place.active:
+                yield Step(_stage(leg, what), place.name, reason, pin, seconds=_POINTER_S)
 
 
 def _stage(leg: str, what: str) -> Stage:

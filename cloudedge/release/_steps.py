@@ -28,7 +28,9 @@ Kind = Literal["release", "rollback", "repair"]
 Action = Literal["fetch", "prepare", "check", "gate", "switch", "bake", "settle", "tag", "forget"]
 Stage = Literal[
     "fetch",
-    "trim",
+    "dense.trim",
+    "edge.trim",
+    "sparse.trim",
     "sparse.prepare",
     "sparse.check",
     "dense.prepare",
@@ -43,12 +45,16 @@ Stage = Literal[
     "edge.switch",
     "settle",
     "tag",
-    "forget",
+    "dense.forget",
+    "edge.forget",
+    "sparse.forget",
 ]
 
 STAGES: dict[str, Action] = {
     "fetch": "fetch",
-    "trim": "forget",
+    "dense.trim": "forget",
+    "edge.trim": "forget",
+    "sparse.trim": "forget",
     "sparse.prepare": "prepare",
     "sparse.check": "check",
     "dense.prepare": "prepare",
@@ -63,7 +69,9 @@ STAGES: dict[str, Action] = {
     "edge.switch": "switch",
     "settle": "settle",
     "tag": "tag",
-    "forget": "forget",
+    "dense.forget": "forget",
+    "edge.forget": "forget",
+    "sparse.forget": "forget",
 }
 """Every stage in its order, which is what keeps rows there before anybody reads them and until nobody does."""
 
@@ -107,6 +115,8 @@ class Options:
     """Places worked on at the same time."""
     attempts: int = 4
     """How often a step is tried when trying again can help."""
+    drain_s: float = 30.0
+    """How long rows stay for requests under way at a serving replica that could not be asked."""
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -116,6 +126,17 @@ class Options:
             raise InputError("a bake needs a canary to watch", hint="Give both, such as --canary 5% --bake 10m.")
         if self.retain < 1 or self.jobs < 1 or self.attempts < 1:
             raise InputError("retain, jobs and attempts are at least 1")
+
+
+@dataclass(frozen=True)
+class Life:
+    """A version that is or was live on a target."""
+
+    pin: str
+    ref: str
+    """The one exact bundle: name@digest."""
+    title: str
+    """As people call it: ctr:3."""
 
 
 @dataclass(frozen=True)
@@ -176,13 +197,18 @@ class Plan:
     """The one exact bundle: name@digest."""
     title: str
     """The bundle as people call it: ctr:3."""
-    live: str
-    """The pin that is live before; empty if none is."""
+    lives: tuple[Life, ...] = ()
+    """What was live before, the newest first."""
     steps: tuple[Step, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
     before: Mapping[str, Before] = field(default_factory=dict)
     options: Options = Options()
+
+    @property
+    def live(self) -> str:
+        """The pin that was live before; empty if none was."""
+        return self.lives[0].pin if self.lives else ""
 
     @property
     def is_empty(self) -> bool:
@@ -232,7 +258,8 @@ class Plan:
         known = {item.name for item in fields(Step)}
         options = dict(value["options"])
         return cls(
-            **{name: value[name] for name in ("kind", "target", "pin", "ref", "title", "live")},
+            **{name: value[name] for name in ("kind", "target", "pin", "ref", "title")},
+            lives=tuple(Life(**life) for life in value["lives"]),
             steps=tuple(Step(**{k: v for k, v in step.items() if k in known}) for step in value["steps"]),
             refusals=tuple(Refusal(**refusal) for refusal in value["refusals"]),
             warnings=tuple(value["warnings"]),
