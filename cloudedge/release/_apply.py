@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from cloudedge.errors import CloudEdgeError, Conflict, StorageError
 from cloudedge.journal import What, Writer
@@ -33,7 +33,7 @@ class Outcome:
     """What came of a release."""
 
     number: int
-    state: str
+    state: Literal["done", "undone"]
     """`done`, or `undone` and everything is as it was."""
     pin: str
     why: str = ""
@@ -234,7 +234,7 @@ class Run:
             failed=dict(failed),
         )
 
-    def _end(self, state: str, *, why: str = "", owed: Mapping[str, str]) -> Outcome:
+    def _end(self, state: Literal["done", "undone"], *, why: str = "", owed: Mapping[str, str]) -> Outcome:
         entries = self._ground.journal.entries(self._number)
         outcome = Outcome(
             number=self._number,
@@ -247,7 +247,8 @@ class Run:
             undone=tuple(dict.fromkeys(entry.step for entry in entries if entry.what == "undone")),
             owed=dict(owed),
         )
-        self._writer.set_state(self._number, "done" if state == "done" else "undone", **outcome.to_json())
+        told = {key: value for key, value in outcome.to_json().items() if key not in ("number", "state")}
+        self._writer.set_state(self._number, state, **told)
         return outcome
 
 

@@ -18,6 +18,9 @@ from cloudedge.release._version import Version
 
 __all__ = ["Ground", "Runner", "Shelf", "in_threads"]
 
+_LOOKS = 3
+_LOOK_AGAIN_S = 0.3
+
 Runner = Callable[[Sequence[Callable[[], None]], int], None]
 """Runs calls side by side, at most so many at once, and returns when all have ended."""
 
@@ -79,10 +82,17 @@ class Ground:
         found: dict[str, Observed] = {}
 
         def ask(place: Place) -> None:
-            try:
-                found[place.name] = place.observe()
-            except CloudEdgeError as error:
-                found[place.name] = Observed(place.name, place.leg, error=error.message)
+            for attempt in range(1, _LOOKS + 1):
+                try:
+                    found[place.name] = place.observe()
+                except CloudEdgeError as error:
+                    found[place.name] = Observed(place.name, place.leg, error=error.message)
+                    if not error.retry_helps:
+                        return
+                else:
+                    return
+                if attempt < _LOOKS:
+                    self.clock.sleep(_LOOK_AGAIN_S * (0.5 + self.clock.random()))
 
         self.runner([partial(ask, place) for place in self.places.values()], self.jobs)
         return [found[name] for name in self.places]

@@ -74,4 +74,4 @@ def _builder(kind: str) -> Builder:
 def _shards(places: Mapping[str, Place], section: TargetConfig) -> Mapping[str, int]:
     """Return into how many shards each table is cut; a place of the sparse leg is called sparse/TABLE/SHARD/REPLICA."""
     tables = {name.split("/")[1] for name, place in places.items() if place.leg == "sparse"}
-    return {table: section.sparse.shards if section.sparse else 1 for table in tables}
+    return dict.fromkeys(tables, section.sparse.shards if section.sparse else 1)

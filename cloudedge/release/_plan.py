@@ -136,10 +136,18 @@ def plan_undo(done: Plan, places: Sequence[Observed], touched: Collection[str]) 
     return [stage for stage in stages if stage]
 
 
-def _has_moved(place: Observed, was: Before, touched: Collection[str]) -> bool:
-    if place.is_reachable:
-        return not same_shares(place.active, was.active)
-    return any(f"{place.leg}.{how}:{place.name}" in touched for how in ("canary", "switch"))
+def _restore(place: Observed, done: Plan, touched: Collection[str]) -> Iterator[Step]:
+    was = done.before[place.name].active
+    stage, reason = _stage(place.leg, "switch"), "back to what it answered with"
+    if not place.is_reachable:
+        if any(f"{place.leg}.{how}:{place.name}" in touched for how in ("canary", "switch")):
+            yield Step(stage, place.name, reason, shares=was)
+    elif not all(place.has(pin) for pin in was):
+        # It restarted without what it had. It must not answer with what is undone; a repair does the rest.
+        if done.pin in place.active:
+            yield Step(stage, place.name, "nothing, for it lost what it answered with", shares={})
+    elif not same_shares(place.active, was):
+        yield Step(stage, place.name, reason, shares=was)
 
 
 def _came(place: Observed, was: Before, pin: str, touched: Collection[str]) -> bool:

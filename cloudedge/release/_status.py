@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from cloudedge.journal import Operation
+from cloudedge.journal import Operation, What
 from cloudedge.release._ground import Ground
 from cloudedge.release._places import Observed, Shares
 from cloudedge.release._plan import same_shares
@@ -101,7 +101,8 @@ def status(ground: Ground) -> Status:
 
 def _place(ground: Ground, place: Observed, live: Life | None) -> PlaceStatus:
     steps = [f"{place.leg}.{how}:{place.name}" for how in ("switch", "canary")]
-    moves = [entry for what in ("done", "undone") if (entry := ground.journal.newest(steps, what))]  # type: ignore[arg-type]
+    words: tuple[What, ...] = ("done", "undone")
+    moves = [entry for what in words if (entry := ground.journal.newest(steps, what))]
     return PlaceStatus(
         name=place.name,
         leg=place.leg,

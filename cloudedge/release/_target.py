@@ -145,7 +145,9 @@ class Target:
         """
         with self._ground.journal.writing(self._ground.by) as writer:
             operation = self._ground.journal.unfinished()
-            return self._go_on(writer, operation) if operation is not None else self._repair(writer)
+            outcome = self._go_on(writer, operation) if operation is not None else None
+            repaired = self._repair(writer) if outcome is None or outcome.state == "undone" else None
+            return outcome or repaired
 
     def abort(self) -> Outcome | None:
         """Take the unfinished release back. If it is under way in another process, ask that one to.
@@ -161,7 +163,9 @@ class Target:
         try:
             with self._ground.journal.writing(self._ground.by) as writer:
                 return self._back(writer, operation, f"{self._ground.by} asked for it")
-        except Conflict:
+        except Conflict as error:
+            if "holder" not in error.facts:
+                raise
             self._ground.journal.ask(operation.number, "abort", by=self._ground.by)
             return None
 
@@ -176,8 +180,10 @@ class Target:
         try:
             with self._ground.journal.writing(self._ground.by) as writer:
                 return self._go_on(writer, operation)
-        except Conflict:
-            return None
+        except Conflict as error:
+            if "holder" not in error.facts:
+                raise
+            return None  # whoever works on it sees the wish at its next look
 
     def plan_rollback(self, to: int | str | None = None, **choices: Any) -> Plan:
         """Decide how to go back.
@@ -210,6 +216,7 @@ class Target:
         if unfinished is not None:
             with self._ground.journal.writing(self._ground.by) as writer:
                 outcome = self._back(writer, unfinished, f"{self._ground.by} rolls back")
+                self._repair(writer)
             if to is None:
                 return outcome
         return self.run(self.plan_rollback(to))
@@ -258,8 +265,9 @@ class Target:
         world = replace(self._ground.world(version), lives=plan.lives)
         fresh = plan_for(version, world, plan.options, kind=plan.kind, before=plan.before)
         if fresh.refusals:
+            reasons = "; ".join(refusal.what for refusal in fresh.refusals)
             raise Unfinished(
-                f"{self.name}: {plan.kind} {operation.number} cannot go on: {'; '.join(r.what for r in fresh.refusals)}",
+                f"{self.name}: {plan.kind} {operation.number} cannot go on: {reasons}",
                 hint="Mend that and resume, or abort.",
                 number=operation.number,
                 failed={},
