@@ -46,7 +46,7 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 class Run:

@@ -151,7 +151,8 @@ class Place(Protocol):
     def prepare(self, version: Version, *, order: int) -> Shipped:
         """Bring the bytes (a delta on what is there, else the base), load beside what is loaded, warm up.
 
-        Nothing that answers requests changes. Returns once the version is ready.
+        Nothing that answers requests changes. What arrived is compared with its digests before anybody can read it: a
+        replica that is repaired has readers from the moment its rows are there. Returns once the version is ready.
 
         Raises:
             StorageError: no room.

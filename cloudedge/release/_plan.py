@@ -108,19 +108,12 @@ def plan_undo(done: Plan, places: Sequence[Observed], touched: Collection[str]) 
     Returns:
         Stages of steps, in order.
     """
+    if done.pin == done.live:
+        return []  # a repair only brings what is live; taking that away again would help nobody
     stages: list[tuple[Step, ...]] = []
-    for leg in ("dense", "edge", "sparse"):
-        moved = [
-            Step(
-                _stage(leg, "switch"),
-                place.name,
-                "back to what it answered with",
-                shares=done.before[place.name].active,
-            )
-            for place in places
-            if place.leg == leg and place.name in done.before and _has_moved(place, done.before[place.name], touched)
-        ]
-        stages.append(tuple(moved))
+    for leg in _FORGETS:
+        mine = [place for place in places if place.leg == leg and place.name in done.before]
+        stages.append(tuple(step for place in mine for step in _restore(place, done, touched)))
     if "tag" in touched:
         stages.append((Step("tag", "", "tags back to what is live again", done.live),))
     stages += [
@@ -212,13 +205,17 @@ def _steps(desired: Version, world: World, able: list[Observed], options: Option
         yield from (_switch(place, pin, world.live) for place in moves if place.leg == leg)
     if moves or lacking:
         yield Step("settle", "", f"every place answers with {pin}", pin, seconds=_POINTER_S)
-    if moves or lacking or world.live != pin:
+    old = list(_old(pin, world, options)) if kind == "release" else []
+    if moves or lacking or old or world.live != pin:
         yield Step("tag", "", "what is live, and what to go back to, stays in the hub", pin, undo="tags back")
-    if kind == "release":
-        older = [life.pin for life in world.lives if life.pin != pin][: options.retain]
-        for leg in _FORGETS:
-            reason = f"no longer needed to go back {options.retain}"
-            yield from _forget(world, leg, "forget", reason, kept={pin, world.live, *older})
+    yield from old
+
+
+def _old(pin: str, world: World, options: Options) -> Iterator[Step]:
+    older = [life.pin for life in world.lives if life.pin != pin][: options.retain]
+    reason = f"no longer needed to go back {options.retain}"
+    for leg in _FORGETS:
+        yield from _forget(world, leg, "forget", reason, kept={pin, world.live, *older})
 
 
 def _check(place: Observed, pin: str) -> Step:

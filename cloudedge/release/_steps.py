@@ -250,7 +250,14 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads."""
-        return asdict(self) | {"steps": [asdict(step) | {"id": step.id} for step in self.steps]}
+        return vars(self) | {
+            "lives": [vars(life) for life in self.lives],
+            "steps": [vars(step) | {"id": step.id} for step in self.steps],
+            "refusals": [vars(refusal) for refusal in self.refusals],
+            "warnings": list(self.warnings),
+            "before": {name: vars(was) for name, was in self.before.items()},
+            "options": asdict(self.options),
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:

@@ -145,9 +145,15 @@ class SimPlace:
         if not self.is_up or self.incarnation != incarnation:
             raise Unavailable(f"{self.name} died while it loaded {version.pin}")
         intact = not self._world.strikes("corrupt", 0.3)
+        if not intact and (self._world.rng.random() < 0.5 or self._has_readers(version.pin)):  # noqa: PLR2004
+            self._stored.copies.pop(version.pin)
+            raise IntegrityError(f"{self.name}: what arrived of {version.pin} is not what was sent")
         self._stored.copies[version.pin] = Copy(version.pin, is_intact=intact)
         self._persist()
         return Shipped(1000 if how == "delta" else 10_000, "delta" if how == "delta" else "base")
+
+    def _has_readers(self, pin: str) -> bool:
+        return self._world.clients is not None and pin in self._world.clients.in_use()
 
     def _check(self, version: Version) -> None:
         copy = self._stored.copies.get(version.pin)
@@ -216,29 +222,24 @@ class SimPlace:
     # What fails.
 
     def weather(self) -> None:
-        """Die, come back, be cut off, fill up."""
+        """Be cut off, fill up, die."""
         world = self._world
-        if not self.is_up:
-            if world.now >= self.back_at:
-                self.restart()
-            return
-        if world.budget <= 0:
-            return
-        if world.strikes("cut", 0.002):
+        if world.strikes("cut", 0.015):
             self.cut_until = world.now + world.rng.choice((0.5, 5.0, 60.0))
             world.note("{} is cut off until {:.1f}", self.name, self.cut_until)
-        if world.strikes("full", 0.002):
+        if world.strikes("full", 0.015):
             self.full_until = world.now + world.rng.choice((1.0, 60.0))
         for kind in ("crash", "amnesia"):
-            if kind in world.weather and self._may_die() and world.strikes(kind, 0.003):
+            if self.is_up and kind in world.weather and world.rng.random() < 0.02 and self._may_die():  # noqa: PLR2004
+                world.strikes(kind, 1.0)
                 self.die(forget=kind == "amnesia")
-                return
 
     def die(self, *, forget: bool) -> None:
         """Lose what is in memory, and perhaps more."""
         world = self._world
         self.is_up = False
         self.back_at = world.now + world.rng.choice((0.2, 2.0, 30.0))
+        world.down.append(self)
         if forget:
             self._stored = world.rng.choice([_Stored(), *self._past]).copy()
             self.is_stale = True
@@ -251,6 +252,7 @@ class SimPlace:
         self._stored.copies = {pin: copy for pin, copy in self._stored.copies.items() if copy.is_ready}
         self.is_up = True
         self.incarnation += 1
+        self._world.down.remove(self)
         self._world.note("{} is back with {}", self.name, sorted(self._stored.copies))
 
     def heal(self) -> None:

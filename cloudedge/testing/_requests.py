@@ -20,6 +20,8 @@ __all__ = ["Clients", "Request"]
 
 _UNDER_WAY = 4
 """Requests at the same time."""
+_TRIES = 6
+"""Serving replicas asked before a client gives up, each once before any is asked again."""
 
 
 class Request:
@@ -120,8 +122,9 @@ class Clients:
 
     def _pick(self, request: Request) -> None:
         rng = self._world.rng
-        able = [p for p in self._dense if p.is_up and p.active and p.name not in request.tried]
-        if not able:
+        able = [p for p in self._dense if p.is_up and p.active]
+        able = [p for p in able if p.name not in request.tried] or able
+        if not able or len(request.tried) >= _TRIES:
             self._world.broken(
                 "failed", f"no serving replica could answer (tried {', '.join(request.tried) or 'none'})"
             )

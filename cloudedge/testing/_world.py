@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudedge.errors import CloudEdgeError, DeadlineExceeded, StorageError, Unavailable
@@ -40,6 +41,7 @@ FAULTS = (
 )
 
 T = TypeVar("T")
+_DAWN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 class Killed(BaseException):
@@ -72,6 +74,7 @@ class World:
     is_calm: bool = False
     """No more faults: everything has healed."""
     places: dict[str, SimPlace] = field(default_factory=dict)
+    down: list[SimPlace] = field(default_factory=list)
     clients: Clients | None = None
     journal: SimJournal | None = None
     late: list[tuple[float, str, int, Callable[[], object]]] = field(default_factory=list)
@@ -100,7 +103,7 @@ class World:
 
     def strikes(self, kind: str, rate: float | None = None) -> bool:
         """Tell whether a fault of this kind happens here, and count it."""
-        if self.is_calm or self.budget <= 0 or kind not in self.weather:
+        if kind not in self.weather or self.is_calm or self.budget <= 0:
             return False
         if self.rng.random() >= (self.rate if rate is None else rate):
             return False
@@ -122,16 +125,22 @@ class World:
         self.now += 0.01
         self.churn()
 
+    @cached_property
+    def _all(self) -> list[SimPlace]:
+        return list(self.places.values())
+
     def churn(self) -> None:
         """One moment of everybody else's life."""
         if self.clients is not None:
             self.clients.live()
         if self.late and self.rng.random() < 0.2:  # noqa: PLR2004
             self.deliver()
-        if self.is_calm:
+        for place in [place for place in self.down if place.back_at <= self.now]:
+            place.restart()
+        if self.is_calm or not self.weather:
             return
-        for place in self.places.values():
-            place.weather()
+        if self.budget > 0:
+            self.rng.choice(self._all).weather()
         if self.strikes("gc", 0.02):
             self.collect()
         if self.strikes("clock", 0.01):
@@ -188,7 +197,7 @@ class SimClock:
 
     def now(self) -> datetime:
         """Return the wall-clock time, which somebody may have set back."""
-        return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self._world.now - self._world.set_back_s)
+        return _DAWN + timedelta(seconds=self._world.now - self._world.set_back_s)
 
     def monotonic(self) -> float:
         """Return the time nobody sets back."""
