@@ -6,7 +6,7 @@ come from the file and never from a clock, so an hour set back changes no order;
 
 One writer at a time: `Journal.writing` takes a lock that the kernel gives up the moment its holder dies, so nobody
 waits for a lease to run out, and a holder that merely sleeps does not lose it while it may still act. Readers are
-never kept waiting.
+never kept waiting, and may leave a *wish* for the writer, such as to end a wait early.
 
 This module remembers; what steps there are and what follows from an entry is for its callers.
 """
@@ -18,7 +18,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any, Literal
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.errors import Conflict, NotFound, StorageError
 
-__all__ = ["Entry", "Journal", "Operation", "State", "What", "Writer"]
+__all__ = ["Entry", "Journal", "Operation", "State", "What", "Wish", "Writer"]
 
 What = Literal["intent", "done", "failed", "undo", "undone", "note"]
 """`intent` and `undo` come before acting, the others after."""
@@ -47,6 +47,10 @@ CREATE TABLE IF NOT EXISTS entries (
     operation INTEGER NOT NULL REFERENCES operations(number),
     step TEXT NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL, at TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS entries_of ON entries(operation, id);
+CREATE TABLE IF NOT EXISTS wishes (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    operation INTEGER NOT NULL REFERENCES operations(number),
+    what TEXT NOT NULL, by_whom TEXT NOT NULL, at TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
@@ -84,24 +88,37 @@ class Entry:
     at: str
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What somebody who does not hold the lock asks of whoever does."""
+
+    id: int
+    what: str
+    by: str
+    at: str
+
+
 class Journal:
     """The journal of one place.
 
     Args:
-        path: The file; made, with its folder, if it is not there.
+        path: The file; made, with its folder, if it is not there. None: kept in memory, for simulations.
         clock: Where shown times come from.
 
     Raises:
         StorageError: it cannot be opened or is no journal.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None) -> None:
+        self.path = Path(path if path is not None else "memory")
         self._clock = clock or SystemClock()
         self._guard = threading.Lock()
+        self._held = threading.Lock() if path is None else None
         with _stored(self.path, "opening"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            if path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            where = self.path if path is not None else ":memory:"
+            self._db = sqlite3.connect(where, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("PRAGMA foreign_keys = ON")
@@ -128,6 +145,14 @@ class Journal:
         Raises:
             Conflict: somebody else is; says who and since when.
         """
+        if self._held is not None:
+            if not self._held.acquire(blocking=False):
+                raise Conflict("somebody is at work here", hint="Wait until that ends.", holder="somebody")
+            try:
+                yield Writer(self)
+            finally:
+                self._held.release()
+            return
         lock = self.path.with_name(self.path.name + ".lock")
         with _stored(lock, "locking"):
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -175,11 +200,31 @@ class Journal:
     def entries(self, number: int, *, after: int = 0) -> list[Entry]:
         """List an operation's entries in the order they were written, from the one after `after` on."""
         rows = self._read("SELECT * FROM entries WHERE operation = ? AND id > ? ORDER BY id", number, after)
-        return [Entry(i, op, step, what, json.loads(detail), at) for i, op, step, what, detail, at in rows]
+        return [_entry(row) for row in rows]
 
     def last_words(self, number: int) -> dict[str, Entry]:
         """Return the newest entry of every step of an operation, notes aside."""
         return {entry.step: entry for entry in self.entries(number) if entry.what != "note"}
+
+    def newest(self, steps: Sequence[str], what: What) -> Entry | None:
+        """Return the newest entry of any operation that says `what` of one of some steps."""
+        marks = ", ".join("?" * len(steps))
+        rows = self._read(
+            f"SELECT * FROM entries WHERE what = ? AND step IN ({marks}) ORDER BY id DESC LIMIT 1",  # noqa: S608
+            *(what, *steps),
+        )
+        return _entry(rows[0]) if rows else None
+
+    def ask(self, number: int, what: str, *, by: str) -> None:
+        """Ask whoever works on an operation for something; needs no lock, and is seen when they next look."""
+        self._write(
+            "INSERT INTO wishes (operation, what, by_whom, at) VALUES (?, ?, ?, ?)", number, what, by, self._now()
+        )
+
+    def wishes(self, number: int) -> list[Wish]:
+        """List what was asked of an operation, the oldest first."""
+        rows = self._read("SELECT id, what, by_whom, at FROM wishes WHERE operation = ? ORDER BY id", number)
+        return [Wish(*row) for row in rows]
 
     def recall(self, key: str) -> Any:
         """Return a fact that was remembered, or None."""
@@ -224,9 +269,9 @@ class Writer:
         )
         return self.journal.operation(number)
 
-    def record(self, number: int, step: str, what: What, **detail: Any) -> None:
-        """Write an entry."""
-        self.journal._write(  # noqa: SLF001
+    def record(self, number: int, step: str, what: What, **detail: Any) -> int:
+        """Write an entry and return its id, which is higher than that of any entry before."""
+        return self.journal._write(  # noqa: SLF001
             "INSERT INTO entries (operation, step, what, detail, at) VALUES (?, ?, ?, ?, ?)",
             *(number, step, what, _json(detail), self.journal._now()),  # noqa: SLF001
         )
@@ -250,6 +295,11 @@ class Writer:
 def _operation(row: tuple[Any, ...]) -> Operation:
     number, kind, subject, plan, by, begun_at, state, ended_at, outcome = row
     return Operation(number, kind, subject, json.loads(plan), by, begun_at, state, ended_at, json.loads(outcome))
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    number, operation, step, what, detail, at = row
+    return Entry(number, operation, step, what, json.loads(detail), at)
 
 
 def _json(value: Any) -> str:

@@ -1,1 +1,26 @@
-"""Stand-ins for what cloudedge talks to, public so that users can test their own code with them."""
+"""The simulator and its parts, public so that others can test what they build on releases.
+
+`simulate` tells many seeds' stories; `run_seed` tells one, with a trace. `World`, `SimPlace`, `SimShelf` and `Clients`
+are the parts, for stories of your own.
+"""
+
+from cloudedge.testing._places import SimPlace
+from cloudedge.testing._requests import Clients
+from cloudedge.testing._scenario import Result, SimShelf, run_seed, sim_target, sim_version
+from cloudedge.testing._world import FAULTS, Killed, SimClock, SimJournal, Violation, World
+
+__all__ = [
+    "FAULTS",
+    "Clients",
+    "Killed",
+    "Result",
+    "SimClock",
+    "SimJournal",
+    "SimPlace",
+    "SimShelf",
+    "Violation",
+    "World",
+    "run_seed",
+    "sim_target",
+    "sim_version",
+]

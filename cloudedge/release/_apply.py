@@ -1,0 +1,266 @@
+"""Carrying out a plan: intent into the journal, one idempotent step, outcome into the journal; and the way back.
+
+The commit point is the intent to move the first pointer for good (`COMMIT_STAGES`). Before it, a step that fails, a
+canary that does badly or somebody's wish takes everything back. After it a release goes forward only: a step that fails
+leaves it unfinished, both versions stay loaded, and `resume` goes on (or `abort`, which somebody has to ask for, goes
+back). Nothing is kept in memory that the journal and the places could not tell again, so any process can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import Any, Literal
+
+from cloudedge.errors import CloudEdgeError, Conflict, StorageError
+from cloudedge.journal import What, Writer
+from cloudedge.release._bake import Breach, Paused, bake
+from cloudedge.release._errors import Unfinished
+from cloudedge.release._ground import Ground
+from cloudedge.release._plan import plan_undo, same_shares, takes
+from cloudedge.release._steps import COMMIT_STAGES, Life, Plan, Step
+from cloudedge.release._version import Version
+
+__all__ = ["Outcome", "Run", "committed", "lives_after"]
+
+_BACKOFF_S, _BACKOFF_MAX_S = 0.2, 5.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a release."""
+
+    number: int
+    state: Literal["done", "undone"]
+    """`done`, or `undone` and everything is as it was."""
+    pin: str
+    why: str = ""
+    bytes: int = 0
+    seconds: float = 0.0
+    done: tuple[str, ...] = ()
+    undone: tuple[str, ...] = ()
+    owed: Mapping[str, str] = field(default_factory=dict)
+    """What could not be tidied up, and why; the next release does it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return dict(vars(self))
+
+
+class Run:
+    """One operation, carried out by whoever holds the journal's lock.
+
+    Args:
+        ground: The target's moving parts.
+        writer: The right to write the journal.
+        number: The operation.
+        plan: What to do; on resume, planned anew from what is there.
+        version: The version with its bytes; not needed to go back.
+    """
+
+    def __init__(self, ground: Ground, writer: Writer, number: int, plan: Plan, version: Version | None = None) -> None:
+        self._ground = ground
+        self._writer = writer
+        self._number = number
+        self._plan = plan
+        self._version = version
+        self._began = ground.clock.monotonic()
+        self.is_committed = committed(ground.journal.last_words(number))
+
+    def forward(self) -> Outcome:
+        """Do what the plan says, or take it back.
+
+        Raises:
+            Unfinished: it stopped half way, and says whether to go on or back.
+            StorageError: the journal cannot be written, so nothing more was begun.
+        """
+        owed: dict[str, str] = {}
+        for stage, steps in self._plan.stages():
+            if self.is_committed and stage in ("dense.canary", "bake"):
+                continue
+            if not self.is_committed:
+                asked = next((w for w in self._ground.journal.wishes(self._number) if w.what == "abort"), None)
+                if asked is not None:
+                    return self.back(f"{asked.by} asked for it")
+                self.is_committed = stage in COMMIT_STAGES
+            try:
+                failed = self._do(steps)
+            except Breach as breach:
+                return self.back(str(breach))
+            except Paused as paused:
+                self._writer.set_state(self._number, "paused", why=str(paused))
+                raise self._stopped(
+                    {"bake": str(paused)}, "It rests with its canary: promote, resume or abort."
+                ) from None
+            if failed and stage.endswith(".forget"):
+                owed |= failed
+                self._drain(stage, failed)
+            elif failed and self.is_committed:
+                raise self._stopped(failed, "Both versions stay loaded: resume goes on, abort goes back.")
+            elif failed:
+                return self.back("; ".join(f"{step}: {why}" for step, why in failed.items()))
+        return self._end("done", owed=owed)
+
+    def back(self, why: str) -> Outcome:
+        """Take everything back, in the order that leaves rows until nobody reads them.
+
+        Raises:
+            Unfinished: a pointer could not be moved back; nothing was unloaded.
+        """
+        self._writer.record(self._number, "undo", "note", why=why)
+        touched = set(self._ground.journal.last_words(self._number))
+        owed: dict[str, str] = {}
+        for steps in plan_undo(self._plan, self._ground.observe(), touched):
+            failed = self._do(steps, undo=True)
+            if failed and steps[0].action != "forget":
+                raise self._stopped(failed, "It is being taken back: resume goes on with that.")
+            owed |= failed
+            self._drain(steps[0].stage, failed)
+        self._ground.shelf.mark({"next": None})
+        return self._end("undone", why=why, owed=owed)
+
+    def _do(self, steps: Sequence[Step], *, undo: bool = False) -> dict[str, str]:
+        """Carry out the steps of a stage, places side by side and one after the other at each; return what failed."""
+        failed: dict[str, str] = {}
+        by_place = [list(group) for _, group in groupby(sorted(steps, key=lambda s: s.place), key=lambda s: s.place)]
+        calls = [partial(self._one_place, mine, failed, undo=undo) for mine in by_place]
+        self._ground.runner(calls, self._plan.options.jobs)
+        return failed
+
+    def _one_place(self, steps: Sequence[Step], failed: dict[str, str], *, undo: bool) -> None:
+        words: tuple[What, What] = ("undo", "undone") if undo else ("intent", "done")
+        for step in steps:
+            facts = {"pin": step.pin} | ({"shares": dict(step.shares)} if step.shares is not None else {})
+            order = self._writer.record(self._number, step.id, words[0], **facts)
+            try:
+                detail = self._attempt(step, order, undo=undo)
+            except (Breach, Paused) as stop:
+                self._writer.record(self._number, step.id, "failed", why=str(stop))
+                raise
+            except StorageError as error:
+                if error.facts.get("path") == str(self._ground.journal.path):
+                    raise  # nothing can be written down any more, so nothing more may be done
+                failed[step.id] = self._failed(step, error)
+            except Exception as error:  # noqa: BLE001 - whatever a place raises, the release has to be taken back
+                failed[step.id] = self._failed(step, error)
+            else:
+                self._writer.record(self._number, step.id, words[1], **detail)
+
+    def _failed(self, step: Step, error: Exception) -> str:
+        why = error.message if isinstance(error, CloudEdgeError) else f"{type(error).__name__}: {error}"
+        self._writer.record(self._number, step.id, "failed", why=why)
+        return why
+
+    def _attempt(self, step: Step, order: int, *, undo: bool) -> dict[str, Any]:
+        """Try a step as often as trying again can help."""
+        clock = self._ground.clock
+        for attempt in range(1, self._plan.options.attempts + 1):
+            try:
+                return self._act(step, order, undo=undo)
+            except CloudEdgeError as error:
+                if not error.retry_helps or attempt == self._plan.options.attempts:
+                    raise
+                clock.sleep(min(_BACKOFF_S * 2**attempt, _BACKOFF_MAX_S) * (0.5 + clock.random()))
+        raise AssertionError  # the loop returns or raises
+
+    def _act(self, step: Step, order: int, *, undo: bool) -> dict[str, Any]:
+        if step.place:
+            return self._at_place(step, order)
+        if step.action == "fetch":
+            self._ground.shelf.mark({"next": self._plan.ref})
+            self._ground.shelf.verify(self._wanted)
+        elif step.action in ("gate", "settle"):
+            self._confirm(answering=step.action == "settle")
+        elif step.action == "bake":
+            return bake(self._ground, self._writer, self._number, self._plan)
+        elif step.action == "tag":
+            self._tag(self._plan.lives if undo else lives_after(self._plan))
+        return {}
+
+    def _at_place(self, step: Step, order: int) -> dict[str, Any]:
+        place = self._ground.places[step.place]
+        if step.action == "prepare":
+            return asdict(place.prepare(self._wanted, order=order))
+        if step.action == "check":
+            place.check(self._wanted)
+        elif step.action == "switch":
+            place.switch(step.shares or {}, order=order)
+        else:
+            place.forget(step.pin, order=order)
+        return {}
+
+    @property
+    def _wanted(self) -> Version:
+        if self._version is None:
+            raise Conflict(f"{self._plan.ref} is not at hand")
+        return self._version
+
+    def _confirm(self, *, answering: bool) -> None:
+        """Look at every place again: things restart while a release goes on.
+
+        Raises:
+            Conflict: one does not have the version, or does not answer with it.
+        """
+        pin = self._plan.pin
+        for place in self._ground.observe():
+            if not takes(place, self._wanted):
+                continue
+            if not place.has(pin):
+                raise Conflict(f"{place.name} {'does not answer' if place.error else 'lost ' + pin}: {place.error}")
+            if answering and not same_shares(place.active, {pin: 1.0}):
+                raise Conflict(f"{place.name} answers with {dict(place.active) or 'nothing'}")
+
+    def _tag(self, lives: Sequence[Life]) -> None:
+        roles: dict[str, str | None] = {"live": lives[0].ref if lives else None}
+        for back in range(1, self._plan.options.retain + 1):
+            name = "previous" if back == 1 else f"previous-{back}"
+            roles[name] = lives[back].ref if back < len(lives) else None
+        self._ground.shelf.mark({**roles, "next": None})
+        self._writer.remember("lives", [asdict(life) for life in lives])
+
+    def _drain(self, stage: str, failed: Mapping[str, str]) -> None:
+        # A replica that could not be asked may still have requests under way that will read these rows.
+        if failed and not stage.startswith("sparse"):
+            self._ground.clock.sleep(self._plan.options.drain_s)
+
+    def _stopped(self, failed: Mapping[str, str], hint: str) -> Unfinished:
+        lines = "; ".join(f"{step}: {why}" for step, why in failed.items())
+        return Unfinished(
+            f"{self._ground.name}: {self._plan.kind} {self._number} of {self._plan.title} stopped: {lines}",
+            hint=hint,
+            number=self._number,
+            failed=dict(failed),
+        )
+
+    def _end(self, state: Literal["done", "undone"], *, why: str = "", owed: Mapping[str, str]) -> Outcome:
+        entries = self._ground.journal.entries(self._number)
+        outcome = Outcome(
+            number=self._number,
+            state=state,
+            pin=self._plan.pin,
+            why=why,
+            bytes=sum(entry.detail.get("bytes", 0) for entry in entries if entry.what == "done"),
+            seconds=round(self._ground.clock.monotonic() - self._began, 3),
+            done=tuple(dict.fromkeys(entry.step for entry in entries if entry.what == "done")),
+            undone=tuple(dict.fromkeys(entry.step for entry in entries if entry.what == "undone")),
+            owed=dict(owed),
+        )
+        told = {key: value for key, value in outcome.to_json().items() if key not in ("number", "state")}
+        self._writer.set_state(self._number, state, **told)
+        return outcome
+
+
+def committed(steps: Collection[str]) -> bool:
+    """Tell from the steps that were at least intended whether the commit point was passed."""
+    return any(step.split(":")[0] in COMMIT_STAGES for step in steps)
+
+
+def lives_after(plan: Plan) -> tuple[Life, ...]:
+    """Return what is live and what was once a plan is done: a release comes on top, a rollback takes off."""
+    life = Life(plan.pin, plan.ref, plan.title)
+    pins = [each.pin for each in plan.lives]
+    if plan.kind == "rollback" and plan.pin in pins:
+        return plan.lives[pins.index(plan.pin) :]
+    return (life, *(each for each in plan.lives if each.pin != plan.pin))

@@ -1,0 +1,61 @@
+"""Whether a canary does worse than what is live. Pure: traffic in, a reason or none out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from cloudedge.release._places import Health, Traffic
+from cloudedge.release._steps import Limits
+
+__all__ = ["add_up", "breach"]
+
+
+def add_up(reports: Iterable[Health]) -> dict[str, Traffic]:
+    """Add the traffic of several places, or of several moments, by pin; the worst latency counts."""
+    total: dict[str, Traffic] = {}
+    for report in reports:
+        for pin, more in report.traffic.items():
+            so_far = total.get(pin, Traffic())
+            total[pin] = Traffic(
+                requests=so_far.requests + more.requests,
+                errors=so_far.errors + more.errors,
+                latency_p50_ms=max(so_far.latency_p50_ms, more.latency_p50_ms),
+                latency_p99_ms=max(so_far.latency_p99_ms, more.latency_p99_ms),
+                lookups=so_far.lookups + more.lookups,
+                misses=so_far.misses + more.misses,
+                scores=so_far.scores + more.scores,
+                score_sum=so_far.score_sum + more.score_sum,
+                score_squares=so_far.score_squares + more.score_squares,
+            )
+    return total
+
+
+def breach(live: Traffic, canary: Traffic, limits: Limits) -> str:
+    """Say in what a canary does worse than allowed; empty if it does not, or if too little was seen to tell."""
+    if canary.requests < limits.min_requests:
+        return ""
+    errors, usual = canary.errors / canary.requests, live.errors / max(live.requests, 1)
+    if errors > usual + limits.error_rate:
+        return f"{errors:.1%} of requests fail, {usual:.1%} with what is live"
+    return _worse(live, canary, limits) if live.requests >= limits.min_requests else ""
+
+
+def _worse(live: Traffic, canary: Traffic, limits: Limits) -> str:
+    allowed = live.latency_p99_ms * limits.latency_factor + limits.latency_slack_ms
+    if canary.latency_p99_ms > allowed:
+        return f"a 99th percentile of {canary.latency_p99_ms:.1f} ms, {live.latency_p99_ms:.1f} ms with what is live"
+    misses, normal = canary.misses / max(canary.lookups, 1), live.misses / max(live.lookups, 1)
+    if misses > normal + limits.miss_rate:
+        return f"{misses:.1%} of rows are missing, {normal:.1%} with what is live"
+    if min(live.scores, canary.scores) >= limits.min_requests:
+        mean, deviation = _moments(live)
+        moved, _ = _moments(canary)
+        if abs(moved - mean) > limits.score_drift * deviation:
+            return f"a mean score of {moved:.4g}, {mean:.4g} ± {deviation:.4g} with what is live"
+    return ""
+
+
+def _moments(traffic: Traffic) -> tuple[float, float]:
+    mean = traffic.score_sum / traffic.scores
+    return mean, math.sqrt(max(traffic.score_squares / traffic.scores - mean * mean, 0.0))

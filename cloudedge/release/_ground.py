@@ -1,0 +1,130 @@
+"""What a release stands on: the places, the journal, the shelf of bundles, the clock, and who does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from cloudedge.clock import Clock, SystemClock
+from cloudedge.errors import CloudEdgeError
+from cloudedge.journal import Journal
+from cloudedge.release._places import Estimate, Observed, Place
+from cloudedge.release._plan import World, takes
+from cloudedge.release._steps import Life
+from cloudedge.release._version import Version
+
+__all__ = ["Ground", "Runner", "Shelf", "in_threads"]
+
+_LOOKS = 3
+_LOOK_AGAIN_S = 0.3
+
+Runner = Callable[[Sequence[Callable[[], None]], int], None]
+"""Runs calls side by side, at most so many at once, and returns when all have ended."""
+
+
+def in_threads(calls: Sequence[Callable[[], None]], jobs: int) -> None:
+    """Run calls in threads; every thread has ended when this returns or raises."""
+    if len(calls) == 1:
+        calls[0]()
+        return
+    with ThreadPoolExecutor(min(jobs, max(len(calls), 1)), thread_name_prefix="release") as pool:
+        futures = [pool.submit(call) for call in calls]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+class Shelf(Protocol):
+    """Where versions come from, and what says which of them must be kept."""
+
+    def version(self, ref: str) -> Version:
+        """Return a version with its bytes at hand.
+
+        Raises:
+            NotFound: it is nowhere.
+        """
+        ...
+
+    def verify(self, version: Version) -> None:
+        """Check every byte.
+
+        Raises:
+            IntegrityError: something is missing or damaged.
+        """
+        ...
+
+    def mark(self, roles: Mapping[str, str | None]) -> None:
+        """Keep what plays a role on this target (`live`, `previous`, `next`) from collection; None: nothing does."""
+        ...
+
+
+@dataclass
+class Ground:
+    """Everything that plans and releases of one target work with."""
+
+    name: str
+    places: Mapping[str, Place]
+    journal: Journal
+    shelf: Shelf
+    clock: Clock = field(default_factory=SystemClock)
+    runner: Runner = in_threads
+    by: str = "somebody"
+    jobs: int = 16
+
+    def observe(self) -> list[Observed]:
+        """Ask every place; one that does not answer is there with its error."""
+        found: dict[str, Observed] = {}
+
+        def ask(place: Place) -> None:
+            for attempt in range(1, _LOOKS + 1):
+                try:
+                    found[place.name] = place.observe()
+                except CloudEdgeError as error:
+                    found[place.name] = Observed(place.name, place.leg, error=error.message)
+                    if not error.retry_helps:
+                        return
+                else:
+                    return
+                if attempt < _LOOKS:
+                    self.clock.sleep(_LOOK_AGAIN_S * (0.5 + self.clock.random()))
+
+        self.runner([partial(ask, place) for place in self.places.values()], self.jobs)
+        return [found[name] for name in self.places]
+
+    def lives(self) -> tuple[Life, ...]:
+        """Return what is live and what was, the newest first."""
+        return tuple(Life(**life) for life in self.journal.recall("lives") or ())
+
+    def world(self, desired: Version, places: Sequence[Observed] | None = None) -> World:
+        """Look at everything a plan for a version is made from."""
+        observed = list(places) if places is not None else self.observe()
+        estimates: dict[str, Estimate] = {}
+
+        def ask(place: Observed) -> None:
+            try:
+                estimates[place.name] = self.places[place.name].estimate(desired)
+            except CloudEdgeError:
+                return  # a place without an estimate is one whose room nobody knows
+
+        lacking = [p for p in observed if p.is_reachable and takes(p, desired) and not p.has(desired.pin)]
+        self.runner([partial(ask, place) for place in lacking], self.jobs)
+        lives = self.lives()
+        return World(self.name, observed, estimates, lives, self.known(), self._was(lives, desired))
+
+    def known(self) -> Collection[str]:
+        """Return the pins this target was ever asked to take."""
+        return frozenset(self.journal.recall("known") or ())
+
+    def _was(self, lives: Sequence[Life], desired: Version) -> Version | None:
+        if not lives or lives[0].pin == desired.pin:
+            return None
+        try:
+            return self.shelf.version(lives[0].ref)
+        except CloudEdgeError:
+            return None  # its places still say what clients use

@@ -1,0 +1,262 @@
+"""Deciding what a release does: desired and observed in, ordered steps out. Pure: nothing here asks or changes.
+
+The same function plans a release, a rollback and a repair. A step is planned only where a place is not yet as it should
+be, so a rollback to what is still loaded has nothing but pointers to move, and the plan of a finished release is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cloudedge.release._places import Estimate, Leg, Observed, Shares
+from cloudedge.release._refuse import refusals, warnings
+from cloudedge.release._steps import Before, Kind, Life, Options, Plan, Stage, Step
+from cloudedge.release._version import Version
+
+__all__ = ["World", "plan", "plan_undo", "same_shares", "takes"]
+
+_BYTES_PER_S = 50e6
+"""For estimates only: half of what a gigabit link carries."""
+_POINTER_S = 0.1
+_CHECK_S = 1.0
+_LEGS: tuple[Leg, ...] = ("sparse", "dense", "edge")
+_MOVES: Mapping[Leg, str] = {"dense": "requests", "sparse": "readers without a pin", "edge": "the node"}
+"""In the order in which legs move, with who moves."""
+_FORGETS: tuple[Leg, ...] = ("dense", "edge", "sparse")
+"""Serving replicas forget a version once no request uses it; only then its rows may go."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything a plan is made from besides the version that is wanted."""
+
+    target: str
+    places: Sequence[Observed]
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    """By place, for the version that is wanted."""
+    lives: Sequence[Life] = ()
+    """What is live and what was, the newest first."""
+    known: Collection[str] = ()
+    """Pins this target was ever asked to take; others found at a place belong to somebody else."""
+    was: Version | None = None
+    """The live version, where it can still be read."""
+
+    @property
+    def live(self) -> str:
+        """The pin that is live; empty if none is."""
+        return self.lives[0].pin if self.lives else ""
+
+    @property
+    def legs(self) -> Mapping[Leg, list[Observed]]:
+        """The places of each leg."""
+        return {leg: [place for place in self.places if place.leg == leg] for leg in _LEGS}
+
+
+def plan(
+    desired: Version,
+    world: World,
+    options: Options | None = None,
+    *,
+    kind: Kind = "release",
+    before: Mapping[str, Before] | None = None,
+) -> Plan:
+    """Decide how a target gets to a version, or why it cannot.
+
+    Args:
+        desired: The version every place shall answer with.
+        world: What is there now.
+        options: What somebody chose.
+        kind: A rollback and a repair trust what was live before, and move without a canary.
+        before: What places were like when a release that is now resumed was planned first.
+    """
+    chosen = options or Options()
+    able = [place for place in world.places if takes(place, desired)]
+    trim = list(_trim(desired, world, able))
+    no = refusals(desired, world, able, chosen, freed=_freed(trim, world))
+    steps = [] if no else [*trim, *_steps(desired, world, able, chosen, kind)]
+    if steps:
+        total = sum(step.size_bytes for step in steps)
+        fetch = Step("fetch", "", "verify the bundle and keep it from collection", desired.pin, seconds=total / 1e9)
+        steps.insert(0, fetch)
+    return Plan(
+        kind=kind,
+        target=world.target,
+        pin=desired.pin,
+        ref=desired.ref,
+        title=str(desired),
+        lives=tuple(world.lives),
+        steps=tuple(steps),
+        refusals=tuple(no),
+        warnings=tuple(warnings(desired, world, chosen)),
+        before=before if before is not None else {place.name: _before(place, world.live) for place in world.places},
+        options=chosen,
+    )
+
+
+def plan_undo(done: Plan, places: Sequence[Observed], touched: Collection[str]) -> list[tuple[Step, ...]]:
+    """Decide how a target gets back to what it was before a release.
+
+    Pointers go back first, serving replicas before shards, and only then versions go: whoever still answers with the
+    new version finds its rows. A place that cannot be observed is asked all the same if it was touched.
+
+    Args:
+        done: The plan that is undone.
+        places: What is there now.
+        touched: Ids of the steps that the journal says were at least intended.
+
+    Returns:
+        Stages of steps, in order.
+    """
+    if done.pin == done.live:
+        return []  # a repair only brings what is live; taking that away again would help nobody
+    stages: list[tuple[Step, ...]] = []
+    for leg in _FORGETS:
+        mine = [place for place in places if place.leg == leg and place.name in done.before]
+        stages.append(tuple(step for place in mine for step in _restore(place, done, touched)))
+    if "tag" in touched:
+        stages.append((Step("tag", "", "tags back to what is live again", done.live),))
+    stages += [
+        tuple(
+            Step(_stage(leg, "forget"), place.name, "it came with what is undone", done.pin)
+            for place in places
+            if place.leg == leg
+            and place.name in done.before
+            and _came(place, done.before[place.name], done.pin, touched)
+        )
+        for leg in _FORGETS
+    ]
+    return [stage for stage in stages if stage]
+
+
+def _restore(place: Observed, done: Plan, touched: Collection[str]) -> Iterator[Step]:
+    was = done.before[place.name].active
+    stage, reason = _stage(place.leg, "switch"), "back to what it answered with"
+    if not place.is_reachable:
+        if any(f"{place.leg}.{how}:{place.name}" in touched for how in ("canary", "switch")):
+            yield Step(stage, place.name, reason, shares=was)
+    elif not all(place.has(pin) for pin in was):
+        # It restarted without what it had. It must not answer with what is undone; a repair does the rest.
+        if done.pin in place.active:
+            yield Step(stage, place.name, "nothing, for it lost what it answered with", shares={})
+    elif not same_shares(place.active, was):
+        yield Step(stage, place.name, reason, shares=was)
+
+
+def _came(place: Observed, was: Before, pin: str, touched: Collection[str]) -> bool:
+    if pin in was.pins or pin in was.active:
+        return False
+    return pin in place.versions or (not place.is_reachable and f"{place.leg}.prepare:{place.name}" in touched)
+
+
+def same_shares(one: Shares, other: Shares) -> bool:
+    """Tell whether two sets of shares send requests to the same versions in the same proportion."""
+    tiny = 1e-9
+    return all(abs(one.get(pin, 0.0) - other.get(pin, 0.0)) < tiny for pin in {*one, *other})
+
+
+def takes(place: Observed, desired: Version) -> bool:
+    """Tell whether a place has anything to hold of a version: shards of a table that is gone do not."""
+    return place.leg != "sparse" or place.table in desired.tables
+
+
+def _before(place: Observed, live: str) -> Before:
+    # A place that lags behind goes back to the live version, not to where it lagged.
+    active = {live: 1.0} if live and place.has(live) else dict(place.active)
+    return Before(active, tuple(sorted(place.versions)))
+
+
+def _trim(desired: Version, world: World, able: list[Observed]) -> Iterator[Step]:
+    """Make room for a third version if a place has none: what is older than the live one goes first, everywhere."""
+    if not any(_is_tight(place, world.estimates.get(place.name)) for place in able if not place.has(desired.pin)):
+        return
+    reason = f"room for {desired.pin}; a rollback there would load it again"
+    for leg in _FORGETS:
+        yield from _forget(world, leg, "trim", reason, kept={desired.pin, world.live})
+
+
+def _is_tight(place: Observed, needs: Estimate | None) -> bool:
+    rooms = ((needs.memory_bytes, place.memory_free_bytes), (needs.disk_bytes, place.disk_free_bytes)) if needs else ()
+    return any(free is not None and wanted > free for wanted, free in rooms)
+
+
+def _freed(trim: list[Step], world: World) -> Mapping[str, int]:
+    loaded = {place.name: place.versions for place in world.places}
+    freed: dict[str, int] = {}
+    for step in trim:
+        freed[step.place] = freed.get(step.place, 0) + loaded[step.place][step.pin].memory_bytes
+    return freed
+
+
+def _steps(desired: Version, world: World, able: list[Observed], options: Options, kind: Kind) -> Iterator[Step]:
+    pin = desired.pin
+    moves = [place for place in able if not same_shares(place.active, {pin: 1.0})]
+    lacking = [place for place in able if not place.has(pin)]
+    # What was live here before was checked then; a rollback does not read it all again.
+    doubtful = [place for place in able if place in lacking or (kind == "release" and place in moves)]
+    for leg in _LEGS:
+        yield from (_prepare(place, pin, world) for place in lacking if place.leg == leg)
+        yield from (_check(place, pin) for place in doubtful if place.leg == leg)
+    if moves or lacking:
+        yield Step("gate", "", f"every place still has {pin} before the first moves", pin)
+    if options.canary and kind == "release" and world.live:
+        yield from _canary([place for place in moves if place.leg == "dense"], pin, world.live, options)
+    for leg in _MOVES:
+        yield from (_switch(place, pin, world.live) for place in moves if place.leg == leg)
+    if moves or lacking:
+        yield Step("settle", "", f"every place answers with {pin}", pin, seconds=_POINTER_S)
+    old = list(_old(pin, world, options)) if kind == "release" else []
+    if moves or lacking or old or world.live != pin:
+        yield Step("tag", "", "what is live, and what to go back to, stays in the hub", pin, undo="tags back")
+    yield from old
+
+
+def _old(pin: str, world: World, options: Options) -> Iterator[Step]:
+    older = [life.pin for life in world.lives if life.pin != pin][: options.retain]
+    reason = f"no longer needed to go back {options.retain}"
+    for leg in _FORGETS:
+        yield from _forget(world, leg, "forget", reason, kept={pin, world.live, *older})
+
+
+def _check(place: Observed, pin: str) -> Step:
+    return Step(_stage(place.leg, "check"), place.name, "rows, checksum and probes", pin, seconds=_CHECK_S)
+
+
+def _switch(place: Observed, pin: str, live: str) -> Step:
+    stage, reason = _stage(place.leg, "switch"), f"{_MOVES[place.leg]} → {pin}"
+    back = f"answer with {live} again" if live else ""
+    return Step(stage, place.name, reason, pin, {pin: 1.0}, seconds=_POINTER_S, undo=back)
+
+
+def _prepare(place: Observed, pin: str, world: World) -> Step:
+    cost = world.estimates.get(place.name, Estimate())
+    return Step(
+        _stage(place.leg, "prepare"),
+        place.name,
+        f"load {pin} beside what answers now",
+        pin,
+        size_bytes=cost.ship_bytes,
+        seconds=cost.seconds or cost.ship_bytes / _BYTES_PER_S,
+        undo=f"forget {pin}",
+    )
+
+
+def _canary(moves: list[Observed], pin: str, live: str, options: Options) -> Iterator[Step]:
+    shares = {live: 1.0 - options.canary, pin: options.canary}
+    some = [place for place in moves if place.has(live)]
+    for place in some:
+        reason, back = f"{options.canary:.0%} of requests try {pin}", f"answer with {live} again"
+        yield Step("dense.canary", place.name, reason, pin, shares, seconds=_POINTER_S, undo=back)
+    if some:
+        yield Step("bake", "", f"errors, latency, misses and scores against {live}", pin, seconds=options.bake_s)
+
+
+def _forget(world: World, leg: Leg, what: str, reason: str, *, kept: Collection[str]) -> Iterator[Step]:
+    for place in world.places:
+        for pin in sorted(place.versions):
+            if place.leg == leg and pin in world.known and pin not in kept and pin not in place.active:
+                yield Step(_stage(leg, what), place.name, reason, pin, seconds=_POINTER_S)
+
+
+def _stage(leg: str, what: str) -> Stage:
+    return f"{leg}.{what}"  # type: ignore[return-value] # mypy does not join literals

@@ -1,0 +1,197 @@
+"""What cannot work is refused before anything is touched: each rule in one place, each with what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from cloudedge.release._places import Estimate, Observed
+from cloudedge.release._steps import Options, Refusal
+from cloudedge.release._version import Version
+
+if TYPE_CHECKING:
+    from cloudedge.bundle import Signature, Variable
+    from cloudedge.release._plan import World
+
+__all__ = ["CUBE_VALUE_BYTES", "refusals", "signature_changes", "warnings"]
+
+CUBE_VALUE_BYTES = 1024
+"""Upstream loads longer values and then reports them as not found."""
+
+
+def refusals(
+    desired: Version, world: World, takes: Sequence[Observed], options: Options, *, freed: Mapping[str, int]
+) -> list[Refusal]:
+    """List every reason why a target cannot take a version, not only the first."""
+    away = [
+        Refusal(
+            "unreachable", f"{place.name} cannot be observed: {place.error}", "Start it, or take it out of the target."
+        )
+        for place in world.places
+        if not place.is_reachable
+    ]
+    return away or list(
+        chain(
+            _trust(desired),
+            _legs(desired, world),
+            _tables(desired, world, options),
+            _room(desired, takes, world.estimates, freed),
+            _clients(desired, world, options),
+        )
+    )
+
+
+def warnings(desired: Version, world: World, options: Options) -> Iterator[str]:
+    """List what works and should be known."""
+    for place in world.places:
+        strange = [pin for pin in place.active if pin not in (world.live, desired.pin)]
+        if strange and world.live:
+            yield f"{place.name} answers with {', '.join(strange)} and not with {world.live}"
+        if place.leg == "sparse" and place.table not in desired.tables:
+            yield f"{place.name}: {desired} has no table {place.table!r}; what it holds stays"
+    if options.canary and not world.live:
+        yield "nothing is live yet, so there is nothing to compare a canary with: all move at once"
+
+
+def _trust(desired: Version) -> Iterator[Refusal]:
+    if desired.untrusted:
+        yield Refusal("signature", desired.untrusted, "Its owner signs it with: cloudedge bundle sign REF --key KEY")
+
+
+def _legs(desired: Version, world: World) -> Iterator[Refusal]:
+    legs = world.legs
+    if not world.places:
+        yield Refusal("empty", f"{world.target} has no places", "Give it a leg in cloudedge.yaml: sparse, dense, edge.")
+    for lookup in desired.signature.lookups:
+        if lookup.table not in desired.tables:
+            yield Refusal(
+                "tables",
+                f"{desired} looks up rows in the table {lookup.table!r} and does not have it",
+                f"Pack it with --sparse {lookup.table}=FILE.",
+            )
+    if legs["sparse"] or legs["dense"]:
+        for table in desired.tables:
+            if table not in {place.table for place in legs["sparse"]}:
+                yield Refusal(
+                    "no-shards",
+                    f"{world.target} has no shards for the table {table!r} of {desired}",
+                    "Give the target's sparse leg shards for it.",
+                )
+
+
+def _tables(desired: Version, world: World, options: Options) -> Iterator[Refusal]:
+    sparse = world.legs["sparse"]
+    for name, table in desired.tables.items():
+        holders = [place for place in sparse if place.table == name]
+        if not holders:
+            continue
+        if table.row_bytes > CUBE_VALUE_BYTES:
+            yield Refusal(
+                "value-size",
+                f"{name}: a row of {table.dim} x {table.dtype} has {table.row_bytes} bytes, and cube answers at most "
+                f"{CUBE_VALUE_BYTES}",
+                "Pack it as float16 or int8, or with fewer columns.",
+            )
+        cut = {place.shards for place in holders}
+        found = {v.shards for place in holders for p, v in place.versions.items() if p in place.active and v.shards}
+        if len(cut) > 1 or found - cut:
+            yield Refusal(
+                "shards",
+                f"{name} is live in {_numbers(found)} shards and {world.target} now has {_numbers(cut)}",
+                "A table is not cut anew under its readers: add a target with the new number, release there, move the "
+                "clients, then remove this one.",
+            )
+        elif len(table.shard_rows) != max(cut):
+            yield Refusal(
+                "shards",
+                f"{name} was counted for {len(table.shard_rows)} shards and {world.target} has {_numbers(cut)}",
+            )
+        for shard, rows in enumerate(table.shard_rows):
+            if not rows:
+                yield Refusal(
+                    "empty-shard",
+                    f"{name}: shard {shard} of {len(table.shard_rows)} would get none of the {table.rows} rows, and a "
+                    "cube server does not load an empty part",
+                    "Use fewer shards, or give the table a row there (a padding row will do).",
+                )
+        before = world.was.tables.get(name) if world.was else None
+        if before and (before.dtype, before.dim) != (table.dtype, table.dim) and not options.allow_signature_change:
+            yield Refusal(
+                "tables",
+                f"{name}: rows change from {before.dim} x {before.dtype} to {table.dim} x {table.dtype}, which readers "
+                "without a pin would notice",
+                "If none of them minds: --allow-signature-change.",
+            )
+
+
+def _numbers(found: set[int] | set[int | None]) -> str:
+    return " and ".join(str(number) for number in sorted(number or 0 for number in found))
+
+
+def _room(
+    desired: Version, takes: Sequence[Observed], estimates: Mapping[str, Estimate], freed: Mapping[str, int]
+) -> Iterator[Refusal]:
+    for place in takes:
+        if place.has(desired.pin):
+            continue
+        needs, extra = estimates.get(place.name, Estimate()), freed.get(place.name, 0)
+        rooms = {
+            "memory": (needs.memory_bytes, place.memory_free_bytes),
+            "disk": (needs.disk_bytes, place.disk_free_bytes),
+        }
+        for what, (wanted, free) in rooms.items():
+            if free is not None and wanted > free + extra:
+                yield Refusal(
+                    what,
+                    f"{place.name}: {desired} beside what is loaded needs {wanted} bytes of {what}, and {free + extra} "
+                    "are free",
+                    "Both versions are there while requests move. Give it more, or cut the table into more shards.",
+                )
+
+
+def _clients(desired: Version, world: World, options: Options) -> Iterator[Refusal]:
+    if options.allow_signature_change:
+        return
+    seen: list[Signature] = []
+    for place in world.places:
+        used = place.signature
+        if used is None or desired.pin in place.active or used in seen:
+            continue
+        seen.append(used)
+        for change in signature_changes(used, desired.signature):
+            yield Refusal(
+                "clients",
+                f"clients of {place.name} would notice: {change}",
+                "Move the clients first, or say that they can cope: --allow-signature-change.",
+            )
+
+
+def signature_changes(used: Signature, offered: Signature) -> list[str]:
+    """List what a client that knows one signature would trip over with another."""
+    changes: list[str] = []
+    now = {_alias(variable): variable for variable in offered.feed}
+    was = {_alias(variable): variable for variable in used.feed}
+    changes += [f"the feed {name!r} is gone" for name in was if name not in now]
+    changes += [f"the feed {name!r} is new, and no client sends it" for name in now if was and name not in was]
+    changes += _differences("feed", was, now)
+    out = {_alias(variable): variable for variable in offered.fetch}
+    wanted = {_alias(variable): variable for variable in used.fetch}
+    changes += [f"the fetch {name!r} is gone" for name in wanted if name not in out]
+    return changes + _differences("fetch", wanted, out)
+
+
+def _alias(variable: Variable) -> str:
+    return variable.alias or variable.name
+
+
+def _differences(what: str, was: Mapping[str, Variable], now: Mapping[str, Variable]) -> list[str]:
+    return [
+        f"the {what} {name!r} changes from {_shape(was[name])} to {_shape(now[name])}"
+        for name in was
+        if name in now and (was[name].dtype, was[name].shape) != (now[name].dtype, now[name].shape)
+    ]
+
+
+def _shape(variable: Variable) -> str:
+    return f"{variable.dtype}{list(variable.shape)}"
