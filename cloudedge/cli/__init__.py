@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from cloudedge.cli import bundle, bundle_split, config, cube, cube_net, hub, key, serve
+from cloudedge.cli import bundle, bundle_split, config, cube, cube_net, hub, key, local, serve
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
 
@@ -31,6 +31,8 @@ app.add_typer(key.app, name="key", rich_help_panel="Models")
 cube.app.add_typer(cube_net.app)  # likewise
 app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
 app.command("serve", rich_help_panel="Serving")(serve.serve)
+app.command("up", rich_help_panel="Releases")(local.up)
+app.command("down", rich_help_panel="Releases")(local.down)
 app.add_typer(config.app, name="config", rich_help_panel="Set-up")
 
 

@@ -24,7 +24,8 @@ class LocalHub(LayoutHub):
 
     def __init__(self, root: str | os.PathLike[str] | None = None, clock: Clock | None = None) -> None:
         """Name the directory; nothing is made until it is written to. None: the user's own hub."""
-        self._files = DirectoryStore(root if root is not None else home() / "hub", clock)
+        self.root = Path(root if root is not None else home() / "hub").absolute()
+        self._files = DirectoryStore(self.root, clock)
         super().__init__(self._files, clock)
 
     def blob_path(self, blob: Descriptor) -> Path:

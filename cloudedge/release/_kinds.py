@@ -23,7 +23,7 @@ __all__ = ["KINDS", "Builder", "build", "journal_path", "register_kind"]
 Builder = Callable[[str, TargetConfig], Sequence[Place]]
 """Makes the places of a target from its name and its section of cloudedge.yaml."""
 
-KINDS: dict[str, str | Builder] = {}
+KINDS: dict[str, str | Builder] = {"local": "cloudedge.release.local:places"}
 """By kind: who builds the places, or where to import that from, `module:function`, when it is first needed."""
 
 

@@ -20,7 +20,7 @@ class ClickNet(nn.Layer):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         start = nn.initializer.Normal(0.0, 0.01)
-        self.embedding = nn.Embedding(ROWS, WIDTH, sparse=True, weight_attr=paddle.ParamAttr(initializer=start))
+        self.embedding = nn.Embedding(ROWS, WIDTH, sparse=True, weight_attr=paddle.ParamAttr("embedding", start))
         self.deep = nn.Sequential(
             nn.Linear(DENSE + SLOTS * WIDTH, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)
         )

@@ -37,6 +37,8 @@ OUT = Path("out/ctr")
 TARGET = "local"
 _QUIET_S = 3.0
 """How long the load runs before and after each thing that happens to it, so that there is something to compare."""
+_CUBE_ROW_BYTES = 20
+"""Of a row in a shard's files beside its value: key and address in the index, length in the data."""
 _CONSOLE = Console(highlight=False, soft_wrap=True)
 
 
@@ -81,7 +83,7 @@ class Example:
         """Save the network, split it, pack it and push it to the hub."""
         folder = OUT / name
         saved = self.trainer.save(folder / "whole")
-        pieces = split(saved, folder / "pieces", table_names={"embedding.weight": "embedding"})
+        pieces = split(saved, folder / "pieces")
         scores = self.trainer.score(self.test)
         found = auc(self.test.clicked, scores)
         bundle = Bundle.pack(
@@ -109,7 +111,7 @@ class Example:
     def compare(self, version: Packed) -> None:
         """Score the test impressions over HTTP and compare with the whole network."""
         served = []
-        with Client(serving_urls(TARGET, config=self.config)) as client:
+        with Client(*serving_urls(TARGET, config=self.config)) as client:
             for start in range(0, len(self.test), 500):
                 batch = self.test[slice(start, start + 500)]
                 answer = client.predict({"dense": batch.dense, "ids": batch.ids})
@@ -160,7 +162,7 @@ class Example:
     def full_bytes(self, version: Packed) -> int:
         """Return what shipping everything to every place would cost."""
         section = self.config.targets[TARGET]
-        rows = sum(len(t) * (8 + t.kind.row_bytes) for t in version.bundle.sparse.values())
+        rows = sum(len(t) * (_CUBE_ROW_BYTES + t.kind.row_bytes) for t in version.bundle.sparse.values())
         dense = sum(layer.size for layer in version.bundle.dense_layers.values())
         sparse_replicas = section.sparse.replicas if section.sparse else 0
         return rows * sparse_replicas + dense * (section.dense.replicas if section.dense else 0)
@@ -174,7 +176,7 @@ class Example:
 
     def kill(self, load: Load, process: str) -> None:
         """Kill a process as a power cut would, and wait until it is back."""
-        folder = target_folder(TARGET)
+        folder = target_folder(TARGET, config=self.config)
         before = find_processes(folder)[process]
         self.mark(load, f"kill {process}")
         os.kill(before, signal.SIGKILL)
@@ -212,7 +214,7 @@ def main() -> None:
         example.release(target, first)
         example.compare(first)
 
-        load = Load(lambda: Client(serving_urls(TARGET, config=example.config)), example.asked)
+        load = Load(lambda: Client(*serving_urls(TARGET, config=example.config)), example.asked)
         load.expect(first.bundle.pin, first.scores[: len(example.asked)])
         watcher = stack.enter_context(Watcher(target, load))
         load.start()
@@ -283,7 +285,9 @@ def finish(example: Example, load: Load, watcher: Watcher, seconds: float) -> No
         "mixed_answers": mixed,
         "max_abs_difference": difference,
         "requests": len(answered),
-        "auc": {v.ref: {"trained": v.auc, "served": example.served.get(v.bundle.pin, (None,))[0]} for v in example.versions},
+        "auc": {
+            v.ref: {"trained": v.auc, "served": example.served.get(v.bundle.pin, (None,))[0]} for v in example.versions
+        },
         "releases": {str(number): release for number, release in sorted(example.releases.items())},
         "rollback_seconds": example.rollback_s,
         "seconds": seconds,

@@ -99,11 +99,8 @@ class Courier:
         Raises:
             CloudEdgeError: names the replica and what to do; what is active stays active.
         """
-        seen = observe(replica)
-        wanted = self._wanted(version, bases, [seen])
-        plan = plan_delivery([wanted], [seen], self.policy)
-        # Whether the other shards have replicas is not asked here.
-        refuse(DeliveryPlan(plan.steps, tuple(each for each in plan.refusals if "replica" in each.facts)))
+        plan, wanted = self._plan_one(replica, version, bases)
+        refuse(plan)
         deadline = self._soon()
         shipped = 0
         for step in plan.steps:
@@ -114,6 +111,20 @@ class Courier:
             elif step.kind == "verify":
                 self._call(replica, step, self._verifying(replica, wanted), deadline)
         return shipped
+
+    def plan_one(self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion] = ()) -> DeliveryPlan:
+        """Decide what `prepare` would do on one replica."""
+        return self._plan_one(replica, version, bases)[0]
+
+    def verify(self, replica: Replica, version: TableVersion) -> None:
+        """Compare what one replica loaded with what it should have, and read some rows back, pinned.
+
+        Raises:
+            IntegrityError: rows, checksum or a probe differ.
+        """
+        wanted = self._wanted(version, (), ())
+        step = Step("verify", replica.name, version.version, "")
+        self._call(replica, step, self._verifying(replica, wanted), self._soon())
 
     def activate(self, replica: Replica, version: str) -> None:
         """Make one replica answer from a loaded version."""
@@ -126,6 +137,15 @@ class Courier:
         for step in steps:
             self._unload(replica.name, step.version)
         return [step.version for step in steps]
+
+    def _plan_one(
+        self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion]
+    ) -> tuple[DeliveryPlan, Wanted]:
+        seen = observe(replica)
+        wanted = self._wanted(version, bases, [seen])
+        plan = plan_delivery([wanted], [seen], self.policy)
+        # Whether the other shards have replicas is not asked here.
+        return DeliveryPlan(plan.steps, tuple(each for each in plan.refusals if "replica" in each.facts)), wanted
 
     def _wanted(self, version: TableVersion, bases: Sequence[TableVersion], seen: Sequence[Observed]) -> Wanted:
         """Say what each shard of a version holds, and what deltas from versions that replicas have would take."""

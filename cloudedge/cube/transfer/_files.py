@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from cloudedge.clock import Clock
-from cloudedge.cube._server import is_loopback
+from cloudedge.adminhttp import is_loopback
 from cloudedge.cube.transfer._fetch import Throttle
 from cloudedge.errors import ConfigError, Conflict, InputError
 

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube._conf import Endpoint
-from cloudedge.cube._server import is_loopback
+from cloudedge.adminhttp import is_loopback
 from cloudedge.cube._transfer_conf import CubeAddress
 from cloudedge.cube.transfer._artifact import Artifact, ArtifactFile
 from cloudedge.cube.transfer._ids import VersionIds

@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -53,6 +54,7 @@ class Workshop:
         self.directory = Path(directory).absolute()
         self.artifacts = self.directory / "artifacts"
         self._sums = self.directory / "sums"
+        self._making = threading.RLock()  # several replicas want the same artifact; it is made once
         with self._stored("make"):
             for folder in (self.artifacts, self._sums):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -60,11 +62,12 @@ class Workshop:
     def shards(self, version: TableVersion, shards: int, parent: TableVersion | None = None) -> tuple[ShardRows, ...]:
         """Say what each shard of a version holds; follows from the parent's where the version continues it."""
         path = self._sums / f"{version.checksum}-{shards}.json"
-        if not path.exists():
-            if parent is not None and parent.rows.kind == version.rows.kind:
-                self.delta(parent, version, shards)
-            else:
-                self._keep_sums(path, sum_shards(version.rows, shards))
+        with self._making:
+            if not path.exists():
+                if parent is not None and parent.rows.kind == version.rows.kind:
+                    self.delta(parent, version, shards)
+                else:
+                    self._keep_sums(path, sum_shards(version.rows, shards))
         return tuple(ShardRows.from_json(each) for each in json.loads(path.read_bytes()))
 
     def base_bytes(self, rows: int, width: int) -> int:
@@ -108,7 +111,7 @@ class Workshop:
 
     def _made(self, name: str, make: Callable[[Path], Iterator[Artifact]]) -> tuple[Artifact, ...]:
         final = self.artifacts / name
-        with self._stored("write"):
+        with self._making, self._stored("write"):
             if not final.exists():
                 folder = self.artifacts / f"{_HALF_MADE}{secrets.token_hex(4)}"
                 folder.mkdir()

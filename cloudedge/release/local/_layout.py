@@ -143,7 +143,9 @@ class Layout:
     def _cube(self, seat: Seat) -> ProcessSpec:
         data = self.folder / seat.process
         data.mkdir(parents=True, exist_ok=True)
-        return ProcessSpec(seat.process, (*_CUBE, str(data), "--empty", *self._listen(seat)), stop_s=_STOP_S)
+        return ProcessSpec(
+            seat.process, (*_CUBE, str(data), "--empty", "--state", str(data), *self._listen(seat)), stop_s=_STOP_S
+        )
 
     def _serve(self, seat: Seat, conf: Path) -> ProcessSpec:
         data = self.folder / seat.process

@@ -1,0 +1,81 @@
+"""A local target as a whole: up, down, and the places a release works with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import requests
+
+from cloudedge.config import Config, TargetConfig, load
+from cloudedge.errors import ConfigError
+from cloudedge.hub import LocalHub
+from cloudedge.release._places import Place
+from cloudedge.release.local import _up
+from cloudedge.release.local._layout import Layout
+from cloudedge.release.local._places import Dispatch, ServingPlace, ShardPlace
+
+__all__ = ["down", "layout_of", "places", "serving_urls", "target_folder", "up"]
+
+_HEALTH_S = 2.0
+
+
+def layout_of(name: str, *, config: Config | None = None) -> Layout:
+    """Return what a local target of cloudedge.yaml consists of.
+
+    Raises:
+        ConfigError: there is no such target, or it is not a local one.
+    """
+    settings = config or load()
+    section = settings.targets.get(name)
+    if section is None:
+        known = ", ".join(sorted(settings.targets)) or "none"
+        raise ConfigError(f"there is no target {name!r}", hint=f"cloudedge.yaml names: {known}.")
+    if section.kind != "local":
+        raise ConfigError(f"target {name!r} is of the kind {section.kind}: its processes are not this machine's")
+    return Layout(name, section, hub=LocalHub().root)
+
+
+def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> Layout:
+    """Start a local target's processes, under a supervisor that outlives the caller; what runs is left alone.
+
+    Raises:
+        Unavailable: a process does not come up; says what it wrote last.
+    """
+    layout = layout_of(name, config=config)
+    admins = {seat.process: seat.admin for seat in [*layout.sparse(), *layout.dense()]}
+    _up.up(layout.folder, layout.specs(), is_ready=lambda process: _is_there(admins[process]), within_s=within_s)
+    return layout
+
+
+def down(name: str, *, config: Config | None = None) -> None:
+    """End a local target's processes; what they have loaded is there again after the next `up`."""
+    _up.down(layout_of(name, config=config).folder)
+
+
+def serving_urls(name: str, *, config: Config | None = None) -> list[str]:
+    """Return where a local target answers predictions."""
+    return [f"http://{seat.address}" for seat in layout_of(name, config=config).dense()]
+
+
+def target_folder(name: str, *, config: Config | None = None) -> Path:
+    """Return where a local target keeps its files."""
+    return layout_of(name, config=config).folder
+
+
+def places(name: str, section: TargetConfig) -> Sequence[Place]:
+    """Make the places of a local target."""
+    hub = LocalHub()
+    layout = Layout(name, section, hub=hub.root)
+    token = layout.token()
+    dispatch = Dispatch(layout.sparse(), token=token, folder=layout.folder / "artifacts", hub=hub)
+    shards = section.sparse.shards if section.sparse else 1
+    sparse: list[Place] = [ShardPlace(seat, shards, dispatch) for seat in layout.sparse()]
+    return [*sparse, *(ServingPlace(seat, token=token, hub=hub) for seat in layout.dense())]
+
+
+def _is_there(admin: str) -> bool:
+    try:
+        return requests.get(f"{admin}/health", timeout=_HEALTH_S).ok
+    except requests.RequestException:
+        return False
