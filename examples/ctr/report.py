@@ -17,7 +17,7 @@ h1{font-size:27px;margin:0 0 4px}h2{font-size:18px;margin:38px 0 6px}p{margin:4p
 .figures{display:flex;gap:14px;flex-wrap:wrap;margin:18px 0}.figure{flex:1;min-width:150px;border:1px solid #d5dce5;
 border-radius:8px;padding:10px 14px}.figure b{display:block;font-size:25px;color:#0f172a}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid #e5eaf0}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}svg{width:100%;height:auto;display:block}
+td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}svg{width:100%;height:auto;display:block}
 .key{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 5px 0 14px;vertical-align:-1px}
 text{font:11px system-ui,sans-serif;fill:#475569}.axis{stroke:#cbd5e1;stroke-width:1}.mark{stroke:#0f172a;stroke-width:1;
 stroke-dasharray:3 3}.p50{fill:none;stroke:#4477aa;stroke-width:1.6}.p99{fill:none;stroke:#cc3311;stroke-width:1.6}
