@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 _WIDTH, _LEFT, _RIGHT = 1040, 150, 20
+_TICKS, _LONGEST_TICK = 12, 600
 _COLOURS = ("#4477aa", "#ee8866", "#228833", "#aa3377", "#66ccee")
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:32px auto;padding:0 20px;color:#1b2430;background:#fff}
@@ -17,7 +18,8 @@ h1{font-size:27px;margin:0 0 4px}h2{font-size:18px;margin:38px 0 6px}p{margin:4p
 .figures{display:flex;gap:14px;flex-wrap:wrap;margin:18px 0}.figure{flex:1;min-width:150px;border:1px solid #d5dce5;
 border-radius:8px;padding:10px 14px}.figure b{display:block;font-size:25px;color:#0f172a}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid #e5eaf0}
-td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}svg{width:100%;height:auto;display:block}
+td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+svg{width:100%;height:auto;display:block}
 .key{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 5px 0 14px;vertical-align:-1px}
 text{font:11px system-ui,sans-serif;fill:#475569}.axis{stroke:#cbd5e1;stroke-width:1}.mark{stroke:#0f172a;stroke-width:1;
 stroke-dasharray:3 3}.p50{fill:none;stroke:#4477aa;stroke-width:1.6}.p99{fill:none;stroke:#cc3311;stroke-width:1.6}
@@ -77,7 +79,11 @@ class _Chart:
                 right = x > _WIDTH * 0.7
                 at, anchor = (x - 5, "end") if right else (x + 5, "start")
                 marks.append(f"<text x={at:.1f} y={start + 8} text-anchor={anchor}>{escape(event['what'])}</text>")
-        step = next(s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600) if self.end / s <= 12 or s == 600)  # noqa: PLR2004
+        step = next(
+            s
+            for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, _LONGEST_TICK)
+            if self.end / s <= _TICKS or s == _LONGEST_TICK
+        )
         ticks = [
             f"<text x={self.x(t):.1f} y={top + height + 14} text-anchor=middle>{t} s</text>"
             for t in range(0, int(self.end) + 1, step)
