@@ -75,16 +75,15 @@ def hot_load(
     from cloudedge.bundle import Bundle  # noqa: PLC0415
     from cloudedge.serving import load_into, plan_export, publish_for_monitor  # noqa: PLC0415
 
-    if live is not None and publish is not None:
+    places = [place for place in (live, publish) if place is not None]
+    if len(places) != 1:
         raise typer.BadParameter("give either --live or --publish", param_hint="--live")
     bundle = Bundle.open(ref, hub=local_hub(local))
     plan = plan_export(bundle, target)
     if live is not None:
         done = load_into(bundle, plan, live, dry_run=dry_run)
-    elif publish is not None:
-        done = publish_for_monitor(bundle, plan, publish, model=model, donefile=donefile, dry_run=dry_run)
     else:
-        raise typer.BadParameter("give --live or --publish", param_hint="--live")
+        done = publish_for_monitor(bundle, plan, places[0], model=model, donefile=donefile, dry_run=dry_run)
     if as_json:
         stamp = str(done.stamp) if done.stamp else None
         json_out({"written": done.written, "removed": done.removed, "stamp": stamp, "digest": bundle.digest})

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from cloudedge.bundle import Bundle, Lookup, Signature, Variable, published
 from cloudedge.errors import InputError
@@ -73,7 +74,11 @@ def plan_export(
         raise InputError(f"{bundle!r} does not say what it is fed and what it answers: stock servers need that")
     if for_cpp:
         _check_cpp(bundle, program)
-    signature, ids = _as_the_lookup_op_sees_it(bundle) if for_cpp and bundle.sparse else (bundle.signature, [])
+    signature, ids = bundle.signature, list[str]()
+    if not for_cpp:
+        signature = _without_aliases(signature)
+    elif bundle.sparse:
+        signature, ids = _as_the_lookup_op_sees_it(bundle)
     described = conf.model_config(signature, lod=ids)
     text, binary = conf.write_text(described).encode(), conf.write_binary(described)
     files: dict[str, bytes | Path] = {
@@ -87,18 +92,13 @@ def plan_export(
     }
     notes = []
     if for_cpp:
-        options = conf.EngineOptions(port=port, op="GeneralDistKVInferOp" if bundle.sparse else "GeneralInferOp")
-        work = conf.work_directory(_WORK, _SERVER, described, options)
-        files |= {f"{_WORK}/{path}": value.encode() for path, value in work.items()}
-        files["proj.conf"] = conf.write_flags(conf.server_flags(_WORK, port=port)).encode()
-        if bundle.sparse:
-            files[f"{_WORK}/cube.conf"] = (cube_conf or _cube_frame(next(iter(bundle.sparse)))).encode()
-            if not cube_conf:
-                notes.append(f"{_WORK}/cube.conf names no servers yet: fill it in, or export with --cube-conf")
-    obstacle = _pipeline_obstacle(bundle)
+        files |= _cpp_files(bundle, described, port, cube_conf)
+        if bundle.sparse and not cube_conf:
+            notes.append(f"{_WORK}/cube.conf names no servers yet: fill it in, or export with --cube-conf")
+    obstacle = _pipeline_obstacle(bundle, for_cpp=for_cpp)
     if not obstacle:
         files["config.yml"] = conf.write_pipeline(_pipeline(http_port, is_pir=is_pir)).encode()
-        files["web_service.py"] = web_service(bundle.name, signature, is_pir=is_pir).encode()
+        files["web_service.py"] = web_service(bundle.name, bundle.signature, is_pir=is_pir).encode()
     elif for_cpp:
         notes.append(f"nothing for the Pipeline service: {obstacle}")
     else:
@@ -106,12 +106,36 @@ def plan_export(
     return ExportPlan(target, files, tuple(notes))
 
 
-def _pipeline_obstacle(bundle: Bundle) -> str:
-    """Say why the Pipeline service cannot run a bundle; empty if it can."""
+def _cpp_files(bundle: Bundle, described: Any, port: int, cube_conf: str) -> dict[str, bytes]:
+    """Return what the C++ server is started with, beside its model."""
+    options = conf.EngineOptions(port=port, op="GeneralDistKVInferOp" if bundle.sparse else "GeneralInferOp")
+    work = conf.work_directory(_WORK, _SERVER, described, options)
+    files = {f"{_WORK}/{path}": text.encode() for path, text in work.items()}
+    if bundle.sparse:
+        files[f"{_WORK}/cube.conf"] = (cube_conf or _cube_frame(next(iter(bundle.sparse)))).encode()
+    return files | {"proj.conf": conf.write_flags(conf.server_flags(_WORK, port=port)).encode()}
+
+
+def _pipeline_obstacle(bundle: Bundle, *, for_cpp: bool) -> str:
+    """Say why the Pipeline service cannot run what is exported; empty if it can."""
     if bundle.sparse:
         return "it cannot look ids up, and there are tables"
-    renamed = [v.name for v in bundle.signature.feed if v.alias not in {"", v.name}]
-    return f"it knows inputs by the program's own names, and {renamed[0]!r} has another alias" if renamed else ""
+    if for_cpp and _without_aliases(bundle.signature) != bundle.signature:
+        return f"it needs a description without aliases; export another for {TARGETS[1]}"
+    return ""
+
+
+def _without_aliases(signature: Signature) -> Signature:
+    """Return what a program is fed and answers, by its own names.
+
+    The Pipeline service looks types and outputs up by the program's names. An alias that is none of them is left out of
+    the answer, or given to the output in its place.
+    """
+
+    def named(variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
+        return tuple(variable.model_copy(update={"alias": ""}) for variable in variables)
+
+    return Signature(feed=named(signature.feed), fetch=named(signature.fetch))
 
 
 def _find_program(bundle: Bundle) -> tuple[str, str]:

@@ -28,20 +28,24 @@ import json
 import numpy as np
 {imports}from paddle_serving_server.web_service import Op, WebService
 {shim}
+# By the names clients use: the program's own names, and types.
 FEEDS = {feeds!r}
+# By the program's own names: the names clients use.
+FETCHES = {fetches!r}
 
 
 class ModelOp(Op):
     def preprocess(self, input_dicts, data_id, log_id):
         (values,) = input_dicts.values()
         feed = {{}}
-        for name, dtype in FEEDS.items():
-            value = values[name]
+        for alias, (name, dtype) in FEEDS.items():
+            value = values[alias]
             feed[name] = np.array(json.loads(value) if isinstance(value, str) else value, dtype=dtype)
         return feed, False, None, ""
 
     def postprocess(self, input_data, fetch_data, data_id, log_id):
-        return {{name: json.dumps(np.asarray(value).tolist()) for name, value in fetch_data.items()}}, None, ""
+        answer = {{alias: json.dumps(np.asarray(fetch_data[name]).tolist()) for name, alias in FETCHES.items()}}
+        return answer, None, ""
 
 
 class Service(WebService):
@@ -60,7 +64,8 @@ def web_service(name: str, signature: Signature, *, is_pir: bool) -> str:
     """Return web_service.py for a model; any Python that Paddle Serving 0.9 runs on can run it."""
     return _SERVICE.format(
         name=name,
-        feeds={variable.name: variable.dtype for variable in signature.feed},
+        feeds={v.alias or v.name: (v.name, v.dtype) for v in signature.feed},
+        fetches={v.name: v.alias or v.name for v in signature.fetch},
         imports="from paddle_serving_app.local_predict import LocalPredictor\n" if is_pir else "",
         shim=_SHIM if is_pir else "",
     )

@@ -59,8 +59,8 @@ def model_config(signature: Signature, *, lod: Sequence[str] = ()) -> Any:
     config = GeneralModelConfig()
     for variable in signature.feed:
         _add(config.feed_var, "feed_type", variable, is_lod=variable.name in lod)
-    # Upstream's own saver sorts what is fetched by alias, and clients that fetch nothing by name get this order.
-    for variable in sorted(signature.fetch, key=lambda v: v.alias or v.name):
+    # In the program's own order: servers find an output by its place in this list. Upstream's saver sorts both.
+    for variable in signature.fetch:
         _add(config.fetch_var, "fetch_type", variable, is_lod=False)
     return config
 
