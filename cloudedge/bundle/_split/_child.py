@@ -3,7 +3,7 @@
 A process of its own because Paddle's static mode, its scope and its choice between program formats are global: a
 trainer that calls `split` in the middle of its work must find Paddle as it left it. One after the other: read the
 program, decide, write tables and dense program, free them, ask the whole model, free it, ask the pieces. So the
-tables are in memory once at any time.
+tables are in memory once, and twice only while Paddle loads them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Program(Protocol):
     suffix: str
     graph: Graph
 
-    def table(self, parameter: str) -> NDArray[np.float32]: ...
+    def table(self, parameter: str) -> NDArray[Any]: ...
 
     def drop(self, parameters: list[str]) -> None: ...
 
