@@ -52,9 +52,8 @@ class PirProgram(Loaded):
             self._paddle.pir.reset_insertion_point_to_end()
         fetches = [op.operand_source(0) for op in self._fetch_ops()]
         needed = _needed(fetches)
-        cut_off = {lookup.feed for lookup in plan.lookups}
         data = [op for op in self._program.global_block().ops if op.name() == "pd_op.data"]
-        feeds = [op.result(0) for op in data if op.id() in needed or op.attrs()["name"] not in cut_off]
+        feeds = [op.result(0) for op in data if op.id() in needed]
         static.save_inference_model(str(prefix), feeds, fetches, self._executor, program=self._program)
 
     def _rows(self, ids: Ids, rows: dict[str, Any], dim: int) -> Any:

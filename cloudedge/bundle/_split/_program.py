@@ -82,11 +82,10 @@ class OldProgram(Loaded):
                 self._block._remove_op(self._block.ops.index(op))  # noqa: SLF001
         fetches = [op.input("X")[0] for op in self._fetch_ops()]
         needed = self._needed(fetches)
-        cut_off = {lookup.feed for lookup in plan.lookups}
         feeds = [*self._feeds, *(lookup.input for lookup in plan.lookups)]
         static.save_inference_model(
             str(prefix),
-            [self._block.var(name) for name in feeds if name in needed or name not in cut_off],
+            [self._block.var(name) for name in feeds if name in needed],
             [self._block.var(name) for name in fetches],
             self._executor,
             program=self._program,
