@@ -3,6 +3,7 @@
 from cloudedge.bundle._arrays import SafetensorsFile
 from cloudedge.bundle._bundle import Bundle, Member
 from cloudedge.bundle._diff import BundleDiff, TableDiff, diff
+from cloudedge.bundle._files import published
 from cloudedge.bundle._keys import needs_passphrase, new_key_pair
 from cloudedge.bundle._pack import Packed, PackPlan, pack, plan_pack
 from cloudedge.bundle._parts import (
@@ -54,6 +55,7 @@ __all__ = [
     "parse_part",
     "plan_pack",
     "plan_split",
+    "published",
     "read_part",
     "sign_bundle",
     "split",

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from cloudedge.cli import bundle, bundle_split, config, cube, cube_net, hub, key, local, serve
+from cloudedge.cli import bundle, bundle_split, config, cube, cube_net, hub, key, local, serve, serving
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
 
@@ -33,6 +33,7 @@ app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
 app.command("serve", rich_help_panel="Serving")(serve.serve)
 app.command("up", rich_help_panel="Releases")(local.up)
 app.command("down", rich_help_panel="Releases")(local.down)
+app.add_typer(serving.app, name="serving", rich_help_panel="Serving")
 app.add_typer(config.app, name="config", rich_help_panel="Set-up")
 
 

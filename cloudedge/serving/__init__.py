@@ -8,6 +8,8 @@ from cloudedge.serving._admin import AdminServer
 from cloudedge.serving._admin_client import AdminClient
 from cloudedge.serving._client import Client, Prediction
 from cloudedge.serving._engine import Answer, Call, Engine
+from cloudedge.serving._export import TARGETS, ExportPlan, export, plan_export
+from cloudedge.serving._hotload import HotLoad, load_into, publish_for_monitor
 from cloudedge.serving._http import HttpLimits
 from cloudedge.serving._ops import Op, RequestOp, WebService, load_ops
 from cloudedge.serving._routing import Routing, Shadow, Variant
@@ -16,13 +18,16 @@ from cloudedge.serving._runtime import Runtime, RuntimeConfig, VersionInfo
 from cloudedge.serving._server import Server, ServerConfig
 
 __all__ = [
+    "TARGETS",
     "AdminClient",
     "AdminServer",
     "Answer",
     "Call",
     "Client",
     "Engine",
+    "ExportPlan",
     "FoundRows",
+    "HotLoad",
     "HttpLimits",
     "Op",
     "Prediction",
@@ -37,5 +42,9 @@ __all__ = [
     "Variant",
     "VersionInfo",
     "WebService",
+    "export",
+    "load_into",
     "load_ops",
+    "plan_export",
+    "publish_for_monitor",
 ]

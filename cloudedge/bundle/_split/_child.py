@@ -3,7 +3,7 @@
 A process of its own because Paddle's static mode, its scope and its choice between program formats are global: a
 trainer that calls `split` in the middle of its work must find Paddle as it left it. One after the other: read the
 program, decide, write tables and dense program, free them, ask the whole model, free it, ask the pieces. So the
-tables are in memory once at any time.
+tables are in memory once, and twice only while Paddle loads them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Program(Protocol):
     suffix: str
     graph: Graph
 
-    def table(self, parameter: str) -> NDArray[np.float32]: ...
+    def table(self, parameter: str) -> NDArray[Any]: ...
 
     def drop(self, parameters: list[str]) -> None: ...
 
@@ -92,7 +92,7 @@ def run(job: Job) -> dict[str, Any]:
     answers = [pieces({**request, **looked_up(request)}) for request in requests]
     difference = compare(answers, expected, whole_outputs, job.tolerance)
 
-    signature = _signature(graph, plan, whole_outputs, pieces.outputs, job)
+    signature = _signature(graph, plan, whole_outputs, pieces, job)
     recorded = Probes(
         requests=tuple(
             ProbeRequest(
@@ -162,11 +162,13 @@ def _write_table(path: Path, values: NDArray[np.float32]) -> None:
         os.fsync(file.fileno())
 
 
-def _signature(graph: Graph, plan: CutPlan, whole: list[str], dense: list[str], job: Job) -> Signature:
+def _signature(graph: Graph, plan: CutPlan, whole: list[str], pieces: Predictor, job: Job) -> Signature:
     for given, known in ((job.feed_aliases, [f.name for f in graph.feeds]), (job.fetch_aliases, whole)):
         for name in given:
             if name not in known:
                 raise InputError(f"an alias is given for {name!r}; the model has {', '.join(known)}")
+    # Old programs may name inputs that nothing reads; nobody has to feed those.
+    read = {*pieces.inputs, *(lookup.feed for lookup in plan.lookups)}
     value = {
         "feed": [
             {
@@ -176,6 +178,7 @@ def _signature(graph: Graph, plan: CutPlan, whole: list[str], dense: list[str], 
                 "shape": feed.shape[1:],
             }
             for feed in graph.feeds
+            if feed.name in read
         ],
         # Saving may rename an output; clients keep the name the whole model had.
         "fetch": [
@@ -185,7 +188,7 @@ def _signature(graph: Graph, plan: CutPlan, whole: list[str], dense: list[str], 
                 "dtype": fetch.dtype,
                 "shape": fetch.shape[1:],
             }
-            for before, name, fetch in zip(whole, dense, graph.fetches, strict=True)
+            for before, name, fetch in zip(whole, pieces.outputs, graph.fetches, strict=True)
         ],
     }
     signature = parse_part(Signature, value, "the model's signature").model_copy(update={"lookups": plan.lookups})

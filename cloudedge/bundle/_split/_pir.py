@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cloudedge.bundle._split._loaded import Loaded
 from cloudedge.bundle._split._moves import INPUT, Origin, trace
 from cloudedge.bundle._split._plan import Concat, CutPlan, Feed, Fetch, Graph, Ids, Move, Site, Slot
 from cloudedge.errors import InputError
@@ -22,34 +20,20 @@ _FOREIGN_LOOKUPS = {"pd_op.c_embedding", "pd_op.sparse_weight_embedding", "pd_op
 """Look-ups whose tables are spread over devices or scaled on the way: no row of theirs stands for itself."""
 
 
-class PirProgram:
+class PirProgram(Loaded):
     """A program and its parameters, loaded."""
 
     kind = "pir"
     suffix = ".json"
 
     def __init__(self, prefix: Path) -> None:
-        import paddle  # noqa: PLC0415 - heavy
-
-        self._paddle: Any = paddle
-        paddle.enable_static()
-        self._executor = paddle.static.Executor(paddle.CPUPlace())
-        self._program, _, _ = paddle.static.load_inference_model(str(prefix), self._executor)
+        super().__init__(prefix)
         self._ops: list[Any] = list(self._program.global_block().ops)
         self._sites = [op for op in self._ops if op.name() == "pd_op.embedding"]
         for op in _all_ops(self._ops):
             if op.name() in _FOREIGN_LOOKUPS:
                 raise InputError(f"the model looks up by {op.name()}, which cannot be split off", operator=op.name())
         self.graph = self._read()
-
-    def table(self, parameter: str) -> NDArray[np.float32]:
-        """Return a parameter as a view on Paddle's own memory."""
-        tensor = self._paddle.static.global_scope().find_var(parameter).get_tensor()
-        return np.array(tensor, copy=False)
-
-    def drop(self, parameters: list[str]) -> None:
-        """Free parameters that are written elsewhere by now."""
-        self._paddle.static.global_scope().erase(parameters)
 
     def save(self, plan: CutPlan, prefix: Path) -> None:
         """Cut the program and write what is left of it; parameters that nothing reads any more are left out."""
@@ -68,9 +52,8 @@ class PirProgram:
             self._paddle.pir.reset_insertion_point_to_end()
         fetches = [op.operand_source(0) for op in self._fetch_ops()]
         needed = _needed(fetches)
-        feeds = [
-            op.result(0) for op in self._program.global_block().ops if op.name() == "pd_op.data" and op.id() in needed
-        ]
+        data = [op for op in self._program.global_block().ops if op.name() == "pd_op.data"]
+        feeds = [op.result(0) for op in data if op.id() in needed]
         static.save_inference_model(str(prefix), feeds, fetches, self._executor, program=self._program)
 
     def _rows(self, ids: Ids, rows: dict[str, Any], dim: int) -> Any:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cloudedge.bundle._split._loaded import Loaded
 from cloudedge.bundle._split._moves import INPUT, Origin, trace
 from cloudedge.bundle._split._plan import Concat, CutPlan, Feed, Fetch, Graph, Ids, Move, Site, Slot
 from cloudedge.errors import InputError
@@ -44,19 +42,14 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 _OPERATORS = {kind: (operator, attributes) for operator, (kind, attributes) in _KINDS.items()}
 
 
-class OldProgram:
+class OldProgram(Loaded):
     """A program and its parameters, loaded."""
 
     kind = "old"
     suffix = ".pdmodel"
 
     def __init__(self, prefix: Path) -> None:
-        import paddle  # noqa: PLC0415 - heavy
-
-        self._paddle: Any = paddle
-        paddle.enable_static()
-        self._executor = paddle.static.Executor(paddle.CPUPlace())
-        self._program, self._feeds, _ = paddle.static.load_inference_model(str(prefix), self._executor)
+        super().__init__(prefix)
         self._block: Any = self._program.global_block()
         self._writers: dict[str, list[Any]] = {}
         for op in self._block.ops:
@@ -71,15 +64,6 @@ class OldProgram:
                     raise InputError(f"a look-up in {parameter!r} is inside a branch or a loop: it cannot be split off")
         self._sites = [op for op in self._block.ops if op.type == _LOOKUP]
         self.graph = self._read()
-
-    def table(self, parameter: str) -> NDArray[np.float32]:
-        """Return a parameter as a view on Paddle's own memory."""
-        tensor = self._paddle.static.global_scope().find_var(parameter).get_tensor()
-        return np.array(tensor, copy=False)
-
-    def drop(self, parameters: list[str]) -> None:
-        """Free parameters that are written elsewhere by now."""
-        self._paddle.static.global_scope().erase(parameters)
 
     def save(self, plan: CutPlan, prefix: Path) -> None:
         """Cut the program and write what is left of it; parameters that nothing reads any more are left out."""
