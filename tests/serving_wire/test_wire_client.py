@@ -10,10 +10,12 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 from wire_engine import PIN, TinyEngine
 from wire_http import http_server
 from wire_loop import loop_in_thread
 
+from cloudedge.cli import app
 from cloudedge.clock import ManualClock
 from cloudedge.errors import (
     ConfigError,
@@ -330,25 +332,39 @@ def test_nan_cannot_be_said_in_plain_json():
 # -- command line ----------------------------------------------------------------------------------------------------
 
 
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "cloudedge", "predict", *arguments], capture_output=True, text=True, check=False
-    )
-
-
 def test_command_line(tmp_path):
     np.save(tmp_path / "rows.npy", ROWS["x"])
     with http_server(TinyEngine()) as (port, _):
         url = f"http://127.0.0.1:{port}"
-        done = command(url, "-i", f"x=@{tmp_path / 'rows.npy'}", "-o", "price", "--json")
+        command = [
+            sys.executable,
+            "-m",
+            "cloudedge",
+            "predict",
+            url,
+            "-i",
+            f"x=@{tmp_path / 'rows.npy'}",
+            "-o",
+            "price",
+        ]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == {"outputs": {"price": [[0.75], [3]]}, "pin": PIN, "tag": "", "endpoint": url}
-        done = command(url, "-i", "x=[[1,2]]")
-        assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(app, ["predict", url, "-i", "x=[[1,2]]"])
+        assert done.exit_code == 0
         assert "price" in done.stdout
-        assert PIN[:20] in done.stderr.replace("\n", "")
-    done = command(f"http://127.0.0.1:{refused_port()}", "-i", "x=[1]", "--retries", "0")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "could not be reached" in done.stderr
-    for wrong in ("x", "=1", "x=@missing.npy", "x=nothing"):
-        assert command("http://127.0.0.1:1", "-i", wrong).returncode == 1
+        assert PIN[:20] in done.output.replace("\n", "")
+
+
+@pytest.mark.parametrize("given", ["x", "=1", "x=@missing.npy", "x=nothing", "x=@.", "x=@pickled.npy"])
+def test_inputs_of_the_command_line_that_cannot_be_read(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("pickled.npy", np.array([{}]), allow_pickle=True)
+    done = CliRunner().invoke(app, ["predict", "http://127.0.0.1:1", "-i", given])
+    assert isinstance(done.exception, InputError)
+
+
+def test_the_command_line_says_who_is_not_there():
+    done = CliRunner().invoke(app, ["predict", f"http://127.0.0.1:{refused_port()}", "-i", "x=[1]", "--retries", "0"])
+    assert isinstance(done.exception, Unavailable)
+    assert "could not be reached" in done.exception.message

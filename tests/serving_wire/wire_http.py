@@ -29,6 +29,7 @@ def http_server(engine, *, ops=None, answer=None):
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = 1 << 16  # or headers and body go in two packets, and the second waits for an acknowledgement
 
         def do_POST(self):
             body = self.rfile.read(int(self.headers["content-length"]))
