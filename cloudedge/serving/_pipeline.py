@@ -132,9 +132,9 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
     """
     segments = call.path.partition("?")[0].split("/")
     if len(segments) != 3 or segments[0] or not segments[1] or not segments[2]:  # noqa: PLR2004 - /name/method
-        return HttpAnswer(404, b"Not Found", "text/plain; charset=utf-8")
+        return HttpAnswer(404, b"Not Found\n", "text/plain; charset=utf-8")
     if call.method != "POST":
-        return HttpAnswer(405, b"Method Not Allowed", "text/plain; charset=utf-8", {"Allow": "POST"})
+        return HttpAnswer(405, b"Method Not Allowed\n", "text/plain; charset=utf-8", {"Allow": "POST"})
     try:
         asked = _asked(call)
     except (ValueError, TypeError, InputError) as error:
@@ -149,7 +149,7 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
 
 def _asked(call: HttpCall) -> Asked | None:
     """Read the body; None where it has more keys than values, which is an answer of its own."""
-    message = orjson.loads(call.body)
+    message = orjson.loads(call.body or b"{}")  # upstream's gateway takes nothing for an empty request
     if type(message) is not dict:
         raise TypeError("the body is not a JSON object")
     keys, values, tensors = (
