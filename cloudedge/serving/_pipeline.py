@@ -144,7 +144,10 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
     if unquote(segments[1]) != service:
         return _http(Told(err_no=NO_SERVICE, err_msg=f"there is no service {unquote(segments[1])[:100]!r} here"))
     told = await answer_pipeline(engine, asked, ops)
-    return _http(told, as_tensors=asked.as_tensors)
+    try:
+        return _http(told, as_tensors=asked.as_tensors)
+    except Exception as error:  # noqa: BLE001 - an output of a type, or text of hooks, that cannot be written
+        return _http(_told(fault_of(error)))
 
 
 def _asked(call: HttpCall) -> Asked | None:
@@ -249,7 +252,11 @@ async def pipeline_message(
         values = dict(zip(request.key, request.value, strict=False))
         tensors = [from_message(tensor, PIPELINE) for tensor in request.tensors]
         told = await answer_pipeline(engine, Asked(values, tensors, request.logid, tag, deadline), ops)
-    return _message(told, as_tensors=as_tensors), told
+    try:
+        return _message(told, as_tensors=as_tensors), told
+    except Exception as error:  # noqa: BLE001 - as above
+        told = _told(fault_of(error))
+        return _message(told, as_tensors=False), told
 
 
 def _message(told: Told, *, as_tensors: bool) -> Any:

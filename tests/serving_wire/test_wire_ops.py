@@ -1,16 +1,20 @@
 """Hooks: upstream's names, return values and error codes."""
 
 import json
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from wire_engine import PIN, TinyEngine, post, run
 
+from cloudedge.bundle import Signature
 from cloudedge.errors import ConfigError, Overloaded
 from cloudedge.serving import Op, RequestOp, WebService, load_ops
+from cloudedge.serving._messages import PipelineRequest
 from cloudedge.serving._ops import Ops
-from cloudedge.serving._pipeline import pipeline_http
+from cloudedge.serving._pipeline import pipeline_http, pipeline_message
 
 
 def ask(last, body=None, engine=None):
@@ -118,6 +122,30 @@ def test_err_no(op, err_no, says):
 def test_a_product_code_that_is_no_number():
     answer, told = ask(hooks(pre=lambda d: ({}, False, "fifty", "")))
     assert (answer.status, told["err_no"]) == (200, 10000)
+
+
+def test_text_that_no_protocol_can_carry():
+    op = hooks(post=lambda d: ({"a": "half a character: \ud800"}, None, ""))
+    answer, told = ask(op)
+    assert (answer.status, told["err_no"]) == (500, 10000)
+    request = PipelineRequest(key=["x"], value=["1;2"])
+    response, _ = run(pipeline_message(TinyEngine(), request, service="uci", ops=Ops(op)))
+    assert response.err_no == 10000
+
+
+def test_the_web_service_of_the_documentation(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/serving-migration.md").read_text()
+    before = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0].splitlines()
+    assert before[0] == "from paddle_serving_server.web_service import WebService, Op"
+    after = tmp_path / "wire_documented_service.py"
+    after.write_text("\n".join(["from cloudedge.serving import Op, WebService", *before[1:-2]]))
+    ops, name = load_ops(f"{after}:service")
+    assert name == "uci"
+    signature = Signature.model_validate(
+        {"feed": [{"name": "x", "shape": [13]}], "fetch": [{"name": "price", "shape": [13]}]}
+    )
+    body = {"key": ["x"], "value": [",".join(["0.5"] * 13)]}
+    assert ask(ops, body, TinyEngine(signature))[1]["value"] == ["0.5"]
 
 
 def test_transport_faults_keep_their_status():
