@@ -61,6 +61,13 @@ class Told(NamedTuple):
     status: int = 200
 
 
+MORE_KEYS = Told(err_no=PACKAGE, err_msg="rpc package error: more keys than values")
+
+
+def _no_service(name: str) -> Told:
+    return Told(err_no=NO_SERVICE, err_msg=f"there is no service {name[:100]!r} here")
+
+
 async def answer_pipeline(engine: Engine, asked: Asked, ops: Ops | None = None) -> Told:
     """Answer one request, whatever it came by; never raises but for cancellation."""
     try:
@@ -140,12 +147,13 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
     except (ValueError, TypeError, InputError) as error:
         return _bad_request(error.message if isinstance(error, InputError) else str(error))
     if asked is None:
-        return _http(Told(err_no=PACKAGE, err_msg="rpc package error: more keys than values"))
-    if unquote(segments[1]) != service:
-        return _http(Told(err_no=NO_SERVICE, err_msg=f"there is no service {unquote(segments[1])[:100]!r} here"))
-    told = await answer_pipeline(engine, asked, ops)
+        told, as_tensors = MORE_KEYS, False
+    elif unquote(segments[1]) != service:
+        told, as_tensors = _no_service(unquote(segments[1])), False
+    else:
+        told, as_tensors = await answer_pipeline(engine, asked, ops), asked.as_tensors
     try:
-        return _http(told, as_tensors=asked.as_tensors)
+        return _http(told, as_tensors=as_tensors)
     except Exception as error:  # noqa: BLE001 - an output of a type, or text of hooks, that cannot be written
         return _http(_told(fault_of(error)))
 
@@ -245,9 +253,9 @@ async def pipeline_message(
 ) -> tuple[Any, Told]:  # fmt: skip
     """Answer a Pipeline `Request` with a `Response`."""
     if request.name and request.name != service:
-        told = Told(err_no=NO_SERVICE, err_msg=f"there is no service {request.name[:100]!r} here")
+        told = _no_service(request.name)
     elif len(request.key) > len(request.value):
-        told = Told(err_no=PACKAGE, err_msg="rpc package error: more keys than values")
+        told = MORE_KEYS
     else:
         values = dict(zip(request.key, request.value, strict=False))
         tensors = [from_message(tensor, PIPELINE) for tensor in request.tensors]
