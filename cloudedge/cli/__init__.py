@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from cloudedge.cli import bundle, bundle_split, config, cube, cube_net, hub, key, local, serve, serving
+from cloudedge.cli import bundle, bundle_split, config, cube, cube_net, hub, key, local, predict, serve, serving
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
 
@@ -34,6 +34,7 @@ app.command("serve", rich_help_panel="Serving")(serve.serve)
 app.command("up", rich_help_panel="Releases")(local.up)
 app.command("down", rich_help_panel="Releases")(local.down)
 app.add_typer(serving.app, name="serving", rich_help_panel="Serving")
+app.command(rich_help_panel="Serving")(predict.predict)
 app.add_typer(config.app, name="config", rich_help_panel="Set-up")
 
 

@@ -12,18 +12,16 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from cloudedge.serving._tensors import ELEM_TYPES, MAX_DIMENSIONS, malformed, plain_array
+from cloudedge.serving._tensors import ELEM_TYPES, MAX_DIMENSIONS, checked_cast, malformed, plain_array
 
 __all__ = ["json_numbers", "json_text", "nested_array", "parse_array"]
 
 Array = NDArray[Any]
 
-REPR = re.compile(
-    r"array\((?P<body>.*?)(?:,\s*shape=\((?P<shape>[\d,\s]*)\))?(?:,\s*dtype=['\"]?[<>=|]?(?P<dtype>\w+)['\"]?)?\)",
-    re.DOTALL,
-)
+REPR_TAIL = re.compile(r"(?:,\s*shape=\((?P<shape>[\d,\s]*)\))?(?:,\s*dtype=['\"]?[<>=|]?(?P<dtype>\w+)['\"]?)?\s*")
 NUMBER_CHARACTERS = re.compile(r"[-+.A-Za-z0-9\s,\[\]]*")
 NUMBERS_ONLY = re.compile(r"[-+.0-9eE,\s\[\]]*")
+UNREADABLE = "is neither JSON nor what numpy prints"
 IRREGULAR = "is not a regular nested list: rows differ in length or depth"
 
 
@@ -68,25 +66,42 @@ def nested_array(name: str, value: Any) -> Array:
 
 
 def _parse_printed(name: str, text: str) -> Array:
-    wrapped = REPR.fullmatch(text)
-    body = wrapped["body"].strip() if wrapped else text
+    body, tail = _unwrapped(text)
+    said = REPR_TAIL.fullmatch(tail)
     if "..." in body:
         raise malformed(name, "was shortened when it was printed", "numpy.set_printoptions(threshold=sys.maxsize)")
-    if not body or not NUMBER_CHARACTERS.fullmatch(body):
-        raise malformed(name, "is neither JSON nor what numpy prints")
+    if not body or said is None or not NUMBER_CHARACTERS.fullmatch(body):
+        raise malformed(name, UNREADABLE)
+    try:
+        dtype = _printed_dtype(said["dtype"])
+        # With a digit behind every point it is JSON, unless something is not finite, or there is nothing.
+        array = np.array(orjson.loads(BARE_POINT.sub(".0", body))) if NUMBERS_ONLY.fullmatch(body) else np.empty(0)
+        if array.size and array.dtype.kind in "if":
+            return checked_cast(name, array, dtype or array.dtype)
+    except ValueError:
+        pass
     words = body.translate(BRACKETS_AWAY).split()
     shape = _printed_shape(body)
-    if not words and wrapped and wrapped["shape"]:  # numpy prints no values as [], and their shape beside it
-        shape = tuple(int(size) for size in wrapped["shape"].split(",") if size.strip())
+    if not words and said["shape"]:  # numpy prints no values as [], and their shape beside it
+        shape = tuple(int(size) for size in said["shape"].split(",") if size.strip())
     if shape is None or math.prod(shape) != len(words):
         raise malformed(name, IRREGULAR)
-    dtype = wrapped["dtype"] if wrapped else None
     try:
-        return _numbers(words, dtype).reshape(shape)
+        return _numbers(words, _printed_dtype(said["dtype"])).reshape(shape)
     except (ValueError, TypeError, OverflowError):
-        raise malformed(name, "is neither JSON nor what numpy prints") from None
+        raise malformed(name, UNREADABLE) from None
 
 
+def _unwrapped(text: str) -> tuple[str, str]:
+    """Take "array(BODY, dtype=...)" apart; a regular expression would look for the end at every character."""
+    if not (text.startswith("array(") and text.endswith(")")):
+        return text, ""
+    inner = text[len("array(") : -1]
+    end = inner.rfind("]") + 1 or len(inner.partition(",")[0])
+    return inner[:end].strip(), inner[end:]
+
+
+BARE_POINT = re.compile(r"\.(?!\d)")
 BRACKETS_AWAY = str.maketrans("[],", "   ")
 
 
@@ -107,15 +122,21 @@ def _printed_shape(body: str) -> tuple[int, ...] | None:
     return tuple(reversed(sizes))
 
 
-def _numbers(words: list[str], dtype: str | None) -> Array:
+def _numbers(words: list[str], dtype: np.dtype[Any] | None) -> Array:
     if words and all(word in {"True", "False"} for word in words):
         return np.array([word == "True" for word in words])
-    if dtype is not None:
-        dtype = np.dtype(dtype).name
-        if dtype not in PRINTED_DTYPES:
-            raise ValueError(dtype)
-    whole = "int" in dtype if dtype else all(word.lstrip("+-").isdecimal() for word in words) and bool(words)
+    whole = dtype.kind in "iu" if dtype else all(word.lstrip("+-").isdecimal() for word in words) and bool(words)
     return np.array([int(word) if whole else float(word) for word in words], dtype or ("int64" if whole else "float64"))
+
+
+def _printed_dtype(name: str | None) -> np.dtype[Any] | None:
+    try:
+        dtype = None if name is None else np.dtype(name)
+    except TypeError:
+        raise ValueError(name) from None
+    if dtype is not None and dtype.name not in PRINTED_DTYPES:
+        raise ValueError(name)
+    return dtype
 
 
 PRINTED_DTYPES = frozenset(name for name, _ in ELEM_TYPES.values()) | {"uint16", "uint32", "uint64"}

@@ -64,6 +64,8 @@ class _Http:
                 raw = response.read(MAX_ANSWER + 1)
             finally:
                 response.release_conn()
+        except urllib3.exceptions.NewConnectionError as error:
+            raise Unavailable(f"{self._where} could not be reached: {error.__cause__ or error}") from error
         except urllib3.exceptions.ConnectTimeoutError as error:
             raise Unavailable(f"{self._where} could not be reached in time") from error
         except urllib3.exceptions.TimeoutError as error:
