@@ -28,7 +28,7 @@ class Watcher:
         """Return, by place, from when to when it answered with which version; an empty pin: it did not."""
         return self._spans
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> Watcher:  # noqa: PYI034 - typing.Self is not in 3.10
         self._thread.start()
         return self
 

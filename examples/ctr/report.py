@@ -12,6 +12,11 @@ from typing import Any
 _WIDTH, _LEFT, _RIGHT = 1040, 150, 20
 _TICKS, _LONGEST_TICK = 12, 600
 _COLOURS = ("#4477aa", "#ee8866", "#228833", "#aa3377", "#66ccee")
+_INTRODUCTION = """A model has a dense net and a table of embeddings, each on servers of its own. Here both were
+replaced, one server of each kind was killed, a broken version was tried, and everything was rolled back, under constant
+load. Every answer was compared with what the whole trained model answers."""
+_STRIPS = """One strip per process: two shards of the table with two replicas each, and two serving replicas. Grey: it
+does not answer."""
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:32px auto;padding:0 20px;color:#1b2430;background:#fff}
 h1{font-size:27px;margin:0 0 4px}h2{font-size:18px;margin:38px 0 6px}p{margin:4px 0 10px;color:#475569}
@@ -21,8 +26,8 @@ table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:5px 12px
 td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 svg{width:100%;height:auto;display:block}
 .key{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 5px 0 14px;vertical-align:-1px}
-text{font:11px system-ui,sans-serif;fill:#475569}.axis{stroke:#cbd5e1;stroke-width:1}.mark{stroke:#0f172a;stroke-width:1;
-stroke-dasharray:3 3}.p50{fill:none;stroke:#4477aa;stroke-width:1.6}.p99{fill:none;stroke:#cc3311;stroke-width:1.6}
+text{font:11px system-ui,sans-serif;fill:#475569}.axis{stroke:#cbd5e1;stroke-width:1}
+.mark{stroke:#0f172a;stroke-width:1;stroke-dasharray:3 3}.p50{fill:none;stroke:#4477aa;stroke-width:1.6}.p99{fill:none;stroke:#cc3311;stroke-width:1.6}
 code{background:#f1f5f9;padding:1px 5px;border-radius:4px}.bad{color:#b91c1c}.good{color:#15803d}
 """
 
@@ -34,18 +39,14 @@ def render(report: Mapping[str, Any]) -> str:
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>cloudedge: three releases of a click model</title>",
         f"<style>{_STYLE}</style><h1>Three releases of a click model, while it was being used</h1>",
-        "<p>A model has a dense net and a table of embeddings, each on servers of its own. Here both were replaced, "
-        "one server of each kind was killed, a broken version was tried, and everything was rolled back, "
-        "under constant load. Every answer was compared with what the whole trained model answers.</p>",
+        f"<p>{_INTRODUCTION}</p>",
         _figures(report),
         "<h2>Answers per second, by the version that gave them</h2>",
         _legend(report, chart),
         chart.stacked(report["timeline"]),
-        "<h2>Latency</h2><p><span class=key style='background:#4477aa'></span>half of the requests are faster"
-        "<span class=key style='background:#cc3311'></span>99 % are faster (ms)</p>",
+        f"<h2>Latency</h2><p>{_key('#4477aa')}half of the requests are faster{_key('#cc3311')}99 % are faster (ms)</p>",
         chart.lines(report["timeline"], {"p50_ms": "p50", "p99_ms": "p99"}),
-        "<h2>Which version each server answers with</h2><p>One strip per process: two shards of the table with two "
-        "replicas each, and two serving replicas. Grey: not there.</p>",
+        f"<h2>Which version each server answers with</h2><p>{_STRIPS}</p>",
         chart.strips(report["places"]),
         "<h2>Releases</h2>",
         _releases(report),
@@ -149,11 +150,11 @@ def _figures(report: Mapping[str, Any]) -> str:
 
 
 def _legend(report: Mapping[str, Any], chart: _Chart) -> str:
-    keys = "".join(
-        f"<span class=key style='background:{chart.colour(v['pin'])}'></span>{escape(v['bundle'])}"
-        for v in report["versions"]
-    )
-    return f"<p>{keys}</p>"
+    return "<p>" + "".join(_key(chart.colour(v["pin"])) + escape(v["bundle"]) for v in report["versions"]) + "</p>"
+
+
+def _key(colour: str) -> str:
+    return f"<span class=key style='background:{colour}'></span>"
 
 
 def _releases(report: Mapping[str, Any]) -> str:
@@ -182,7 +183,7 @@ def _versions(report: Mapping[str, Any]) -> str:
 
 
 def _ms(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f} ms"
+    return "-" if value is None else f"{value:.1f} ms"
 
 
 def _auc(value: float | None) -> str:
@@ -190,4 +191,4 @@ def _auc(value: float | None) -> str:
 
 
 def _small(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1e}"
+    return "-" if value is None else f"{value:.1e}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from clicks import Clicks, auc, draw
+from clicks import auc, draw
 from load import Load, p99_ms, timeline
 from network import Trainer
 from numpy.typing import NDArray
@@ -185,7 +185,7 @@ class Example:
         say(f"   killed {process}; a new one runs after {time.monotonic() - began:.1f} s")
 
 
-def main() -> None:
+def main() -> None:  # noqa: PLR0915 - a story is told from beginning to end
     """Run the example."""
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
@@ -206,7 +206,7 @@ def main() -> None:
     say("\n[bold]3. Split and pack[/]: a dense program, one table of embeddings, probes, one digest")
     first = example.pack("v1")
 
-    with ExitStack() as stack:
+    with ExitStack() as stack:  # whatever happens, the processes end
         say("\n[bold]4. Up and release[/]: 2 shards x 2 replicas of the table, 2 serving replicas")
         stack.callback(down, TARGET, config=example.config)
         up(TARGET, config=example.config)
