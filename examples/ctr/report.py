@@ -27,7 +27,8 @@ td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 svg{width:100%;height:auto;display:block}
 .key{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 5px 0 14px;vertical-align:-1px}
 text{font:11px system-ui,sans-serif;fill:#475569}.axis{stroke:#cbd5e1;stroke-width:1}
-.mark{stroke:#0f172a;stroke-width:1;stroke-dasharray:3 3}.p50{fill:none;stroke:#4477aa;stroke-width:1.6}.p99{fill:none;stroke:#cc3311;stroke-width:1.6}
+.mark{stroke:#0f172a;stroke-width:1;stroke-dasharray:3 3}
+.p50{fill:none;stroke:#4477aa;stroke-width:1.6}.p99{fill:none;stroke:#cc3311;stroke-width:1.6}
 code{background:#f1f5f9;padding:1px 5px;border-radius:4px}.bad{color:#b91c1c}.good{color:#15803d}
 """
 
