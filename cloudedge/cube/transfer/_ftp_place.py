@@ -70,7 +70,7 @@ class FtpPlace(RemotePlace):
     def _below(self, ftp: ftplib.FTP, directory: str, prefix: str, depth: int) -> Iterator[RemoteFile]:
         if depth == _DEEPEST:
             raise InputError(f"{self.address(directory)} is the {_DEEPEST}th directory inside another one")
-        for name, facts in list(ftp.mlsd(directory, ["type", "size", "modify"])):
+        for name, facts in list(ftp.mlsd(directory)):
             if facts.get("type") == "dir":
                 yield from self._below(ftp, f"{directory}/{name}", f"{prefix}{name}/", depth + 1)
             elif facts.get("type") == "file":

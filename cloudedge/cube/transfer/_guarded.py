@@ -121,6 +121,8 @@ class GuardedSwitch:
         failed = [line.replica.name for line in going if line.seen != line.wanted]
         refused = all(line.refused for line in going if line.seen != line.wanted)
         for line in going:
+            if line.refused:
+                line.replica.refused()
             line.turn_back()
         reachable = [line for line in going if not line.is_broken]
         if not self._move(reachable) or len(reachable) < len(going):

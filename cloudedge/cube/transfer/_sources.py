@@ -1,7 +1,8 @@
 """What a trainer finished, by its donefiles: which version should be live, and its rows brought here as a table.
 
 Deciding is pure: `choose` takes what the donefiles say and what was delivered last. The newest base counts, with all
-its patches in the order of their ids when patches are wanted. Nothing below the delivered base is taken; entries that cannot be right become problems with a file and a next step, and do not keep the rest back.
+its patches in the order of their ids when patches are wanted. Entries that cannot be right become problems with a file
+and a next step, and do not keep the rest back.
 """
 
 from __future__ import annotations

@@ -91,6 +91,7 @@ class UpstreamReplica:
         self._calls = UpstreamCalls(self.name, agent, cube, call_s=self._times.call_s)
         self._staged: set[str] = set()
         self._background: str | None = None  # what this object knows to be in the other slot
+        self._previous_key = f"cube/{self.name}/previous"
         data = Path(cube.deploy_path) / "data"
         self._data = data if is_loopback(cube.host) and data.is_dir() else None
 
@@ -110,14 +111,16 @@ class UpstreamReplica:
         """Ask what it has; of the other slot only what this object put there is known."""
         active = self._active()
         versions: dict[str, VersionState] = {name: VersionState("staged") for name in sorted(self._staged)}
-        for name in (self._background, active):
+        # What another run switched away from is still there, unless the server was started again since.
+        background = self._background or self._memory.recall(self._previous_key)
+        for name in (background, active):
             if name is not None:
                 versions[name] = VersionState("loaded")
         counters = self._calls.counters()
         return ReplicaStatus(
             versions=versions,
             active=active,
-            previous=self._background,
+            previous=background,
             can_pin=False,
             can_delta=False,
             form="tar",
@@ -177,7 +180,7 @@ class UpstreamReplica:
         failures, tries = 0, 0
         while True:
             self._wait_until_idle(deadline)
-            self._background = None  # a load drops it first, whatever comes of it
+            self._set_background(None)  # a load drops it first, whatever comes of it
             try:
                 done, why = self._load_once(number, deadline), "it answered no"
             except Unavailable as error:
@@ -229,7 +232,7 @@ class UpstreamReplica:
             if self._active() == name:
                 break
         else:
-            self._background = None  # if it was there: an agent unloads what could not be enabled
+            self._set_background(None)  # if it was there: an agent unloads what could not be enabled
             raise NotFound(
                 f"{self.name}: version {name} ({number}) was not switched to; {before or 'unnamed'} still answers",
                 hint="It is in neither slot any more: load it again, or deliver it again if its files are gone.",
@@ -241,7 +244,7 @@ class UpstreamReplica:
     def switched(self, name: str, before: str | None) -> None:
         """Note that a version answers now that did not before, and make a restart load it."""
         if before != name:
-            self._background = None if self._through_agent else before
+            self._set_background(None if self._through_agent else before)
         self._keep_pointer(self.number(name))
 
     def unload(self, name: str) -> None:
@@ -254,16 +257,25 @@ class UpstreamReplica:
             raise Conflict(f"{self.name}: version {name} is active", replica=self.name)
         if self._background == name:
             self._calls.control({"cmd": "bg_unload"})
-            self._background = None
+            self._set_background(None)
         self._staged.discard(name)
         if self._data is not None:
             number = self.number(name)
             for directory in (self._data / number, self._data.parent / "cube_data" / str(self.shard) / number):
                 shutil.rmtree(directory, ignore_errors=True)
 
-    def peer(self, name: str) -> str | None:  # noqa: ARG002 - the protocol's
+    def peer(self, name: str) -> None:
         """Return None: agents serve nothing."""
-        return None
+
+    def refused(self) -> None:
+        """Note that the other slot does not hold what it was thought to hold."""
+        self._set_background(None)
+
+    def _set_background(self, name: str | None) -> None:
+        """Note what is in the other slot; other runs learn only what was switched away from."""
+        self._background = name
+        if self._memory.recall(self._previous_key) != name:
+            self._memory.remember(self._previous_key, name)
 
     def _active(self) -> str | None:
         return self.version_name(self._calls.seek([])[1])
