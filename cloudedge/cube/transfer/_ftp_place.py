@@ -18,7 +18,8 @@ __all__ = ["FtpPlace"]
 _TIMEOUT_S = 30
 _DEEPEST = 32
 _TRIES = 3
-_NOT_THERE = "550"
+_NOT_THERE = {"450", "550"}
+"""Servers say either of a file that does not exist."""
 _BLOCK = 1 << 16
 
 T = TypeVar("T")
@@ -112,15 +113,19 @@ class FtpPlace(RemotePlace):
                 ftp.connect(self._host, self._port)
                 ftp.login(self._user, self._password)
                 yield ftp
-        except ftplib.error_perm as error:
+        except (ftplib.error_perm, ftplib.error_temp) as error:
             code = str(error)[:3]
-            if code == _NOT_THERE:
+            if code in _NOT_THERE:
                 raise NotFound(f"{self.address(path)} is not there ({code})", path=path) from error
+            if isinstance(error, ftplib.error_temp):
+                raise self._away(path, code) from error
             raise Rejected(
                 f"{self.address(path)}: the server said no ({code})", hint="Check user, password and rights."
             ) from error
         except (ftplib.Error, EOFError, OSError) as error:
-            raise Unavailable(
-                f"{self.address(path)} cannot be read: {type(error).__name__}",
-                hint="See whether the server runs; it is asked again later.",
-            ) from error
+            raise self._away(path, type(error).__name__) from error
+
+    def _away(self, path: str, why: str) -> Unavailable:
+        return Unavailable(
+            f"{self.address(path)} cannot be read: {why}", hint="See whether the server runs; it is asked again later."
+        )
