@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cloudedge.bundle import Bundle, Table
+from cloudedge.bundle import Bundle
 from cloudedge.cube.transfer import TableVersion
 from cloudedge.hub import LocalHub
 
@@ -45,7 +45,8 @@ class Tables:
     """Packs versions of a table into a hub of its own; `parent` makes a version a delta on another."""
 
     def __init__(self, folder: Path, name: str = "emb") -> None:
-        self.hub = LocalHub(folder / "hub")
+        self.folder = folder / "hub"
+        self.hub = LocalHub(self.folder)
         self.name = name
         self._dense = folder / "dense"
         self._dense.mkdir(parents=True)
@@ -71,7 +72,3 @@ class Tables:
 
 def expected(rows: Mapping[int, np.ndarray], shard: int, shards: int) -> dict[int, bytes]:
     return {key: row.tobytes() for key, row in rows.items() if key % shards == shard}
-
-
-def table_of(version: TableVersion) -> Table:
-    return version.rows
