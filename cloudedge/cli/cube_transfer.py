@@ -15,7 +15,7 @@ from cloudedge.cli.cube_net import TOKEN_VARIABLE
 from cloudedge.errors import CloudEdgeError, InputError
 
 if TYPE_CHECKING:
-    from cloudedge.cube.transfer._transfer import Transfer, TransferReport
+    from cloudedge.cube.transfer import Transfer, TransferReport
 
 __all__ = ["app"]
 
@@ -41,7 +41,7 @@ def transfer(
     Example: cloudedge cube transfer --config transfer.conf --once --dry-run
     """
     from cloudedge.cube import TransferConf  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube.transfer._transfer import Transfer, TransferOptions  # noqa: PLC0415
+    from cloudedge.cube.transfer import Transfer, TransferOptions  # noqa: PLC0415
 
     if once and rollback:
         raise InputError("--once delivers and --rollback goes back: give one of them")
@@ -60,7 +60,7 @@ def transfer(
 
 
 def _run(daemon: Transfer, *, host: str, port: int, poll_s: float, as_json: bool) -> None:
-    from cloudedge.cube.transfer._status import StatusServer  # noqa: PLC0415
+    from cloudedge.cube.transfer import StatusServer  # noqa: PLC0415
 
     def told(report: TransferReport | CloudEdgeError) -> None:
         if isinstance(report, CloudEdgeError):

@@ -24,8 +24,9 @@ from cloudedge.config import HubConfig
 from cloudedge.cube import DoneEntry, append_donefile
 from cloudedge.cube._donefile import parse_donefile
 from cloudedge.cube.transfer._http_place import links
-from cloudedge.cube.transfer._places import RemoteFile, RemotePlace, StorePlace, open_place
+from cloudedge.cube.transfer._places import RemoteFile, RemotePlace, open_place
 from cloudedge.cube.transfer._sources import Choice, Donefiles, DonefileSource, Work, choose
+from cloudedge.cube.transfer._store_place import StorePlace
 from cloudedge.errors import ConfigError, InputError, NotFound, Unavailable
 from cloudedge.hub._bos import BosSettings, BosStore
 

@@ -12,10 +12,17 @@ from upstream_tables import build_rows, table, value
 
 from cloudedge.clock import ManualClock
 from cloudedge.cube import Client, ClientConfig
-from cloudedge.cube.transfer import Artifact, ArtifactFile, FileServer, Source
-from cloudedge.cube.transfer._guarded import GuardedSwitch
-from cloudedge.cube.transfer._ids import VersionIds, journal_memory
-from cloudedge.cube.transfer._upstream import UpstreamReplica, UpstreamTimes
+from cloudedge.cube.transfer import (
+    Artifact,
+    ArtifactFile,
+    FileServer,
+    GuardedSwitch,
+    Source,
+    UpstreamReplica,
+    UpstreamTimes,
+    VersionIds,
+    journal_memory,
+)
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Unavailable
 from cloudedge.journal import Journal
 from cloudedge.testing.upstream_cube import UpstreamCluster
@@ -145,7 +152,7 @@ def test_a_restarted_server_serves_what_was_delivered(tmp_path):
 
 
 def test_a_disk_out_of_reach_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr("cloudedge.cube.transfer._upstream.is_loopback", lambda _: False)
+    monkeypatch.setattr("cloudedge.cube.transfer._upstream_disk.is_loopback", lambda _: False)
     with running(tmp_path) as here:
         deliver(here, "monday", table(10))
         (one,) = here.replicas

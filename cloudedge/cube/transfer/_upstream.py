@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube._conf import Endpoint
-from cloudedge.cube._server import is_loopback
 from cloudedge.cube._transfer_conf import CubeAddress
 from cloudedge.cube.transfer._artifact import Artifact, ArtifactFile
 from cloudedge.cube.transfer._ids import VersionIds
 from cloudedge.cube.transfer._replica import ReplicaStatus, VersionState
 from cloudedge.cube.transfer._upstream_calls import UpstreamCalls
+from cloudedge.cube.transfer._upstream_disk import ServerDisk
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Unavailable
 
 __all__ = ["UpstreamReplica", "UpstreamTimes"]
@@ -92,8 +90,7 @@ class UpstreamReplica:
         self._staged: set[str] = set()
         self._background: str | None = None  # what this object knows to be in the other slot
         self._previous_key = f"cube/{self.name}/previous"
-        data = Path(cube.deploy_path) / "data"
-        self._data = data if is_loopback(cube.host) and data.is_dir() else None
+        self._disk = ServerDisk(self.name, shard, cube)
 
     def close(self) -> None:
         """Close the connections that are kept."""
@@ -161,7 +158,7 @@ class UpstreamReplica:
             tries += 1
             self._pause(tries, failures, deadline, f"{self.name}: the agent could not download version {name}: {why}")
         self._staged.add(name)
-        self._keep_pointer(number)
+        self._warn(self._disk.keep_pointer(number))
         return artifact.size
 
     def load(self, name: str, base: str | None = None) -> None:
@@ -245,7 +242,7 @@ class UpstreamReplica:
         """Note that a version answers now that did not before, and make a restart load it."""
         if before != name:
             self._set_background(None if self._through_agent else before)
-        self._keep_pointer(self.number(name))
+        self._warn(self._disk.keep_pointer(self.number(name)))
 
     def unload(self, name: str) -> None:
         """Let a version go.
@@ -259,10 +256,7 @@ class UpstreamReplica:
             self._calls.control({"cmd": "bg_unload"})
             self._set_background(None)
         self._staged.discard(name)
-        if self._data is not None:
-            number = self.number(name)
-            for directory in (self._data / number, self._data.parent / "cube_data" / str(self.shard) / number):
-                shutil.rmtree(directory, ignore_errors=True)
+        self._disk.forget(self.number(name))
 
     def peer(self, name: str) -> None:
         """Return None: agents serve nothing."""
@@ -338,31 +332,8 @@ class UpstreamReplica:
             what, hint="Look at the agent's and the server's log, then run the same command again.", replica=self.name
         )
 
-    def _keep_pointer(self, number: str) -> None:
-        """Write ``data/VERSION``, which decides what a restarted server loads; by rename, as a restart may come now."""
-        if self._data is None:
-            self._warn(
-                f"{self.name}: its agent deletes {self.cube.deploy_path}/data/VERSION, and a restarted server then "
-                f"serves the newest files without a version; write {number} into that file on {self.cube.host}"
-            )
-            return
-        if not (self._data / number / "index.n").exists():
-            self._warn(f"{self.name}: the files of {number} are gone from its disk; a restart would load others")
-            return
-        pointer = self._data / "VERSION"
-        if pointer.is_file() and pointer.read_text(errors="replace") == f"{number}\n":
-            return
-        unfinished = self._data / f".VERSION.{os.getpid()}"
-        try:
-            unfinished.write_text(f"{number}\n")
-            unfinished.replace(pointer)
-        except OSError as error:
-            self._warn(
-                f"{self.name}: cannot write {pointer}: {error.strerror}; a restart would load an unnamed version"
-            )
-
     def _warn(self, message: str) -> None:
-        if message not in self.warnings:
+        if message and message not in self.warnings:
             self.warnings.append(message)
 
 
