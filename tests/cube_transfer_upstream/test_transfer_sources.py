@@ -384,3 +384,21 @@ def test_a_listing_cannot_lead_out_of_its_directory(tmp_path):
 
     with pytest.raises(InputError, match="no file below it"):
         Evil().bring("/data", tmp_path / "here", 0)
+
+
+@pytest.mark.parametrize("path", ["file:///etc", "/data/base\r\nDELE x", "/data/\0"])
+def test_inputs_that_are_not_taken(web, tmp_path, path):
+    with pytest.raises(InputError, match="entry 30 points to"):
+        DonefileSource(f"{web.root}/donefile").bring(Work(base(30, path)), tmp_path / "here", within_s=60)
+
+
+def test_names_with_odd_characters(web, trained, tmp_path):
+    write_rows(trained / "data" / "an odd %20 name" / "part 0 100%#?", {1: (1.0, 1.0)})
+    source = DonefileSource(f"{web.root}/donefile")
+    assert len(source.bring(Work(base(30, "/data/an odd %20 name")), tmp_path / "here", within_s=60)) == 1
+
+
+def test_a_whole_url_and_a_single_file(web, trained, tmp_path):
+    source = DonefileSource(str(trained / "donefile"))
+    assert len(source.bring(Work(base(30, f"{web.root}/data/patch")), tmp_path / "a", within_s=60)) == 2
+    assert len(source.bring(Work(base(31, f"{web.root}/data/patch/part-0")), tmp_path / "b", within_s=60)) == 2

@@ -21,7 +21,7 @@ from cloudedge.cube.transfer._ids import VersionIds, journal_memory
 from cloudedge.cube.transfer._plan import DeliveryPlan, Observed, Policy, Step, Wanted, plan_delivery, plan_rollback
 from cloudedge.cube.transfer._replica import Replica, ReplicaStatus, VersionState
 from cloudedge.cube.transfer._shards import ShardRows, TableVersion
-from cloudedge.cube.transfer._sources import DonefileSource, Work
+from cloudedge.cube.transfer._sources import Choice, Donefiles, DonefileSource, Work, choose
 from cloudedge.cube.transfer._status import StatusServer
 from cloudedge.cube.transfer._transfer import Transfer, TransferOptions, TransferReport
 from cloudedge.cube.transfer._upstream import UpstreamReplica, UpstreamTimes
@@ -31,12 +31,14 @@ from cloudedge.cube.transfer._workshop import Workshop
 __all__ = [
     "Artifact",
     "ArtifactFile",
+    "Choice",
     "Courier",
     "CubeReplica",
     "Delivered",
     "Delivery",
     "DeliveryPlan",
     "DonefileSource",
+    "Donefiles",
     "Fetched",
     "FileServer",
     "GuardedSwitch",
@@ -62,6 +64,7 @@ __all__ = [
     "Wanted",
     "Work",
     "Workshop",
+    "choose",
     "fetch",
     "journal_memory",
     "plan_delivery",

@@ -18,8 +18,8 @@ __all__ = ["FtpPlace"]
 _TIMEOUT_S = 30
 _DEEPEST = 32
 _TRIES = 3
-_NOT_THERE = {"450", "550"}
-"""Servers say either of a file that does not exist."""
+_NOT_THERE = {"450", "550", "551"}
+"""Servers say any of these of a file that does not exist."""
 _BLOCK = 1 << 16
 
 T = TypeVar("T")

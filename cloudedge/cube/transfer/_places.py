@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import HubConfig
@@ -199,11 +199,11 @@ def open_place(
     if scheme in {"http", "https"}:
         from cloudedge.cube.transfer._http_place import HttpPlace  # noqa: PLC0415 - requests is slow to import
 
-        return HttpPlace(f"{scheme}://{parts.netloc}", clock), parts.path
+        return HttpPlace(f"{scheme}://{parts.netloc}", clock), unquote(parts.path)
     if scheme == "ftp":
         from cloudedge.cube.transfer._ftp_place import FtpPlace  # noqa: PLC0415
 
-        return FtpPlace(address, clock), parts.path
+        return FtpPlace(address, clock), unquote(parts.path)
     if scheme in {"s3", "bos"}:
         from cloudedge.cube.transfer._store_place import StorePlace, same_bucket  # noqa: PLC0415
 

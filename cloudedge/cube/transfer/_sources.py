@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from cloudedge.bundle import Table
 from cloudedge.clock import Clock, SystemClock
@@ -20,7 +19,7 @@ from cloudedge.config import HubConfig
 from cloudedge.cube._donefile import DoneEntry, parse_donefile
 from cloudedge.cube.transfer._lay import lay_rows
 from cloudedge.cube.transfer._places import LocalPlace, open_place
-from cloudedge.errors import NotFound, StorageError
+from cloudedge.errors import InputError, NotFound, StorageError
 
 __all__ = ["Choice", "DonefileSource", "Donefiles", "Work", "choose"]
 
@@ -215,11 +214,18 @@ class DonefileSource:
     def _bring(self, entry: DoneEntry, into: Path, deadline: float) -> tuple[Path, Callable[[Path], str]]:
         """Return where an entry's files are, and how to call each of them in messages."""
         place, path = (self._place, entry.input)
+        is_local = isinstance(place, LocalPlace)
+        if not path.isprintable() or (path.startswith("file:") and not is_local):
+            raise InputError(
+                f"{self.address}: entry {entry.id} points to {path!r}, which is not taken from there",
+                hint="Name a directory on the donefiles' host, or a URL.",
+                id=entry.id,
+            )
         if "://" in entry.input:
             place, path = open_place(entry.input, self._hubs, self._clock)
-        elif isinstance(place, LocalPlace) and not entry.input.startswith("/"):
+        elif is_local and not entry.input.startswith("/"):
             path = f"{self._directory}/{entry.input}"
         here = place.bring(path, into, deadline)
         if isinstance(place, LocalPlace):
             return here, str
-        return here, lambda file: place.address(f"{urlsplit(path).path.rstrip('/')}/{file.relative_to(here)}")
+        return here, lambda file: place.address(f"{path.rstrip('/')}/{file.relative_to(here)}")
