@@ -13,9 +13,12 @@ from cloudedge.cube.transfer._cube_replica import CubeReplica
 from cloudedge.cube.transfer._deliver import Delivered, Delivery
 from cloudedge.cube.transfer._fetch import Fetched, Throttle, fetch
 from cloudedge.cube.transfer._files import FileServer
+from cloudedge.cube.transfer._layout import Layout, ServerAddress
 from cloudedge.cube.transfer._plan import DeliveryPlan, Observed, Policy, Step, Wanted, plan_delivery, plan_rollback
 from cloudedge.cube.transfer._replica import Replica, ReplicaStatus, VersionState
+from cloudedge.cube.transfer._reshard import Resharded, free_servers, reshard, write_conf
 from cloudedge.cube.transfer._shards import ShardRows, TableVersion
+from cloudedge.cube.transfer._watch import Expected, ReplicaReport, look, require_agreement
 from cloudedge.cube.transfer._workshop import Workshop
 
 __all__ = [
@@ -26,12 +29,17 @@ __all__ = [
     "Delivered",
     "Delivery",
     "DeliveryPlan",
+    "Expected",
     "Fetched",
     "FileServer",
+    "Layout",
     "Observed",
     "Policy",
     "Replica",
+    "ReplicaReport",
     "ReplicaStatus",
+    "Resharded",
+    "ServerAddress",
     "ShardRows",
     "Source",
     "Step",
@@ -41,6 +49,11 @@ __all__ = [
     "Wanted",
     "Workshop",
     "fetch",
+    "free_servers",
+    "look",
     "plan_delivery",
     "plan_rollback",
+    "require_agreement",
+    "reshard",
+    "write_conf",
 ]
