@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from cloudedge.cli import bundle, config, cube, cube_net, cube_transfer, hub, key
+from cloudedge.cli import bundle, config, cube, cube_net, cube_status, cube_transfer, hub, key
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
 
@@ -28,6 +28,7 @@ app.add_typer(bundle.app, name="bundle", rich_help_panel="Models")
 app.add_typer(hub.app, name="hub", rich_help_panel="Models")
 app.add_typer(key.app, name="key", rich_help_panel="Models")
 cube.app.add_typer(cube_net.app)  # without a name: its commands stand beside the others
+cube.app.add_typer(cube_status.app)
 cube.app.add_typer(cube_transfer.app)
 app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
 app.add_typer(config.app, name="config", rich_help_panel="Set-up")

@@ -187,8 +187,9 @@ class Holdings:
                 held = _Held(name, path, base if path else self._base_of(name))
             native = self._make(held)
             self._natives[name] = native
-            self.server.add(native)
+            # Written first: whoever sees it loaded may activate it at once, and a restart must then find it.
             self._write(held={**self._held, name: held})
+            self.server.add(native)
             self._drop_natives()
 
     def activate(self, name: str) -> None:

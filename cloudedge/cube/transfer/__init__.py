@@ -18,14 +18,17 @@ from cloudedge.cube.transfer._fetch import Fetched, Throttle, fetch
 from cloudedge.cube.transfer._files import FileServer
 from cloudedge.cube.transfer._guarded import GuardedSwitch, SwitchReport
 from cloudedge.cube.transfer._ids import VersionIds, journal_memory
+from cloudedge.cube.transfer._layout import Layout, ServerAddress
 from cloudedge.cube.transfer._plan import DeliveryPlan, Observed, Policy, Step, Wanted, plan_delivery, plan_rollback
 from cloudedge.cube.transfer._replica import Replica, ReplicaStatus, VersionState
+from cloudedge.cube.transfer._reshard import Resharded, free_servers, reshard, write_conf
 from cloudedge.cube.transfer._shards import ShardRows, TableVersion
 from cloudedge.cube.transfer._sources import Choice, Donefiles, DonefileSource, Work, choose
 from cloudedge.cube.transfer._status import StatusServer
 from cloudedge.cube.transfer._transfer import Transfer, TransferOptions, TransferReport
 from cloudedge.cube.transfer._upstream import UpstreamReplica, UpstreamTimes
 from cloudedge.cube.transfer._upstream_delivery import UpstreamDelivery
+from cloudedge.cube.transfer._watch import Expected, ReplicaReport, look, require_agreement
 from cloudedge.cube.transfer._workshop import Workshop
 
 __all__ = [
@@ -39,13 +42,18 @@ __all__ = [
     "DeliveryPlan",
     "DonefileSource",
     "Donefiles",
+    "Expected",
     "Fetched",
     "FileServer",
     "GuardedSwitch",
+    "Layout",
     "Observed",
     "Policy",
     "Replica",
+    "ReplicaReport",
     "ReplicaStatus",
+    "Resharded",
+    "ServerAddress",
     "ShardRows",
     "Source",
     "StatusServer",
@@ -66,7 +74,12 @@ __all__ = [
     "Workshop",
     "choose",
     "fetch",
+    "free_servers",
     "journal_memory",
+    "look",
     "plan_delivery",
     "plan_rollback",
+    "require_agreement",
+    "reshard",
+    "write_conf",
 ]

@@ -118,16 +118,22 @@ class Delivery(Courier):
                 return Delivered(wanted_versions, shipped, len(plan.steps), operation.number)
 
     def rollback(self, versions: Mapping[str, str] | None = None) -> Delivered:
-        """Activate versions that are loaded everywhere: those before the last delivery if none are named.
+        """Activate versions that are loaded everywhere; nothing travels.
+
+        Args:
+            versions: By table. If left out: those before the last delivery, or, after one that was cut short while it
+                activated, those before that one.
 
         Raises:
             NotFound: nothing was delivered before.
             InputError: a replica does not have the version any more.
         """
-        target = versions or self.journal.recall("previous")
-        if not target:
-            raise NotFound("there is nothing to go back to: fewer than two deliveries are on record")
         with self.journal.writing("cube rollback") as writer:
+            half = self.journal.unfinished()
+            is_half = half is not None and half.kind == _DELIVER and self._has_moved(half)
+            target = versions or self.journal.recall("live" if is_half else "previous")
+            if not target:
+                raise NotFound("there is nothing to go back to: fewer than two deliveries are on record")
             operation = self._begin(writer, _ROLLBACK, dict(target))
             with self._ending(writer, operation):
                 observed = self.observe()
