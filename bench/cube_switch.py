@@ -22,7 +22,7 @@ from cloudedge.cube._transfer_conf import CubeAddress
 from cloudedge.cube.transfer import GuardedSwitch, UpstreamReplica, VersionIds, journal_memory
 from cloudedge.journal import Journal
 
-VERSIONS = ("100", "200")
+VERSIONS = ("1000000100", "1000000200")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from upstream_tables import table, value, write_rows
 
 from cloudedge.cube import DoneEntry, append_donefile
 from cloudedge.cube.transfer import Policy, Transfer, TransferOptions, UpstreamTimes
-from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Unavailable
+from cloudedge.errors import CloudEdgeError, Conflict, InputError, IntegrityError, NotFound, Unavailable
 from cloudedge.journal import Journal
 from cloudedge.testing.upstream_cube import UpstreamCluster
 
@@ -103,6 +104,25 @@ def test_going_back_and_not_being_pushed_forward_again(here):
         with pytest.raises(NotFound):
             other.rollback()
         assert read(here, 2) == {value(60, -60)}
+
+
+def test_by_the_agents_where_servers_take_no_commands(here):
+    here.options = replace(OPTIONS, through_agent=True)
+    with transfer(here) as daemon:
+        for number in (10, 20):
+            trained(here, number, table(100, number))
+            report = daemon.run_once()
+            assert (report.version, report.switch) == (str(number), None)
+        assert read(here, 2) == {value(40, -40)}
+        trained(here, 30, table(100, 30))
+        here.cluster.instances[1].server.refuse["enable"] = 3
+        with pytest.raises(CloudEdgeError):
+            daemon.run_once()
+        here.cluster.instances[1].server.refuse.clear()
+        assert daemon.run_once().version == "30"
+        assert read(here, 2) == {value(60, -60)}
+        assert len(set(here.cluster.versions())) == 1
+    assert all(each.server.commands[-1] == {"cmd": "bg_unload"} for each in here.cluster.instances)
 
 
 def test_a_plan_changes_nothing(here):

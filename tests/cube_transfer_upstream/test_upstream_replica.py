@@ -95,7 +95,10 @@ def test_names_and_numbers_are_one_to_one(tmp_path):
         assert first < second < 2**31
         assert ids.number("1562000400") == 1562000400
         assert ids.number(str(first)) != first  # taken by monday
-        assert ids.number("99999999999") < 2**31
+        names = ["99999999999", "2147483648", "100", "1000", "0123456789", "2147483647", "thursday"]
+        numbers = [ids.number(name) for name in names]
+        assert len(set(numbers)) == len(names)
+        assert all(len(str(number)) == 10 and number < 2**31 for number in numbers)
         again = VersionIds("ctr", journal_memory(journal, None), clock=clock)
         assert again.number("monday") == first
         assert [again.name(str(n)) for n in (first, second)] == ["monday", "tuesday"]
@@ -269,6 +272,19 @@ def test_an_enable_that_was_refused_is_noticed(tmp_path, through_agent):
         one.load("tuesday")
         one.activate("tuesday")
         assert one.status().active == "tuesday"
+
+
+def test_what_an_agent_repeats_of_its_address_is_not_shown(tmp_path, monkeypatch):
+    with running(tmp_path, token="s3cret/x") as here:
+        (part,) = artifacts(here, "monday", table(10))
+        (instance,) = here.cluster.instances
+        monkeypatch.setattr(
+            instance.agent, "_download", lambda work: (_ for _ in ()).throw(KeyError(f"wget {work['source']} failed"))
+        )
+        with pytest.raises(DeadlineExceeded) as caught:
+            replica(here, instance, times=UpstreamTimes(stage_s=0.5)).stage("monday", part)
+        assert "***" in str(caught.value)
+        assert "s3cret" not in str(caught.value)
 
 
 def test_a_dead_server_is_unavailable_by_name(tmp_path):

@@ -85,7 +85,7 @@ class UpstreamReplica:
         self._times = times or UpstreamTimes()
         self._clock = clock or SystemClock()
         self._ids = ids
-        self._through_agent = through_agent
+        self.through_agent = through_agent
         self._calls = UpstreamCalls(self.name, agent, cube, call_s=self._times.call_s)
         self._staged: set[str] = set()
         self._background: str | None = None  # what this object knows to be in the other slot
@@ -146,7 +146,7 @@ class UpstreamReplica:
                 answer = self._calls.agent(
                     self._work("download", number, _source_url(artifact, served)), within_s=deadline - begun
                 )
-                why = answer.message
+                why = _without_secret(answer.message, artifact)
             except Unavailable as error:  # it may still be at it; asked again it says so, or that it is done
                 answer, why = None, error.message
             if answer is not None and answer.ok:
@@ -241,7 +241,7 @@ class UpstreamReplica:
     def switched(self, name: str, before: str | None) -> None:
         """Note that a version answers now that did not before, and make a restart load it."""
         if before != name:
-            self._set_background(None if self._through_agent else before)
+            self._set_background(None if self.through_agent else before)
         self._warn(self._disk.keep_pointer(self.number(name)))
 
     def unload(self, name: str) -> None:
@@ -306,12 +306,12 @@ class UpstreamReplica:
 
     def _load_once(self, number: str, deadline: float) -> bool:
         left = deadline - self._clock.monotonic()
-        if self._through_agent:
+        if self.through_agent:
             return self._calls.agent(self._work("reload", number), within_s=left).ok
         return self._calls.control({"cmd": "bg_load_base", "version_path": f"/{number}"}, within_s=left)
 
     def _enable_once(self, number: str) -> None:
-        if self._through_agent:
+        if self.through_agent:
             self._calls.agent(self._work("enable", number), within_s=60 + self._times.call_s)
         else:
             self._calls.control({"cmd": "enable", "version": number})
@@ -348,6 +348,12 @@ def _served_as(artifact: Artifact, tar: ArtifactFile, attempt: int) -> str:
             with contextlib.suppress(FileExistsError):
                 os.link(artifact.directory / f"{tar.name}{suffix}", target)
     return name
+
+
+def _without_secret(message: str, artifact: Artifact) -> str:
+    """Return what an agent said without the token, which it may repeat with the address it was given."""
+    token = artifact.sources[0].token
+    return message.replace(quote(token, safe=""), "***").replace(token, "***") if token else message
 
 
 def _source_url(artifact: Artifact, name: str) -> str:

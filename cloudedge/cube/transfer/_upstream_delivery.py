@@ -47,11 +47,13 @@ class UpstreamDelivery(Delivery):
         **courier: Any,
     ) -> None:
         super().__init__(replicas, workshop, clock=clock, **courier)
-        self._together = GuardedSwitch(replicas, clock=clock or SystemClock())
+        # Agents do one thing after the other in their own time: nothing there can be done together.
+        by_agent = any(replica.through_agent for replica in replicas)
+        self._together = None if by_agent else GuardedSwitch(replicas, clock=clock or SystemClock())
         self._files_url = files_url.rstrip("/")
         self._before: str | None = None
         self.switched: SwitchReport | None = None
-        """How long the last switch took."""
+        """How long the last switch took; None where agents did it."""
 
     def _offer(self, artifact: Artifact, peers: Sequence[Source]) -> Artifact:
         if not self._files_url:
@@ -61,7 +63,8 @@ class UpstreamDelivery(Delivery):
     def _activate_all(
         self, steps: Sequence[Step], observed: Sequence[Observed], writer: Writer, operation: Operation
     ) -> None:
-        if not steps:
+        if not steps or self._together is None:
+            super()._activate_all(steps, observed, writer, operation)
             return
         before = {each.replica: each.status.active for each in observed if each.status}
         self._before = next(iter(before.values())) if len(set(before.values())) == 1 else None
@@ -80,8 +83,8 @@ class UpstreamDelivery(Delivery):
         try:
             super()._verify_active(wanted, writer, operation)
         except CloudEdgeError as error:
-            if self._before is not None and self._before != wanted[0].version:
+            if self._together is not None and self._before not in {None, wanted[0].version}:
                 writer.record(operation.number, _ACTIVATION, "undo", reason=error.message)
-                self._together.switch(self._before)
+                self._together.switch(str(self._before))
                 writer.record(operation.number, _ACTIVATION, "undone")
             raise
