@@ -215,7 +215,7 @@ class Delivery(Courier):
         """Move every pointer, or none: where one cannot be moved, those that were moved go back."""
         if not steps:
             return
-        before = self._before(operation) or {each.replica: each.status.active for each in observed if each.status}
+        before = self._active_before(operation) or {each.replica: each.status.active for each in observed if each.status}
         writer.record(operation.number, _ACTIVATION, "intent", before=before)
         deadline = self._soon()
 
@@ -230,7 +230,7 @@ class Delivery(Courier):
             raise
         writer.record(operation.number, _ACTIVATION, "done")
 
-    def _before(self, operation: Operation) -> dict[str, str | None]:
+    def _active_before(self, operation: Operation) -> dict[str, str | None]:
         """Return what replicas answered from before an activation that was cut short; empty if none was."""
         found: dict[str, str | None] = {}
         for entry in self.journal.entries(operation.number):
