@@ -137,6 +137,21 @@ def test_no_room(place, tables, workshop, monkeypatch):
     assert found.value.free_bytes == 100
 
 
+def test_no_memory(place, tables, workshop, monkeypatch):
+    version = tables.fresh()
+    place.stage(version, workshop.base(version, 1)[0])
+
+    def too_much(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(holdings_module, "load_artifact", too_much)
+    with pytest.raises(StorageError, match="not enough memory to load version"):
+        place.held.load(version.version)
+    monkeypatch.undo()
+    place.held.load(version.version)
+    assert place.names == [version.version]
+
+
 def test_versions_loaded_from_a_path_are_kept_too(place, tables, workshop):
     version = tables.fresh()
     artifact = workshop.base(version, 1)[0]

@@ -96,6 +96,7 @@ def assert_whole(fleet, workshop, version):
         assert len(status.versions) <= 2, status.versions
 
 
+@pytest.mark.timeout(300 + 20 * DELIVERIES)
 def test_deliveries_under_load(fleet, tables, transfer):
     rows = rows_of(SEED, 600)
     workshop = Workshop(transfer.work)
@@ -115,6 +116,7 @@ def test_deliveries_under_load(fleet, tables, transfer):
     assert len(readers.seen) > 1
 
 
+@pytest.mark.timeout(300 + 30 * KILLS)
 def test_killed_at_any_moment_it_is_whole_after_the_same_command(fleet, tables, transfer):
     rng = random.Random(SEED)
     rows = rows_of(SEED, 600)

@@ -156,16 +156,8 @@ class Delivery(Courier):
             if self._has_moved(operation):
                 raise _half_active(operation)
             for each in self.observe():
-                version = operation.plan["versions"].get(each.table)
-                if (
-                    each.status
-                    and version in each.status.versions
-                    and version
-                    not in (
-                        each.status.active,
-                        each.status.previous,
-                    )
-                ):
+                version, status = operation.plan["versions"].get(each.table), each.status
+                if status and version in status.versions and version not in (status.active, status.previous):
                     self._unload(each.replica, version)
             writer.set_state(operation.number, "undone", reason="aborted")
             return True
@@ -223,7 +215,7 @@ class Delivery(Courier):
         """Move every pointer, or none: where one cannot be moved, those that were moved go back."""
         if not steps:
             return
-        before = {each.replica: each.status.active for each in observed if each.status}
+        before = self._active_before(operation) or {each.replica: each.status.active for each in observed if each.status}
         writer.record(operation.number, _ACTIVATION, "intent", before=before)
         deadline = self._soon()
 
@@ -237,6 +229,14 @@ class Delivery(Courier):
             self._go_back([(s.replica, before.get(s.replica)) for s in steps], error, writer, operation)
             raise
         writer.record(operation.number, _ACTIVATION, "done")
+
+    def _active_before(self, operation: Operation) -> dict[str, str | None]:
+        """Return what replicas answered from before an activation that was cut short; empty if none was."""
+        found: dict[str, str | None] = {}
+        for entry in self.journal.entries(operation.number):
+            if entry.step == _ACTIVATION:
+                found = {} if entry.what == "undone" else found or dict(entry.detail.get("before", {}))
+        return found
 
     def _go_back(
         self,
