@@ -66,7 +66,9 @@ class UpstreamDelivery(Delivery):
         if not steps or self._together is None:
             super()._activate_all(steps, observed, writer, operation)
             return
-        before = {each.replica: each.status.active for each in observed if each.status}
+        before = self._active_before(operation) or {
+            each.replica: each.status.active for each in observed if each.status
+        }
         self._before = next(iter(before.values())) if len(set(before.values())) == 1 else None
         writer.record(operation.number, _ACTIVATION, "intent", before=before)
         try:
