@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt $(wildcard native/* native/cube/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test peers fuzz lint format bench lock clean
+.PHONY: help demo test kills peers fuzz lint format bench lock clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ demo: $(VENV)/ready ## train, release, update, break and roll back a click model
 
 test: $(VENV)/ready ## run the tests; those that need a program that is not here are skipped and say so
 	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/python -m pytest -n auto $(ARGS)
+
+kills: $(VENV)/ready ## deliver 50 times under load and kill deliveries and servers at 200 seeded moments
+	@CLOUDEDGE_DELIVERIES=50 CLOUDEDGE_KILLS=200 $(BIN)/python -m pytest -n0 -s tests/cube_transfer/test_transfer_power.py
 
 peers: ## install the programs tests compare us with (Debian packages as root, cosign and oras if Go is here)
 	@tests/install_peers .peers; tests/serving_wire/install_genuine .peers
@@ -49,6 +52,7 @@ bench: $(VENV)/ready ## measure what the README claims, against peers, in one ru
 	@$(BIN)/python bench/cube_build.py
 	@$(BIN)/python bench/cube.py
 	@$(BIN)/python bench/serving_wire.py
+	@$(BIN)/python bench/transfer.py
 
 lock: ## write constraints.txt anew from what installs today
 	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock

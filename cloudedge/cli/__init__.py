@@ -10,7 +10,21 @@ import sys
 
 import typer
 
-from cloudedge.cli import bundle, bundle_split, config, cube, cube_net, hub, key, local, predict, serve, serving
+from cloudedge.cli import (
+    bundle,
+    bundle_split,
+    config,
+    cube,
+    cube_net,
+    cube_status,
+    cube_transfer,
+    hub,
+    key,
+    local,
+    predict,
+    serve,
+    serving,
+)
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
 
@@ -29,6 +43,9 @@ app.add_typer(bundle.app, name="bundle", rich_help_panel="Models")
 app.add_typer(hub.app, name="hub", rich_help_panel="Models")
 app.add_typer(key.app, name="key", rich_help_panel="Models")
 cube.app.add_typer(cube_net.app)  # likewise
+cube.app.add_typer(cube_net.app)  # without a name: its commands stand beside the others
+cube.app.add_typer(cube_status.app)
+cube.app.add_typer(cube_transfer.app)
 app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
 app.command("serve", rich_help_panel="Serving")(serve.serve)
 app.command("up", rich_help_panel="Releases")(local.up)

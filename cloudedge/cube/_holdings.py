@@ -176,6 +176,7 @@ class Holdings:
             NotFound: it was not fetched, or the base is not loaded.
             Conflict: it is loaded.
             InputError: no loaded version is what the delta was made for.
+            StorageError: there is not enough memory.
             CloudEdgeError: what is wrong with its files.
         """
         with self._alone(name):
@@ -185,10 +186,17 @@ class Holdings:
                 held = replace(self._held[name], is_loaded=True)
             else:
                 held = _Held(name, path, base if path else self._base_of(name))
-            native = self._make(held)
+            try:
+                native = self._make(held)
+            except MemoryError as error:
+                raise StorageError(
+                    f"there is not enough memory to load version {name!r} beside the others",
+                    hint="Keep fewer versions, use more shards, or give the server more memory.",
+                ) from error
             self._natives[name] = native
-            self.server.add(native)
+            # Written first: whoever sees it loaded may activate it at once, and a restart must then find it.
             self._write(held={**self._held, name: held})
+            self.server.add(native)
             self._drop_natives()
 
     def activate(self, name: str) -> None:

@@ -2,74 +2,106 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 from cloudedge.cube import Client, ClientConfig
 from cloudedge.cube.transfer import CubeReplica
 
-COMMAND = [sys.executable, "-m", "cloudedge", "cube", "serve"]
 TOKEN = "fleet-secret"
+_START_S = 120
+
+
+class _Zygote:
+    """Starts servers by fork; one for each test process, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    def run(self, argv: list[str], out: Path) -> int:
+        with self._lock:
+            if self._process is None:
+                script = Path(__file__).with_name("transfer_server_zygote.py")
+                environment = {**os.environ, "CLOUDEDGE_CUBE_TOKEN": TOKEN}
+                self._process = subprocess.Popen(
+                    [sys.executable, str(script)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                )
+                atexit.register(self.close)
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.write(json.dumps({"argv": argv, "out": str(out)}) + "\n")
+            self._process.stdin.flush()
+            return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+
+_ZYGOTE = _Zygote()
 
 
 class ShardProcess:
-    """One server; `start` announces nothing until it listens, so starting many at once costs one start."""
+    """One server; `start` returns before it listens, so that many start together."""
 
     def __init__(self, folder: Path, table: str, shard: int, replica: int, *options: str) -> None:
         self.folder = folder
         self.table, self.shard, self.number = table, shard, replica
         self.port = self.admin_port = 0
         self._options = options
-        self._process: subprocess.Popen[str] | None = None
+        self._out = folder.with_name(f"{folder.name}.out")
+        self._pid = 0
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> ShardProcess:
-        command = [*COMMAND, str(self.folder), "--empty", "--state", str(self.folder), "--json", "--threads", "1"]
-        command += ["--port", str(self.port), "--admin-port", str(self.admin_port), *self._options]
-        self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "CLOUDEDGE_CUBE_TOKEN": TOKEN},
-        )
+        argv = ["cube", "serve", str(self.folder), "--empty", "--state", str(self.folder), "--json", "--threads", "1"]
+        argv += ["--port", str(self.port), "--admin-port", str(self.admin_port), *self._options]
+        self._out.unlink(missing_ok=True)
+        self._pid = _ZYGOTE.run(argv, self._out)
         return self
 
     def wait(self) -> ShardProcess:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        lines = []
-        for line in self._process.stdout:
-            lines.append(line)
-            if line.startswith("}"):
-                break
-        assert lines, f"{self.folder} did not start: exit code {self._process.wait(10)}"
-        said = json.loads("".join(lines))
+        deadline = time.monotonic() + _START_S
+        while not (self._out.exists() and self._out.read_text().endswith("}\n")):
+            assert time.monotonic() < deadline, f"{self.folder} did not start"
+            assert self._lives(), f"{self.folder} ended at once"
+            time.sleep(0.01)
+        said = json.loads(self._out.read_text())
         self.port, self.admin_port = (int(said[key].rpartition(":")[2]) for key in ("address", "admin"))
         return self
 
     def kill(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
-            self._process.wait(10)
-            if self._process.stdout is not None:
-                self._process.stdout.close()
-            self._process = None
+        with contextlib.suppress(ProcessLookupError):
+            if self._pid:
+                os.kill(self._pid, signal.SIGKILL)
+        while self._lives():
+            time.sleep(0.002)
+        self._pid = 0
+
+    def _lives(self) -> bool:
+        try:
+            os.kill(self._pid, 0)
+        except ProcessLookupError:
+            return False
+        return bool(self._pid)
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     def replica(self, **options: object) -> CubeReplica:
         return CubeReplica(

@@ -69,6 +69,10 @@ class Tables:
         self.rows[bundle.pin], self.bundles[bundle.pin] = dict(rows), bundle
         return TableVersion(self.name, bundle.pin, bundle.sparse[self.name])
 
+    def fresh(self, count: int = 300) -> TableVersion:
+        """Pack rows that no version had before."""
+        return self.version(rows_of(1000 + self._count, count))
+
 
 def expected(rows: Mapping[int, np.ndarray], shard: int, shards: int) -> dict[int, bytes]:
     return {key: row.tobytes() for key, row in rows.items() if key % shards == shard}

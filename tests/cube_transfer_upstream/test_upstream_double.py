@@ -91,6 +91,13 @@ def test_a_delivery_ends_with_the_version_served_and_no_way_back(agent, server, 
     assert server.version == "200"
 
 
+def test_a_version_whose_name_begins_like_an_old_one_is_deleted_with_it(agent, server, files, tmp_path):
+    deliver(agent, server, files, build_rows(tmp_path, 10, table(10)), 10)
+    tar = build_rows(tmp_path, 100, table(10)).directory / "ctr_part0.tar"
+    assert command(agent, server, "download", 100, source=files.url(tar))["success"] == "0"
+    assert command(agent, server, "reload", 100)["success"] == "255"
+
+
 def test_a_corrupt_download_stays_for_ever(agent, server, files, tmp_path):
     tar = build_rows(tmp_path, 100, table(10)).directory / "ctr_part0.tar"
     agent.corrupt_downloads = 1

@@ -12,10 +12,17 @@ from upstream_tables import build_rows, table, value
 
 from cloudedge.clock import ManualClock
 from cloudedge.cube import Client, ClientConfig
-from cloudedge.cube.transfer import Artifact, ArtifactFile, FileServer, Source
-from cloudedge.cube.transfer._guarded import GuardedSwitch
-from cloudedge.cube.transfer._ids import VersionIds, journal_memory
-from cloudedge.cube.transfer._upstream import UpstreamReplica, UpstreamTimes
+from cloudedge.cube.transfer import (
+    Artifact,
+    ArtifactFile,
+    FileServer,
+    GuardedSwitch,
+    Source,
+    UpstreamReplica,
+    UpstreamTimes,
+    VersionIds,
+    journal_memory,
+)
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Unavailable
 from cloudedge.journal import Journal
 from cloudedge.testing.upstream_cube import UpstreamCluster
@@ -88,7 +95,10 @@ def test_names_and_numbers_are_one_to_one(tmp_path):
         assert first < second < 2**31
         assert ids.number("1562000400") == 1562000400
         assert ids.number(str(first)) != first  # taken by monday
-        assert ids.number("99999999999") < 2**31
+        names = ["99999999999", "2147483648", "100", "1000", "0123456789", "2147483647", "thursday"]
+        numbers = [ids.number(name) for name in names]
+        assert len(set(numbers)) == len(names)
+        assert all(len(str(number)) == 10 and number < 2**31 for number in numbers)
         again = VersionIds("ctr", journal_memory(journal, None), clock=clock)
         assert again.number("monday") == first
         assert [again.name(str(n)) for n in (first, second)] == ["monday", "tuesday"]
@@ -145,7 +155,7 @@ def test_a_restarted_server_serves_what_was_delivered(tmp_path):
 
 
 def test_a_disk_out_of_reach_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr("cloudedge.cube.transfer._upstream.is_loopback", lambda _: False)
+    monkeypatch.setattr("cloudedge.cube.transfer._upstream_disk.is_loopback", lambda _: False)
     with running(tmp_path) as here:
         deliver(here, "monday", table(10))
         (one,) = here.replicas
@@ -262,6 +272,19 @@ def test_an_enable_that_was_refused_is_noticed(tmp_path, through_agent):
         one.load("tuesday")
         one.activate("tuesday")
         assert one.status().active == "tuesday"
+
+
+def test_what_an_agent_repeats_of_its_address_is_not_shown(tmp_path, monkeypatch):
+    with running(tmp_path, token="s3cret/x") as here:
+        (part,) = artifacts(here, "monday", table(10))
+        (instance,) = here.cluster.instances
+        monkeypatch.setattr(
+            instance.agent, "_download", lambda work: (_ for _ in ()).throw(KeyError(f"wget {work['source']} failed"))
+        )
+        with pytest.raises(DeadlineExceeded) as caught:
+            replica(here, instance, times=UpstreamTimes(stage_s=0.5)).stage("monday", part)
+        assert "***" in str(caught.value)
+        assert "s3cret" not in str(caught.value)
 
 
 def test_a_dead_server_is_unavailable_by_name(tmp_path):

@@ -3,6 +3,9 @@
 What travels is an `Artifact` (a shard's base, or a delta of its rows), made in a `Workshop`; where it goes is a
 `Replica`; a `Delivery` brings versions to all of them and activates them together. Files are served by a `FileServer`
 and brought in by `fetch`.
+
+Upstream's servers are reached as `UpstreamReplica` and switched together by a `GuardedSwitch`; a `Transfer` keeps them
+on what a trainer's donefiles say, which a `DonefileSource` reads wherever they lie.
 """
 
 from __future__ import annotations
@@ -13,34 +16,70 @@ from cloudedge.cube.transfer._cube_replica import CubeReplica
 from cloudedge.cube.transfer._deliver import Delivered, Delivery
 from cloudedge.cube.transfer._fetch import Fetched, Throttle, fetch
 from cloudedge.cube.transfer._files import FileServer
+from cloudedge.cube.transfer._guarded import GuardedSwitch, SwitchReport
+from cloudedge.cube.transfer._ids import VersionIds, journal_memory
+from cloudedge.cube.transfer._layout import Layout, ServerAddress
 from cloudedge.cube.transfer._plan import DeliveryPlan, Observed, Policy, Step, Wanted, plan_delivery, plan_rollback
 from cloudedge.cube.transfer._replica import Replica, ReplicaStatus, VersionState
+from cloudedge.cube.transfer._reshard import Resharded, free_servers, reshard, write_conf
 from cloudedge.cube.transfer._shards import ShardRows, TableVersion
+from cloudedge.cube.transfer._sources import Choice, Donefiles, DonefileSource, Work, choose
+from cloudedge.cube.transfer._status import StatusServer
+from cloudedge.cube.transfer._transfer import Transfer, TransferOptions, TransferReport
+from cloudedge.cube.transfer._upstream import UpstreamReplica, UpstreamTimes
+from cloudedge.cube.transfer._upstream_delivery import UpstreamDelivery
+from cloudedge.cube.transfer._watch import Expected, ReplicaReport, look, require_agreement
 from cloudedge.cube.transfer._workshop import Workshop
 
 __all__ = [
     "Artifact",
     "ArtifactFile",
+    "Choice",
     "Courier",
     "CubeReplica",
     "Delivered",
     "Delivery",
     "DeliveryPlan",
+    "DonefileSource",
+    "Donefiles",
+    "Expected",
     "Fetched",
     "FileServer",
+    "GuardedSwitch",
+    "Layout",
     "Observed",
     "Policy",
     "Replica",
+    "ReplicaReport",
     "ReplicaStatus",
+    "Resharded",
+    "ServerAddress",
     "ShardRows",
     "Source",
+    "StatusServer",
     "Step",
+    "SwitchReport",
     "TableVersion",
     "Throttle",
+    "Transfer",
+    "TransferOptions",
+    "TransferReport",
+    "UpstreamDelivery",
+    "UpstreamReplica",
+    "UpstreamTimes",
+    "VersionIds",
     "VersionState",
     "Wanted",
+    "Work",
     "Workshop",
+    "choose",
     "fetch",
+    "free_servers",
+    "journal_memory",
+    "look",
     "plan_delivery",
     "plan_rollback",
+    "require_agreement",
+    "reshard",
+    "write_conf",
 ]

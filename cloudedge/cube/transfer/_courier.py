@@ -35,6 +35,7 @@ class Courier:
         workshop: Where artifacts are made.
         policy: How.
         files_host: Where the artifacts are served while this object is open; loopback unless told otherwise.
+        files_port: Their port; 0 takes any free one.
         files_token: What those who fetch them must send; required unless the host is loopback.
         public_host: What replicas call this machine; `files_host` if left out.
         limit_bytes_per_s: For everything that leaves this machine.
@@ -50,6 +51,7 @@ class Courier:
         *,
         policy: Policy | None = None,
         files_host: str = "127.0.0.1",
+        files_port: int = 0,
         files_token: str = "",
         public_host: str = "",
         limit_bytes_per_s: float | None = None,
@@ -65,7 +67,7 @@ class Courier:
         self._public_host = public_host or None
         self._files_token = files_token
         self._files = FileServer(
-            workshop.artifacts, files_host, token=files_token or None, limit_bytes_per_s=limit_bytes_per_s
+            workshop.artifacts, files_host, files_port, token=files_token or None, limit_bytes_per_s=limit_bytes_per_s
         )
 
     def close(self) -> None:

@@ -158,14 +158,17 @@ class CubeReplica:
 
     def _begin(self, path: str, body: dict[str, Any], name: str) -> None:
         """Ask for something that runs in the background, after what is under way with that version."""
+        deadline = self._clock.monotonic() + self._deadline_s
         while True:
             try:
                 self._ask("POST", path, body)
             except Conflict:
-                found = self._find(name)
-                if found is None or found["state"] not in _UNDER_WAY:
+                # Something is under way there, or just ended: perhaps what an earlier call of ours asked for.
+                if (self._find(name) or {}).get("state") == "loaded":
+                    return
+                if self._clock.monotonic() > deadline:
                     raise
-                self._wait(name, "staged")
+                self._clock.sleep(_POLL_S[1])
             else:
                 return
 

@@ -118,16 +118,22 @@ class Delivery(Courier):
                 return Delivered(wanted_versions, shipped, len(plan.steps), operation.number)
 
     def rollback(self, versions: Mapping[str, str] | None = None) -> Delivered:
-        """Activate versions that are loaded everywhere: those before the last delivery if none are named.
+        """Activate versions that are loaded everywhere; nothing travels.
+
+        Args:
+            versions: By table. If left out: those before the last delivery, or, after one that was cut short while it
+                activated, those before that one.
 
         Raises:
             NotFound: nothing was delivered before.
             InputError: a replica does not have the version any more.
         """
-        target = versions or self.journal.recall("previous")
-        if not target:
-            raise NotFound("there is nothing to go back to: fewer than two deliveries are on record")
         with self.journal.writing("cube rollback") as writer:
+            half = self.journal.unfinished()
+            is_half = half is not None and half.kind == _DELIVER and self._has_moved(half)
+            target = versions or self.journal.recall("live" if is_half else "previous")
+            if not target:
+                raise NotFound("there is nothing to go back to: fewer than two deliveries are on record")
             operation = self._begin(writer, _ROLLBACK, dict(target))
             with self._ending(writer, operation):
                 observed = self.observe()
@@ -150,16 +156,8 @@ class Delivery(Courier):
             if self._has_moved(operation):
                 raise _half_active(operation)
             for each in self.observe():
-                version = operation.plan["versions"].get(each.table)
-                if (
-                    each.status
-                    and version in each.status.versions
-                    and version
-                    not in (
-                        each.status.active,
-                        each.status.previous,
-                    )
-                ):
+                version, status = operation.plan["versions"].get(each.table), each.status
+                if status and version in status.versions and version not in (status.active, status.previous):
                     self._unload(each.replica, version)
             writer.set_state(operation.number, "undone", reason="aborted")
             return True
@@ -217,7 +215,9 @@ class Delivery(Courier):
         """Move every pointer, or none: where one cannot be moved, those that were moved go back."""
         if not steps:
             return
-        before = {each.replica: each.status.active for each in observed if each.status}
+        before = self._active_before(operation) or {
+            each.replica: each.status.active for each in observed if each.status
+        }
         writer.record(operation.number, _ACTIVATION, "intent", before=before)
         deadline = self._soon()
 
@@ -231,6 +231,14 @@ class Delivery(Courier):
             self._go_back([(s.replica, before.get(s.replica)) for s in steps], error, writer, operation)
             raise
         writer.record(operation.number, _ACTIVATION, "done")
+
+    def _active_before(self, operation: Operation) -> dict[str, str | None]:
+        """Return what replicas answered from before an activation that was cut short; empty if none was."""
+        found: dict[str, str | None] = {}
+        for entry in self.journal.entries(operation.number):
+            if entry.step == _ACTIVATION:
+                found = {} if entry.what == "undone" else found or dict(entry.detail.get("before", {}))
+        return found
 
     def _go_back(
         self,

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from cloudedge.clock import Clock
 from cloudedge.adminhttp import is_loopback
+from cloudedge.clock import Clock
 from cloudedge.cube.transfer._fetch import Throttle
 from cloudedge.errors import ConfigError, Conflict, InputError
 

@@ -18,7 +18,8 @@ __all__ = ["FtpPlace"]
 _TIMEOUT_S = 30
 _DEEPEST = 32
 _TRIES = 3
-_NOT_THERE = "550"
+_NOT_THERE = {"450", "550", "551"}
+"""Servers say any of these of a file that does not exist."""
 _BLOCK = 1 << 16
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class FtpPlace(RemotePlace):
     def _below(self, ftp: ftplib.FTP, directory: str, prefix: str, depth: int) -> Iterator[RemoteFile]:
         if depth == _DEEPEST:
             raise InputError(f"{self.address(directory)} is the {_DEEPEST}th directory inside another one")
-        for name, facts in list(ftp.mlsd(directory, ["type", "size", "modify"])):
+        for name, facts in list(ftp.mlsd(directory)):
             if facts.get("type") == "dir":
                 yield from self._below(ftp, f"{directory}/{name}", f"{prefix}{name}/", depth + 1)
             elif facts.get("type") == "file":
@@ -112,15 +113,19 @@ class FtpPlace(RemotePlace):
                 ftp.connect(self._host, self._port)
                 ftp.login(self._user, self._password)
                 yield ftp
-        except ftplib.error_perm as error:
+        except (ftplib.error_perm, ftplib.error_temp) as error:
             code = str(error)[:3]
-            if code == _NOT_THERE:
+            if code in _NOT_THERE:
                 raise NotFound(f"{self.address(path)} is not there ({code})", path=path) from error
+            if isinstance(error, ftplib.error_temp):
+                raise self._away(path, code) from error
             raise Rejected(
                 f"{self.address(path)}: the server said no ({code})", hint="Check user, password and rights."
             ) from error
         except (ftplib.Error, EOFError, OSError) as error:
-            raise Unavailable(
-                f"{self.address(path)} cannot be read: {type(error).__name__}",
-                hint="See whether the server runs; it is asked again later.",
-            ) from error
+            raise self._away(path, type(error).__name__) from error
+
+    def _away(self, path: str, why: str) -> Unavailable:
+        return Unavailable(
+            f"{self.address(path)} cannot be read: {why}", hint="See whether the server runs; it is asked again later."
+        )

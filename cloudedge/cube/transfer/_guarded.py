@@ -95,8 +95,8 @@ class GuardedSwitch:
             line.enable()
         return self._observe(going, lambda line: line.seen == line.wanted)
 
-    def _observe(self, lines: list[_Replica], is_done: Callable[[_Replica], bool]) -> bool:
-        """Ask every replica what it answers from, again and again, until all are done or one has refused."""
+    def _observe(self, lines: list[_Replica], is_done: Callable[[_Replica], bool], *, is_patient: bool = False) -> bool:
+        """Ask every replica what it answers from, again and again, until all are done, or one cannot any more."""
         deadline = self._clock.monotonic() + self._within_s
         with selectors.DefaultSelector() as selector:
             for line in lines:
@@ -109,7 +109,7 @@ class GuardedSwitch:
                 for key, _ in selector.select(_POLL_S):
                     key.data()
                 for line in waiting:
-                    if line.refused or line.is_broken:
+                    if line.is_broken or (line.refused and not is_patient):
                         return False
                     if not line.is_asking and not is_done(line):
                         line.ask()
@@ -118,9 +118,15 @@ class GuardedSwitch:
 
     def _go_back(self, going: list[_Replica], name: str) -> None:
         """Switch back what changed, and raise."""
-        failed = [line.replica.name for line in going if line.seen != line.wanted]
-        refused = all(line.refused for line in going if line.seen != line.wanted)
+        # Commands under way end first: a second one would be refused, or overtake it.
+        self._observe([line for line in going if not line.is_broken], lambda line: not line.is_told, is_patient=True)
+        guilty = [line for line in going if line.refused or line.is_broken]
+        guilty = guilty or [line for line in going if line.seen != line.wanted]
+        failed = [line.replica.name for line in guilty]
+        refused = all(line.refused for line in guilty)
         for line in going:
+            if line.refused:
+                line.replica.refused()
             line.turn_back()
         reachable = [line for line in going if not line.is_broken]
         if not self._move(reachable) or len(reachable) < len(going):
@@ -144,7 +150,7 @@ class _Replica:
         self.wanted = replica.number(name)
         self.seen: str | None = None
         self.previous: str | None = None
-        self.is_asking = False
+        self.is_asking = self.is_told = False
         self.refused = False
         self.last_before = self.first_after = 0.0
         self._clock = clock
@@ -166,6 +172,7 @@ class _Replica:
         return self.commands.is_broken or self.seeks.is_broken
 
     def enable(self) -> None:
+        self.is_told = True
         self.commands.send("/ControlService/cmd", {"cmd": "enable", "version": self.wanted})
 
     def turn_back(self) -> None:
@@ -193,8 +200,9 @@ class _Replica:
 
     def on_command(self) -> None:
         answer = self.commands.receive()
-        if answer is not None and answer[0] != _OK:
-            self.refused = True
+        if answer is not None:
+            self.is_told = False
+            self.refused = answer[0] != _OK
 
 
 class _Line:

@@ -128,7 +128,7 @@ class HttpPlace(RemotePlace):
         return (int(length) if length.isdecimal() else None), version
 
     def _url(self, path: str) -> str:
-        return f"{self._root}{quote(path if path.startswith('/') else f'/{path}', safe='/%')}"
+        return f"{self._root}{quote(path if path.startswith('/') else f'/{path}')}"
 
     def _content(self, answer: requests.Response, path: str) -> bytes:
         content = b""

@@ -1,7 +1,8 @@
 """Version names and the numbers that stand for them on upstream's side, one to one and for good.
 
-Upstream's programs keep versions in an int32 and make them of the unix time. A name that is such a number stands for
-itself; every other one gets the next number, written down before it is used.
+Upstream's programs keep versions in an int32 and make them of the unix time. A name that looks like such a time stands
+for itself; every other one gets a number of its own, written down before it is used. All have ten digits, for a reason:
+upstream's agent deletes what begins with an old version's name, and a version 1000 would go together with version 100.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from cloudedge.journal import Journal, Writer
 
 __all__ = ["Memory", "VersionIds", "journal_memory"]
 
-_LARGEST = 2**31 - 1
+_SMALLEST, _LARGEST = 10**9, 2**31 - 1
+_TIME = re.compile(r"[12][0-9]{9}")
 
 
 class Memory(Protocol):
@@ -84,10 +86,12 @@ class VersionIds:
         return names.get(number, number) or None
 
     def _next(self, name: str, known: dict[str, int]) -> int:
-        if re.fullmatch(r"[1-9][0-9]{0,9}", name) and int(name) <= _LARGEST and int(name) not in known.values():
-            number = int(name)
-        else:
-            number = max(int(self._clock.now().timestamp()), *known.values(), 0) + 1
+        used = set(known.values())
+        if _TIME.fullmatch(name) and int(name) <= _LARGEST and int(name) not in used:
+            return int(name)
+        number = max(_SMALLEST, int(self._clock.now().timestamp()))
+        while number in used:
+            number += 1
         if number > _LARGEST:
             raise InputError(
                 f"version {name!r} of {self.table} would get the number {number}; upstream's end at {_LARGEST}",

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import HubConfig
 from cloudedge.cube._workspace import sync_directory
 from cloudedge.errors import ConfigError, DeadlineExceeded, InputError, NotFound, StorageError
-from cloudedge.hub import ObjectStore, open_store
+from cloudedge.hub import open_store
 
 __all__ = [
     "MAX_DONEFILE",
@@ -28,7 +28,6 @@ __all__ = [
     "Place",
     "RemoteFile",
     "RemotePlace",
-    "StorePlace",
     "bounded",
     "open_place",
     "save",
@@ -180,42 +179,6 @@ class RemotePlace:
         note.write_text(listing)
 
 
-class StorePlace(RemotePlace):
-    """A bucket, by any `ObjectStore` that begins at its root."""
-
-    def __init__(self, store: ObjectStore, clock: Clock | None = None) -> None:
-        super().__init__(clock)
-        self._store = store
-
-    def address(self, path: str) -> str:
-        """Return the object's URL."""
-        return f"{self._store.url}/{path.strip('/')}"
-
-    def version(self, path: str) -> str | None:
-        """Return the object's ETag."""
-        info = self._store.head(path.strip("/"))
-        return info.version if info else None
-
-    def read(self, path: str) -> bytes:
-        """Read an object."""
-        content = b""
-        for chunk in self._store.get(path.strip("/")):
-            content = bounded(content + chunk, self.address(path))
-        return content
-
-    def walk(self, path: str) -> Iterator[RemoteFile]:
-        """List the objects below a prefix."""
-        prefix = path.strip("/") + "/"
-        for info in self._store.list(prefix):
-            if not info.key.endswith("/"):  # what consoles make to show a folder
-                yield RemoteFile(info.key.removeprefix(prefix), info.key, info.size, info.version)
-
-    def fetch(self, file: RemoteFile, target: Path, deadline: float) -> None:
-        """Bring an object here; the store goes on by itself where a connection breaks."""
-        chunks = self._store.get(file.key)
-        save(chunks, target, file, self.address(file.key), lambda: self._clock.monotonic() < deadline)
-
-
 def open_place(
     address: str, hubs: Mapping[str, HubConfig] | None = None, clock: Clock | None = None
 ) -> tuple[Place, str]:
@@ -236,26 +199,19 @@ def open_place(
     if scheme in {"http", "https"}:
         from cloudedge.cube.transfer._http_place import HttpPlace  # noqa: PLC0415 - requests is slow to import
 
-        return HttpPlace(f"{scheme}://{parts.netloc}", clock), parts.path
+        return HttpPlace(f"{scheme}://{parts.netloc}", clock), unquote(parts.path)
     if scheme == "ftp":
         from cloudedge.cube.transfer._ftp_place import FtpPlace  # noqa: PLC0415
 
-        return FtpPlace(address, clock), parts.path
+        return FtpPlace(address, clock), unquote(parts.path)
     if scheme in {"s3", "bos"}:
-        return StorePlace(open_store(_same_bucket(scheme, parts.netloc, hubs or {})), clock), parts.path
+        from cloudedge.cube.transfer._store_place import StorePlace, same_bucket  # noqa: PLC0415
+
+        return StorePlace(open_store(same_bucket(scheme, parts.netloc, hubs or {})), clock), parts.path
     raise ConfigError(
         f"{scheme}:// is no place donefiles are read from",
         hint="Give a local path, or http://, https://, ftp://, s3:// or bos://.",
     )
-
-
-def _same_bucket(scheme: str, bucket: str, hubs: Mapping[str, HubConfig]) -> HubConfig:
-    """Return how to reach a bucket's root: as a hub that lies in it says, or by the SDK's own search."""
-    root = f"{scheme}://{bucket}"
-    for hub in hubs.values():
-        if hub.url == root or hub.url.startswith(f"{root}/"):
-            return hub.model_copy(update={"url": root})
-    return HubConfig(url=root)
 
 
 def save(chunks: Iterator[bytes], target: Path, file: RemoteFile, address: str, is_in_time: Callable[[], bool]) -> None:

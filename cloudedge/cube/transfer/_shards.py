@@ -6,7 +6,7 @@ part of the shard wherever shards are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from cloudedge.bundle import Checksum, Table
 from cloudedge.bundle._rows import Rows
 from cloudedge.cube._build import reserved_key
 
-__all__ = ["ShardRows", "TableVersion", "by_shard", "joined", "reserved_row", "sum_shards"]
+__all__ = ["ShardRows", "Sum", "TableVersion", "add_up", "by_shard", "joined", "reserved_row", "sum_shards"]
 
 _PROBES = 8
 _MASK = 2**64 - 1
@@ -104,6 +104,18 @@ def by_shard(keys: NDArray[np.uint64], shards: int) -> Iterator[tuple[int, NDArr
 def reserved_row(shard: int, shards: int, width: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
     """Return the row that an otherwise empty shard has."""
     return np.array([reserved_key(shard, shards)], np.uint64), np.zeros((1, width), np.uint8)
+
+
+def add_up(checksums: Mapping[int, str], shards: int, width: int) -> str:
+    """Return the checksum of a whole table from those of its shards: reserved rows do not count."""
+    low = high = 0
+    for shard, text in checksums.items():
+        reserved = Sum()
+        reserved.add(*reserved_row(shard, shards, width))
+        if text != reserved.checksum:
+            number = int(text, 16)
+            low, high = low + (number & _MASK), high + (number >> 64)
+    return str(Checksum(low & _MASK, high & _MASK))
 
 
 def sum_shards(table: Table, shards: int) -> tuple[ShardRows, ...]:

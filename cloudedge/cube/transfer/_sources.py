@@ -1,7 +1,8 @@
 """What a trainer finished, by its donefiles: which version should be live, and its rows brought here as a table.
 
 Deciding is pure: `choose` takes what the donefiles say and what was delivered last. The newest base counts, with all
-its patches in the order of their ids when patches are wanted. Nothing below the delivered base is taken; entries that cannot be right become problems with a file and a next step, and do not keep the rest back.
+its patches in the order of their ids when patches are wanted. Entries that cannot be right become problems with a file
+and a next step, and do not keep the rest back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from cloudedge.bundle import Table
 from cloudedge.clock import Clock, SystemClock
@@ -19,7 +19,7 @@ from cloudedge.config import HubConfig
 from cloudedge.cube._donefile import DoneEntry, parse_donefile
 from cloudedge.cube.transfer._lay import lay_rows
 from cloudedge.cube.transfer._places import LocalPlace, open_place
-from cloudedge.errors import NotFound, StorageError
+from cloudedge.errors import InputError, NotFound, StorageError
 
 __all__ = ["Choice", "DonefileSource", "Donefiles", "Work", "choose"]
 
@@ -214,11 +214,18 @@ class DonefileSource:
     def _bring(self, entry: DoneEntry, into: Path, deadline: float) -> tuple[Path, Callable[[Path], str]]:
         """Return where an entry's files are, and how to call each of them in messages."""
         place, path = (self._place, entry.input)
+        is_local = isinstance(place, LocalPlace)
+        if not path.isprintable() or (path.startswith("file:") and not is_local):
+            raise InputError(
+                f"{self.address}: entry {entry.id} points to {path!r}, which is not taken from there",
+                hint="Name a directory on the donefiles' host, or a URL.",
+                id=entry.id,
+            )
         if "://" in entry.input:
             place, path = open_place(entry.input, self._hubs, self._clock)
-        elif isinstance(place, LocalPlace) and not entry.input.startswith("/"):
+        elif is_local and not entry.input.startswith("/"):
             path = f"{self._directory}/{entry.input}"
         here = place.bring(path, into, deadline)
         if isinstance(place, LocalPlace):
             return here, str
-        return here, lambda file: place.address(f"{urlsplit(path).path.rstrip('/')}/{file.relative_to(here)}")
+        return here, lambda file: place.address(f"{path.rstrip('/')}/{file.relative_to(here)}")

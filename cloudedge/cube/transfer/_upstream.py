@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube._conf import Endpoint
-from cloudedge.adminhttp import is_loopback
 from cloudedge.cube._transfer_conf import CubeAddress
 from cloudedge.cube.transfer._artifact import Artifact, ArtifactFile
 from cloudedge.cube.transfer._ids import VersionIds
 from cloudedge.cube.transfer._replica import ReplicaStatus, VersionState
 from cloudedge.cube.transfer._upstream_calls import UpstreamCalls
+from cloudedge.cube.transfer._upstream_disk import ServerDisk
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Unavailable
 
 __all__ = ["UpstreamReplica", "UpstreamTimes"]
@@ -87,12 +85,12 @@ class UpstreamReplica:
         self._times = times or UpstreamTimes()
         self._clock = clock or SystemClock()
         self._ids = ids
-        self._through_agent = through_agent
+        self.through_agent = through_agent
         self._calls = UpstreamCalls(self.name, agent, cube, call_s=self._times.call_s)
         self._staged: set[str] = set()
         self._background: str | None = None  # what this object knows to be in the other slot
-        data = Path(cube.deploy_path) / "data"
-        self._data = data if is_loopback(cube.host) and data.is_dir() else None
+        self._previous_key = f"cube/{self.name}/previous"
+        self._disk = ServerDisk(self.name, shard, cube)
 
     def close(self) -> None:
         """Close the connections that are kept."""
@@ -110,14 +108,16 @@ class UpstreamReplica:
         """Ask what it has; of the other slot only what this object put there is known."""
         active = self._active()
         versions: dict[str, VersionState] = {name: VersionState("staged") for name in sorted(self._staged)}
-        for name in (self._background, active):
+        # What another run switched away from is still there, unless the server was started again since.
+        background = self._background or self._memory.recall(self._previous_key)
+        for name in (background, active):
             if name is not None:
                 versions[name] = VersionState("loaded")
         counters = self._calls.counters()
         return ReplicaStatus(
             versions=versions,
             active=active,
-            previous=self._background,
+            previous=background,
             can_pin=False,
             can_delta=False,
             form="tar",
@@ -146,7 +146,7 @@ class UpstreamReplica:
                 answer = self._calls.agent(
                     self._work("download", number, _source_url(artifact, served)), within_s=deadline - begun
                 )
-                why = answer.message
+                why = _without_secret(answer.message, artifact)
             except Unavailable as error:  # it may still be at it; asked again it says so, or that it is done
                 answer, why = None, error.message
             if answer is not None and answer.ok:
@@ -158,7 +158,7 @@ class UpstreamReplica:
             tries += 1
             self._pause(tries, failures, deadline, f"{self.name}: the agent could not download version {name}: {why}")
         self._staged.add(name)
-        self._keep_pointer(number)
+        self._warn(self._disk.keep_pointer(number))
         return artifact.size
 
     def load(self, name: str, base: str | None = None) -> None:
@@ -177,7 +177,7 @@ class UpstreamReplica:
         failures, tries = 0, 0
         while True:
             self._wait_until_idle(deadline)
-            self._background = None  # a load drops it first, whatever comes of it
+            self._set_background(None)  # a load drops it first, whatever comes of it
             try:
                 done, why = self._load_once(number, deadline), "it answered no"
             except Unavailable as error:
@@ -229,7 +229,7 @@ class UpstreamReplica:
             if self._active() == name:
                 break
         else:
-            self._background = None  # if it was there: an agent unloads what could not be enabled
+            self._set_background(None)  # if it was there: an agent unloads what could not be enabled
             raise NotFound(
                 f"{self.name}: version {name} ({number}) was not switched to; {before or 'unnamed'} still answers",
                 hint="It is in neither slot any more: load it again, or deliver it again if its files are gone.",
@@ -241,8 +241,8 @@ class UpstreamReplica:
     def switched(self, name: str, before: str | None) -> None:
         """Note that a version answers now that did not before, and make a restart load it."""
         if before != name:
-            self._background = None if self._through_agent else before
-        self._keep_pointer(self.number(name))
+            self._set_background(None if self.through_agent else before)
+        self._warn(self._disk.keep_pointer(self.number(name)))
 
     def unload(self, name: str) -> None:
         """Let a version go.
@@ -254,16 +254,22 @@ class UpstreamReplica:
             raise Conflict(f"{self.name}: version {name} is active", replica=self.name)
         if self._background == name:
             self._calls.control({"cmd": "bg_unload"})
-            self._background = None
+            self._set_background(None)
         self._staged.discard(name)
-        if self._data is not None:
-            number = self.number(name)
-            for directory in (self._data / number, self._data.parent / "cube_data" / str(self.shard) / number):
-                shutil.rmtree(directory, ignore_errors=True)
+        self._disk.forget(self.number(name))
 
-    def peer(self, name: str) -> str | None:  # noqa: ARG002 - the protocol's
+    def peer(self, name: str) -> None:
         """Return None: agents serve nothing."""
-        return None
+
+    def refused(self) -> None:
+        """Note that the other slot does not hold what it was thought to hold."""
+        self._set_background(None)
+
+    def _set_background(self, name: str | None) -> None:
+        """Note what is in the other slot; other runs learn only what was switched away from."""
+        self._background = name
+        if self._memory.recall(self._previous_key) != name:
+            self._memory.remember(self._previous_key, name)
 
     def _active(self) -> str | None:
         return self.version_name(self._calls.seek([])[1])
@@ -300,12 +306,12 @@ class UpstreamReplica:
 
     def _load_once(self, number: str, deadline: float) -> bool:
         left = deadline - self._clock.monotonic()
-        if self._through_agent:
+        if self.through_agent:
             return self._calls.agent(self._work("reload", number), within_s=left).ok
         return self._calls.control({"cmd": "bg_load_base", "version_path": f"/{number}"}, within_s=left)
 
     def _enable_once(self, number: str) -> None:
-        if self._through_agent:
+        if self.through_agent:
             self._calls.agent(self._work("enable", number), within_s=60 + self._times.call_s)
         else:
             self._calls.control({"cmd": "enable", "version": number})
@@ -326,31 +332,8 @@ class UpstreamReplica:
             what, hint="Look at the agent's and the server's log, then run the same command again.", replica=self.name
         )
 
-    def _keep_pointer(self, number: str) -> None:
-        """Write ``data/VERSION``, which decides what a restarted server loads; by rename, as a restart may come now."""
-        if self._data is None:
-            self._warn(
-                f"{self.name}: its agent deletes {self.cube.deploy_path}/data/VERSION, and a restarted server then "
-                f"serves the newest files without a version; write {number} into that file on {self.cube.host}"
-            )
-            return
-        if not (self._data / number / "index.n").exists():
-            self._warn(f"{self.name}: the files of {number} are gone from its disk; a restart would load others")
-            return
-        pointer = self._data / "VERSION"
-        if pointer.is_file() and pointer.read_text(errors="replace") == f"{number}\n":
-            return
-        unfinished = self._data / f".VERSION.{os.getpid()}"
-        try:
-            unfinished.write_text(f"{number}\n")
-            unfinished.replace(pointer)
-        except OSError as error:
-            self._warn(
-                f"{self.name}: cannot write {pointer}: {error.strerror}; a restart would load an unnamed version"
-            )
-
     def _warn(self, message: str) -> None:
-        if message not in self.warnings:
+        if message and message not in self.warnings:
             self.warnings.append(message)
 
 
@@ -365,6 +348,12 @@ def _served_as(artifact: Artifact, tar: ArtifactFile, attempt: int) -> str:
             with contextlib.suppress(FileExistsError):
                 os.link(artifact.directory / f"{tar.name}{suffix}", target)
     return name
+
+
+def _without_secret(message: str, artifact: Artifact) -> str:
+    """Return what an agent said without the token, which it may repeat with the address it was given."""
+    token = artifact.sources[0].token
+    return message.replace(quote(token, safe=""), "***").replace(token, "***") if token else message
 
 
 def _source_url(artifact: Artifact, name: str) -> str:

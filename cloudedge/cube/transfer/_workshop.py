@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from cloudedge.hub import hash_files
 __all__ = ["Workshop"]
 
 _HALF_MADE = ".making-"
+_SUMS_PER_ARTIFACT = 16  # they are small, and going through a table again is not
 _ENTRY_BYTES = 16 + 4  # of an index entry, and of a record's length
 
 
@@ -54,7 +55,7 @@ class Workshop:
         self.directory = Path(directory).absolute()
         self.artifacts = self.directory / "artifacts"
         self._sums = self.directory / "sums"
-        self._making = threading.RLock()  # several replicas want the same artifact; it is made once
+        self._making = threading.RLock()
         with self._stored("make"):
             for folder in (self.artifacts, self._sums):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -62,13 +63,13 @@ class Workshop:
     def shards(self, version: TableVersion, shards: int, parent: TableVersion | None = None) -> tuple[ShardRows, ...]:
         """Say what each shard of a version holds; follows from the parent's where the version continues it."""
         path = self._sums / f"{version.checksum}-{shards}.json"
-        with self._making:
+        with self._making, self._stored("read"):
+            if not path.exists() and parent is not None and parent.rows.kind == version.rows.kind:
+                self.delta(parent, version, shards)
             if not path.exists():
-                if parent is not None and parent.rows.kind == version.rows.kind:
-                    self.delta(parent, version, shards)
-                else:
-                    self._keep_sums(path, sum_shards(version.rows, shards))
-        return tuple(ShardRows.from_json(each) for each in json.loads(path.read_bytes()))
+                self._keep_sums(path, sum_shards(version.rows, shards))
+            os.utime(path)  # used last
+            return tuple(ShardRows.from_json(each) for each in json.loads(path.read_bytes()))
 
     def base_bytes(self, rows: int, width: int) -> int:
         """Return what a shard's base takes, give or take a hundred bytes."""
@@ -100,8 +101,10 @@ class Workshop:
 
     def clean(self, keep: int) -> list[str]:
         """Remove all artifacts but those used last, and what killed runs left; returns their names."""
-        with self._stored("clean"):
-            made = sorted(self.artifacts.glob("[!.]*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        with self._making, self._stored("clean"):
+            for sums in _newest_first(self._sums.iterdir())[_SUMS_PER_ARTIFACT * keep :]:
+                sums.unlink()
+            made = _newest_first(self.artifacts.glob("[!.]*"))
             gone = [*made[keep:], *self.artifacts.glob(f"{_HALF_MADE}*")]
             for path in gone:
                 hidden = self.artifacts / f"{_HALF_MADE}{secrets.token_hex(4)}"
@@ -121,7 +124,7 @@ class Workshop:
                             _sync(artifact.directory / file.name)
                         write_synced(artifact.directory / NOTE, json.dumps(artifact.as_json(), sort_keys=True))
                         sync_directory(artifact.directory)
-                    folder.rename(final)
+                    _publish(folder, final)
                 finally:
                     shutil.rmtree(folder, ignore_errors=True)
                 sync_directory(self.artifacts)
@@ -206,6 +209,18 @@ class Workshop:
                 hint="Free space there, or work in another directory; nothing was delivered.",
                 path=str(self.directory),
             ) from error
+
+
+def _newest_first(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def _publish(folder: Path, final: Path) -> None:
+    try:
+        folder.rename(final)
+    except OSError:
+        if not final.exists():  # else another process made the same meanwhile
+            raise
 
 
 def _sync(path: Path) -> None:

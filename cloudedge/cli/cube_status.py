@@ -1,0 +1,111 @@
+"""`cloudedge cube status`: every replica of every shard, and whether they agree."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cloudedge.cli._output import JSON, json_out, say, size, table_out
+from cloudedge.cli.cube_net import TOKEN_VARIABLE
+from cloudedge.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from cloudedge.cube.transfer import Expected, Layout, ReplicaReport
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Look at the servers of tables.", no_args_is_help=True)
+
+_COLUMNS = ("replica", "active", "lag", "rows", "memory", "misses", "probe", "versions", "problems")
+
+
+@app.command()
+def status(
+    layout: Path | None = typer.Option(None, help="YAML with the servers and their admin ports by table and shard."),
+    conf: Path | None = typer.Option(None, help="A cube.conf instead; admin ports are those after the data ports."),
+    key: list[str] = typer.Option([], help="A key to read on every replica of its shard; TABLE=KEY or KEY."),
+    bundle: str | None = typer.Option(None, help="A bundle in the local hub whose probe keys and rows are expected."),
+    watch: bool = typer.Option(False, "--watch", help="Look again and again, until a replica is away or differs."),
+    every_s: float = typer.Option(2.0, min=0.1, help="How often to look."),
+    as_json: bool = JSON,
+) -> None:
+    """Show what every replica has and whether they agree; fails when one is away or answers otherwise.
+
+    The admin token comes from CLOUDEDGE_CUBE_TOKEN. Example: cloudedge cube status --conf cube.conf --key 17 --watch
+    """
+    from cloudedge.cube.transfer import look, require_agreement  # noqa: PLC0415 - numpy is not needed for --help
+
+    places = _layout(layout, conf)
+    replicas = places.replicas(token=os.environ.get(TOKEN_VARIABLE, ""))
+    expected = _expected(places, key, bundle)
+    while True:
+        reports = look(replicas, expected)
+        _show(reports, as_json=as_json)
+        require_agreement(reports)
+        if not watch:
+            return
+        time.sleep(every_s)
+
+
+def _layout(layout: Path | None, conf: Path | None) -> Layout:
+    from cloudedge.cube import CubeConf  # noqa: PLC0415
+    from cloudedge.cube.transfer import Layout  # noqa: PLC0415
+
+    if (layout is None) == (conf is None):
+        raise ConfigError("name the servers once: with --layout or with --conf")
+    return Layout.from_file(layout) if layout is not None else Layout.from_conf(CubeConf.from_file(str(conf)))
+
+
+def _expected(places: Layout, keys: list[str], bundle: str | None) -> dict[str, Expected]:
+    """Return what to read: the keys that were named, and a bundle's probes with the rows it has for them."""
+    from cloudedge.bundle import Bundle  # noqa: PLC0415
+    from cloudedge.cube.transfer import Expected  # noqa: PLC0415
+    from cloudedge.cube.transfer._changes import find_rows  # noqa: PLC0415
+
+    named: dict[str, list[int]] = {table: [] for table in places.tables}
+    for each in keys:
+        table, _, text = each.rpartition("=")
+        for name in [table] if table else named:
+            if name not in named or not text.isdecimal() or int(text) >= 1 << 64:
+                raise InputError(f"{each!r} is no key of a table that is served", hint="Write KEY, or TABLE=KEY.")
+            named[name].append(int(text))
+    opened = None if bundle is None else Bundle.open(bundle)
+    expected = {}
+    for table, some in named.items():
+        rows = opened.sparse.get(table) if opened else None
+        if opened is not None and rows is not None:
+            import numpy as np  # noqa: PLC0415
+
+            some = [*some, *opened.probes.keys.get(table, ())]  # noqa: PLW2901 - the same list, longer
+            values, found = find_rows(rows, np.array(some, np.uint64))
+            held = {k: v.tobytes() if there else None for k, v, there in zip(some, values, found, strict=True)}
+            expected[table] = Expected(tuple(some), len(places.tables[table]), opened.pin, held)
+        elif some:
+            expected[table] = Expected(tuple(some), len(places.tables[table]))
+    return expected
+
+
+def _show(reports: list[ReplicaReport], *, as_json: bool) -> None:
+    if as_json:
+        json_out({"replicas": [each.as_json() for each in reports]})
+        return
+    rows = [
+        (
+            each.replica,
+            each.active or "-",
+            "-" if each.lag is None else each.lag,
+            each.rows,
+            size(each.memory_bytes),
+            "-" if each.miss_rate is None else f"{each.miss_rate:.2%}",
+            each.probe,
+            " ".join(name if state == "loaded" else f"{name}({state})" for name, state in each.versions.items()),
+            "; ".join(each.problems),
+        )
+        for each in reports
+    ]
+    table_out(_COLUMNS, rows)
+    say("{} replicas, {} with problems", len(reports), sum(bool(each.problems) for each in reports))

@@ -1,0 +1,100 @@
+"""`cloudedge cube transfer`: upstream's cube-transfer, from its own transfer.conf."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cloudedge.cli._context import configuration
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
+from cloudedge.cli.cube_net import TOKEN_VARIABLE
+from cloudedge.errors import CloudEdgeError, InputError
+
+if TYPE_CHECKING:
+    from cloudedge.cube.transfer import Transfer, TransferReport
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Deliver what donefiles announce to upstream's servers.", no_args_is_help=True)
+
+
+@app.command()
+def transfer(
+    config: Path = typer.Option(..., "--config", help="Upstream's transfer.conf, as it is."),
+    once: bool = typer.Option(False, "--once", help="Deliver what is new, if anything, and stop."),
+    rollback: bool = typer.Option(False, "--rollback", help="Go back to the version before, and stop."),
+    poll_s: float = typer.Option(300, min=0.1, help="Seconds between looks at the donefiles."),
+    port: int = typer.Option(8099, help="Status and notifications, as upstream's -p; 0 takes any free one."),
+    host: str = typer.Option("127.0.0.1", help=f"Its address; others than loopback need {TOKEN_VARIABLE}."),
+    files_host: str = typer.Option("", help="Address the artifacts are served on; transfer_address if left out."),
+    limit_mb_s: float | None = typer.Option(None, min=0.001, help="For all downloads together, in MB per second."),
+    through_agent: bool = typer.Option(False, help="Send control commands by the agents, not to the servers."),
+    dry_run: bool = DRY_RUN,
+    as_json: bool = JSON,
+) -> None:
+    """Keep upstream's cube servers on what the donefiles say; without --once until SIGTERM.
+
+    Example: cloudedge cube transfer --config transfer.conf --once --dry-run
+    """
+    from cloudedge.cube import TransferConf  # noqa: PLC0415 - numpy is not needed for --help
+    from cloudedge.cube.transfer import Transfer, TransferOptions  # noqa: PLC0415
+
+    if once and rollback:
+        raise InputError("--once delivers and --rollback goes back: give one of them")
+    options = TransferOptions(
+        files_host=files_host,
+        limit_bytes_per_s=None if limit_mb_s is None else limit_mb_s * 1e6,
+        through_agent=through_agent,
+    )
+    with Transfer(TransferConf.from_file(config), hubs=configuration().hubs, options=options) as daemon:
+        if dry_run:
+            _show_plan(daemon, as_json=as_json)
+        elif once or rollback:
+            _show(daemon.run_once() if once else daemon.rollback(), as_json=as_json)
+        else:
+            _run(daemon, host=host, port=port, poll_s=poll_s, as_json=as_json)
+
+
+def _run(daemon: Transfer, *, host: str, port: int, poll_s: float, as_json: bool) -> None:
+    from cloudedge.cube.transfer import StatusServer  # noqa: PLC0415
+
+    def told(report: TransferReport | CloudEdgeError) -> None:
+        if isinstance(report, CloudEdgeError):
+            say("[bold red]error[/]: {} {}", report.message, report.hint)
+        elif report.delivered or report.problems:
+            _show(report, as_json=as_json)
+
+    with StatusServer(daemon, host=host, port=port, token=os.environ.get(TOKEN_VARIABLE, "")) as status:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: daemon.stop())
+        say("watching {}, status on {}:{}; stop with SIGTERM", daemon.source.address, host, status.port)
+        daemon.run(poll_s=poll_s, on_report=told)
+
+
+def _show_plan(daemon: Transfer, *, as_json: bool) -> None:
+    plan = daemon.plan()
+    if as_json:
+        json_out(plan)
+        return
+    for each in (*plan["problems"], *plan["warnings"]):
+        say("[yellow]note[/]: {}", each)
+    table_out(
+        ("replica", "active", "error"), [(r["replica"], r["active"] or "-", r["error"]) for r in plan["replicas"]]
+    )
+    say("would deliver {}" if plan["deliver"] else "nothing new: {} is delivered", plan["deliver"] or plan["delivered"])
+
+
+def _show(report: TransferReport, *, as_json: bool) -> None:
+    for each in (*report.problems, *report.warnings):
+        say("[yellow]note[/]: {}", each)
+    if as_json:
+        json_out(report.as_json())
+    elif not report.delivered:
+        say("nothing new: {} is delivered", report.version or "nothing")
+    else:
+        mixed = f", mixed for at most {report.switch.mixed_at_most_s * 1000:.1f} ms" if report.switch else ""
+        say("{} serves version {}{}", report.table, report.version, mixed)

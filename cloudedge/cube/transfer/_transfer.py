@@ -1,0 +1,299 @@
+"""`Transfer`: what upstream's cube-transfer does, from its own transfer.conf, and what it fails to do.
+
+One run reads the donefiles, decides what should be live, brings its rows here, and delivers them to every server of
+every shard. What was delivered is in a journal beside the artifacts, so a restart neither repeats nor forgets anything.
+
+    <output_address>/cloudedge-<dict>/   journal, artifacts (what agents fetch)
+    <tmp_address>/cloudedge-<dict>/      rows that were fetched, the table made of them
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudedge.adminhttp import is_loopback
+from cloudedge.clock import Clock, SystemClock, rfc3339
+from cloudedge.config import HubConfig
+from cloudedge.cube._transfer_conf import TransferConf
+from cloudedge.cube.transfer._guarded import SwitchReport
+from cloudedge.cube.transfer._ids import VersionIds, journal_memory
+from cloudedge.cube.transfer._plan import Policy
+from cloudedge.cube.transfer._shards import TableVersion
+from cloudedge.cube.transfer._sources import Choice, DonefileSource, Work, choose
+from cloudedge.cube.transfer._steps import observe
+from cloudedge.cube.transfer._upstream import UpstreamReplica, UpstreamTimes
+from cloudedge.cube.transfer._upstream_delivery import UpstreamDelivery
+from cloudedge.cube.transfer._workshop import Workshop
+from cloudedge.errors import CloudEdgeError, Conflict, StorageError
+from cloudedge.journal import Journal, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Transfer", "TransferOptions", "TransferReport"]
+
+_HISTORY = 100
+_FETCH_S = 6 * 3600.0
+
+
+@dataclass(frozen=True)
+class TransferOptions:
+    """What upstream's transfer.conf has no words for."""
+
+    files_host: str = ""
+    """Where the artifacts are served from; transfer_address if left out."""
+    limit_bytes_per_s: float | None = None
+    """For all downloads of agents together."""
+    through_agent: bool = False
+    """Send ``reload`` and ``enable`` by the agents, where control commands cannot reach the servers from here."""
+    times: UpstreamTimes = field(default_factory=UpstreamTimes)
+    policy: Policy = field(default_factory=Policy)
+
+
+@dataclass(frozen=True)
+class TransferReport:
+    """What one run found and did."""
+
+    table: str
+    version: str | None
+    """What is live now by the journal; None if nothing was ever delivered."""
+    delivered: bool
+    """Whether this run delivered it."""
+    shipped_bytes: int = 0
+    switch: SwitchReport | None = None
+    problems: tuple[str, ...] = ()
+    """What is wrong with the donefiles."""
+    warnings: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return asdict(self)
+
+
+class Transfer:
+    """Keeps one table's upstream servers on what its donefiles say.
+
+    >>> Transfer(TransferConf.from_file("transfer.conf")).run_once()  # doctest: +SKIP
+
+    Args:
+        conf: Upstream's configuration.
+        hubs: From cloudedge.yaml, for donefiles in buckets.
+        options: What upstream's configuration cannot say.
+        clock: Time and randomness.
+    """
+
+    def __init__(
+        self,
+        conf: TransferConf,
+        *,
+        hubs: Mapping[str, HubConfig] | None = None,
+        options: TransferOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.conf = conf
+        self.options = options or TransferOptions()
+        self._clock = clock or SystemClock()
+        self.source = DonefileSource(conf.donefile_address, hubs=hubs, clock=self._clock)
+        self._workshop = Workshop(Path(conf.output_address) / f"cloudedge-{conf.dict_name}")
+        self._rows = Path(conf.tmp_address) / f"cloudedge-{conf.dict_name}"
+        self.journal = Journal(self._workshop.directory / "journal.db", clock=self._clock)
+        # Numbers are written by whoever holds the journal's lock, which a delivery in this process does.
+        self.ids = VersionIds(conf.dict_name, journal_memory(self.journal, Writer(self.journal)), clock=self._clock)
+        self.replicas = [self._replica(*place) for place in sorted(conf.cubes)]
+        self._wake = threading.Event()
+        self._stopped = False
+
+    def close(self) -> None:
+        """Let go of connections and files."""
+        for replica in self.replicas:
+            replica.close()
+        self.journal.close()
+
+    def __enter__(self) -> Transfer:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def delivered(self) -> Work | None:
+        """What was delivered last."""
+        found = self.journal.recall("transfer/delivered")
+        return Work.from_json(found) if found else None
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What was delivered, the oldest first: name, number, entries and when."""
+        return list(self.journal.recall("transfer/history") or [])
+
+    def choose(self) -> tuple[Choice, tuple[str, ...]]:
+        """Read the donefiles and decide; returns warnings too. Changes nothing."""
+        files = self.source.read()
+        wants_patches = self.conf.mode == "base_delta"
+        choice = choose(files, patches=wants_patches, delivered=self.delivered, where=self.source.address)
+        return choice, files.warnings
+
+    def plan(self) -> dict[str, Any]:
+        """Say what a run would do, and what every server has now. Changes nothing and fetches no rows."""
+        choice, warnings = self.choose()
+        seen = [observe(replica) for replica in self.replicas]
+        return {
+            "table": self.conf.dict_name,
+            "deliver": choice.work.name if choice.work else None,
+            "entries": choice.work.as_json() if choice.work else [],
+            "delivered": self.delivered.name if self.delivered else None,
+            "replicas": [
+                {
+                    "replica": each.replica,
+                    "active": each.status.active if each.status else None,
+                    "error": each.error.message if each.error else "",
+                }
+                for each in seen
+            ],
+            "problems": list(choice.problems),
+            "warnings": list(warnings),
+        }
+
+    def run_once(self) -> TransferReport:
+        """Deliver what the donefiles say, if it is not delivered yet.
+
+        Raises:
+            CloudEdgeError: says what failed and what to do; every server answers from what it had.
+        """
+        choice, warnings = self.choose()
+        live = self.delivered
+        if choice.work is None:
+            name = live.name if live else None
+            return TransferReport(self.conf.dict_name, name, False, problems=choice.problems, warnings=warnings)
+        work = choice.work
+        rows = self.source.bring(work, self._rows, within_s=_FETCH_S)
+        begun = rfc3339(self._clock.now())
+        with self._delivery() as delivery:
+            done = delivery.deliver([TableVersion(self.conf.dict_name, work.name, rows)])
+            self._record(work, begun)
+        self.source.clean(self._rows, keep=[work])
+        told = [warning for replica in self.replicas for warning in replica.warnings]
+        return TransferReport(
+            self.conf.dict_name,
+            work.name,
+            True,
+            shipped_bytes=done.shipped_bytes,
+            switch=delivery.switched,
+            problems=choice.problems,
+            warnings=(*warnings, *told),
+        )
+
+    def rollback(self) -> TransferReport:
+        """Go back to the version before, while the servers still have it in their other slot.
+
+        Raises:
+            NotFound: a server does not have it any more; nothing was changed.
+        """
+        with self._delivery() as delivery:
+            done = delivery.rollback()
+        name = done.versions[self.conf.dict_name]
+        told = tuple(warning for replica in self.replicas for warning in replica.warnings)
+        return TransferReport(self.conf.dict_name, name, True, switch=delivery.switched, warnings=told)
+
+    def run(self, *, poll_s: float, on_report: Callable[[TransferReport | CloudEdgeError], None]) -> None:
+        """Run until `stop`: at once, then every `poll_s` seconds and whenever `notify` is called.
+
+        An error is reported and the run tried again next time; nothing is half done meanwhile.
+        """
+        while not self._stopped:
+            self._wake.clear()
+            try:
+                on_report(self.run_once())
+            except CloudEdgeError as error:
+                on_report(error)
+            self._wake.wait(poll_s * (0.9 + 0.2 * self._clock.random()))
+
+    def notify(self) -> None:
+        """Look at the donefiles now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End `run` after what it is doing."""
+        self._stopped = True
+        self._wake.set()
+
+    def _replica(self, shard: int, copy: int) -> UpstreamReplica:
+        return UpstreamReplica(
+            table=self.conf.dict_name,
+            shard=shard,
+            copy=copy,
+            agent=self.conf.agents[shard, copy],
+            cube=self.conf.cubes[shard, copy],
+            ids=self.ids,
+            through_agent=self.options.through_agent,
+            times=self.options.times,
+            clock=self._clock,
+        )
+
+    @contextmanager
+    def _delivery(self) -> Iterator[UpstreamDelivery]:
+        """Open a delivery whose files agents can fetch: from this process, or from who has the configured port."""
+        host = self.options.files_host or self.conf.transfer_address
+        common: dict[str, Any] = {
+            "policy": self.options.policy,
+            "clock": self._clock,
+            "limit_bytes_per_s": self.options.limit_bytes_per_s,
+        }
+        if self.conf.download_mode == "http":
+            token = "" if is_loopback(host) else secrets.token_urlsafe(24)
+            try:
+                delivery = UpstreamDelivery(
+                    self.replicas, self._workshop, files_host=host, files_port=self.conf.wget_port, files_token=token,
+                    public_host=self.conf.transfer_address, **common,
+                )  # fmt: skip
+            except Conflict:  # a file server of the user's own has that port, as upstream wants it
+                delivery = self._served_by_others(common)
+        else:
+            delivery = self._served_by_others(common)
+        with delivery:
+            yield delivery
+
+    def _served_by_others(self, common: dict[str, Any]) -> UpstreamDelivery:
+        url = f"{self.conf.download_mode}://{self.conf.transfer_address}:{self.conf.wget_port}"
+        if self.conf.download_mode == "http":
+            self._require_served(url)
+        return UpstreamDelivery(self.replicas, self._workshop, files_url=url, **common)
+
+    def _require_served(self, url: str) -> None:
+        """Make sure that whoever has the port serves this machine's files by their path."""
+        import requests  # noqa: PLC0415 - slow to import
+
+        mark = self._workshop.artifacts / "served.txt"
+        text = secrets.token_hex(8)
+        try:
+            mark.write_text(text)
+            served = requests.get(f"{url}{mark}", timeout=10).text == text
+        except requests.RequestException:
+            served = False
+        except OSError as error:
+            raise StorageError(f"cannot write {mark}: {error.strerror}", path=str(mark)) from error
+        finally:
+            mark.unlink(missing_ok=True)
+        if not served:
+            raise Conflict(
+                f"something else listens on {url} and does not serve {self._workshop.artifacts} by its path",
+                hint="Free wget_port, so that this process serves the files, or let that server show output_address.",
+            )
+
+    def _record(self, work: Work, begun: str) -> None:
+        with self.journal.writing("cube transfer") as writer:
+            entry = {
+                "name": work.name,
+                "number": self.ids.number(work.name),
+                "entries": work.as_json(),
+                "begun": begun,
+                "finished": rfc3339(self._clock.now()),
+            }
+            writer.remember("transfer/history", [*self.history, entry][-_HISTORY:])
+            writer.remember("transfer/delivered", work.as_json())

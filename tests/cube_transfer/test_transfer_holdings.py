@@ -1,0 +1,259 @@
+"""What a server keeps on disk, in this process: the API's borders, room, and restarts at awkward moments."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import requests
+from transfer_tables import Tables, changed
+
+from cloudedge.cube import AdminServer, Server, ServerConfig, Store
+from cloudedge.cube import _holdings as holdings_module
+from cloudedge.cube._holdings import Holdings
+from cloudedge.cube._resources import free_memory_bytes
+from cloudedge.cube.transfer import FileServer, Source, Workshop
+from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
+
+
+@pytest.fixture
+def tables(tmp_path):
+    return Tables(tmp_path / "tables")
+
+
+@pytest.fixture
+def workshop(tmp_path):
+    return Workshop(tmp_path / "work")
+
+
+@pytest.fixture
+def files(workshop):
+    with FileServer(workshop.artifacts) as files:
+        yield files
+
+
+@pytest.fixture
+def place(tmp_path, files):
+    return Place(tmp_path / "state", files)
+
+
+class Place:
+    """Holdings that can be opened again, as after a kill."""
+
+    def __init__(self, folder: Path, files: FileServer) -> None:
+        self.folder, self._files = folder, files
+        self.open()
+
+    def open(self) -> list[str]:
+        self.server = Server(ServerConfig(port=0, threads=1))
+        self.held = Holdings(self.server, self.folder)
+        return self.held.restore()
+
+    def stage(self, version, artifact) -> int:
+        return self.held.stage(version.version, artifact, [Source(self._files.url(artifact.directory))], deadline_s=30)
+
+    def take(self, version, artifact) -> None:
+        self.stage(version, artifact)
+        self.held.load(version.version)
+        self.held.activate(version.version)
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self.server.versions()]
+
+
+def test_a_base_stays_on_disk_as_long_as_a_delta_needs_it(place, tables, workshop):
+    versions = [tables.fresh()]
+    place.take(versions[0], workshop.base(versions[0], 1)[0])
+    for seed in range(3):
+        versions.append(tables.version(changed(tables.rows[versions[-1].version], seed), versions[-1]))
+        place.take(versions[-1], workshop.delta(*versions[-2:], 1)[0])
+    first, second, third, last = (each.version for each in versions)
+    for name in (first, second):
+        place.held.unload(name)
+    assert sorted(place.names) == sorted([third, last])
+    assert (place.folder / "versions" / first).exists()
+    assert place.open() == []
+    assert sorted(place.names) == sorted([third, last])
+    assert place.server.active == last
+    # Back to one that is only kept as a base: nothing travels.
+    assert place.stage(versions[1], workshop.base(versions[1], 1)[0]) == 0
+    place.held.load(second)
+    place.held.activate(second)
+    rows = tables.rows[second]
+    assert Store(place.held._natives[second]).get([*rows][:5]) == [row.tobytes() for row in [*rows.values()][:5]]
+    whole = tables.fresh()
+    place.take(whole, workshop.base(whole, 1)[0])
+    for name in (third, last):
+        place.held.unload(name)
+    kept = {path.name for path in (place.folder / "versions").iterdir()}
+    assert kept == {first, second, whole.version}
+
+
+def test_a_download_that_broke_off_goes_on(place, tables, workshop, monkeypatch):
+    version = tables.fresh(2000)
+    artifact = workshop.base(version, 1)[0]
+    calls = []
+
+    def breaks_off(url, path, **options):
+        calls.append(url)
+        if len(calls) > 1:
+            raise Unavailable("the line is dead")
+        return real(url, path, **options)
+
+    real = holdings_module.fetch
+    monkeypatch.setattr(holdings_module, "fetch", breaks_off)
+    with pytest.raises(Unavailable, match=r"cannot fetch .*the line is dead"):
+        place.stage(version, artifact)
+    assert [(each["name"], each["state"]) for each in place.held.describe()] == [(version.version, "partial")]
+    with pytest.raises(NotFound, match="was not fetched"):
+        place.held.load(version.version)
+    monkeypatch.undo()
+    place.open()
+    done = artifact.files[0].size
+    assert place.stage(version, artifact) == artifact.size - done
+    assert place.stage(version, artifact) == 0
+
+
+def test_another_source_is_asked_when_one_fails(place, tables, workshop, files):
+    version = tables.fresh()
+    artifact = workshop.base(version, 1)[0]
+    assert "t0ken" not in repr(Source("http://127.0.0.1:1/gone", "t0ken"))
+    sources = [Source(files.url("nowhere")), Source(files.url(artifact.directory))]
+    assert place.held.stage(version.version, artifact, sources, deadline_s=30) == artifact.size
+
+
+def test_no_room(place, tables, workshop, monkeypatch):
+    version = tables.fresh()
+    artifact = workshop.base(version, 1)[0]
+    usage = namedtuple("usage", "total used free")  # noqa: PYI024 - what shutil returns
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, (64 << 20) + 100))
+    with pytest.raises(StorageError, match=f"{artifact.size} bytes do not fit.*room for 100 more") as found:
+        place.stage(version, artifact)
+    assert found.value.free_bytes == 100
+
+
+def test_no_memory(place, tables, workshop, monkeypatch):
+    version = tables.fresh()
+    place.stage(version, workshop.base(version, 1)[0])
+
+    def too_much(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(holdings_module, "load_artifact", too_much)
+    with pytest.raises(StorageError, match="not enough memory to load version"):
+        place.held.load(version.version)
+    monkeypatch.undo()
+    place.held.load(version.version)
+    assert place.names == [version.version]
+
+
+def test_versions_loaded_from_a_path_are_kept_too(place, tables, workshop):
+    version = tables.fresh()
+    artifact = workshop.base(version, 1)[0]
+    place.held.load("by-path", path=str(artifact.directory))
+    place.held.activate("by-path")
+    assert place.open() == []
+    assert place.server.active == "by-path"
+    second = tables.version(changed(tables.rows[version.version], 1))
+    place.take(second, workshop.delta(version, second, 1)[0])
+    assert place.open() == []
+    assert place.server.active == second.version
+
+
+def test_what_is_damaged_is_left_out_with_what_is_made_of_it(place, tables, workshop):
+    first, other = tables.fresh(), tables.fresh()
+    second = tables.version(changed(tables.rows[first.version], 1), first)
+    place.take(other, workshop.base(other, 1)[0])
+    place.take(first, workshop.base(first, 1)[0])
+    place.take(second, workshop.delta(first, second, 1)[0])
+    (place.folder / "versions" / first.version / "data.0").write_bytes(b"")
+    problems = place.open()
+    assert [each.split(":")[0] for each in problems] == [first.version, second.version]
+    assert place.names == [other.version]
+    assert place.server.active is None
+    assert [path.name for path in (place.folder / "versions").iterdir()] == [other.version]
+    (place.folder / "state.json").write_text("{")
+    with pytest.raises(IntegrityError, match="is damaged"):
+        place.open()
+
+
+def test_names_do_not_leave_the_folder_or_change_their_rows(place, tables, workshop):
+    version, other = tables.fresh(), tables.fresh()
+    for name in ("../x", ".hidden", "a/b", ""):
+        with pytest.raises(InputError, match="cannot name a version"):
+            place.held.stage(name, workshop.base(version, 1)[0], [], deadline_s=1)
+    place.take(version, workshop.base(version, 1)[0])
+    with pytest.raises(Conflict, match="does not change under its name"):
+        place.stage(version, workshop.base(other, 1)[0])
+    with pytest.raises(Conflict, match="loaded already"):
+        place.held.load(version.version)
+    with pytest.raises(NotFound):
+        place.held.activate("nothing")
+    with pytest.raises(NotFound):
+        place.held.unload("nothing")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../x"},
+        {"name": 5},
+        {"artifact": None},
+        {"sources": []},
+        {"sources": [{"url": "file:///etc/passwd"}]},
+        {"sources": [{"url": "http://x", "more": 1}]},
+        {"sources": ["http://x"]},
+        {"deadline_s": 0},
+        {"deadline_s": True},
+        {"deadline_s": "soon"},
+    ],
+)
+def test_a_request_to_fetch_is_checked(place, tables, workshop, change):
+    artifact = workshop.base(tables.fresh(), 1)[0]
+    good = {"name": "v", "artifact": artifact.as_json(), "sources": [{"url": "http://127.0.0.1:1/x"}], "deadline_s": 1}
+    with AdminServer(place.server, holdings=place.held) as admin:
+        url = f"http://127.0.0.1:{admin.port}/staged"
+        answer = requests.post(url, json={**good, **change}, timeout=10)
+        assert (answer.status_code, answer.json()["kind"]) == (400, "InputError")
+        assert requests.post(url, json=good, timeout=10).status_code == 202
+        deadline = time.monotonic() + 30
+        while (found := requests.get(f"http://127.0.0.1:{admin.port}/versions/v", timeout=10).json())[
+            "state"
+        ] != "failed":
+            assert time.monotonic() < deadline
+        assert found["kind"] in ("Unavailable", "DeadlineExceeded")
+
+
+def test_a_server_that_keeps_nothing_says_so(tables, workshop):
+    artifact = workshop.base(tables.fresh(), 1)[0]
+    body = {"name": "v", "artifact": artifact.as_json(), "sources": [{"url": "http://127.0.0.1:1/x"}]}
+    with Server(ServerConfig(port=0, threads=1)) as server, AdminServer(server) as admin:
+        answer = requests.post(f"http://127.0.0.1:{admin.port}/staged", json=body, timeout=10)
+        assert (answer.status_code, "--state" in answer.json()["hint"]) == (400, True)
+
+
+def test_the_state_is_plain_and_small(place, tables, workshop):
+    version = tables.fresh()
+    place.take(version, workshop.base(version, 1)[0])
+    state = json.loads((place.folder / "state.json").read_text())
+    assert (state["active"], state["previous"]) == (version.version, None)
+    assert [each["name"] for each in state["versions"]] == [version.version]
+
+
+def test_free_memory_is_what_the_tighter_limit_leaves(tmp_path):
+    meminfo, cgroup = tmp_path / "meminfo", tmp_path / "cgroup"
+    assert free_memory_bytes(meminfo, cgroup) is None
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:     2048 kB\n")
+    assert free_memory_bytes(meminfo, cgroup) == 2 << 20
+    cgroup.mkdir()
+    (cgroup / "memory.max").write_text("max\n")
+    (cgroup / "memory.current").write_text("1000\n")
+    (cgroup / "memory.stat").write_text("anon 5\ninactive_file 200\n")
+    assert free_memory_bytes(meminfo, cgroup) == 2 << 20
+    (cgroup / "memory.max").write_text("1500\n")
+    assert free_memory_bytes(meminfo, cgroup) == 700
