@@ -43,7 +43,6 @@ app.add_typer(bundle.app, name="bundle", rich_help_panel="Models")
 app.add_typer(hub.app, name="hub", rich_help_panel="Models")
 app.add_typer(key.app, name="key", rich_help_panel="Models")
 cube.app.add_typer(cube_net.app)  # likewise
-cube.app.add_typer(cube_net.app)  # without a name: its commands stand beside the others
 cube.app.add_typer(cube_status.app)
 cube.app.add_typer(cube_transfer.app)
 app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
