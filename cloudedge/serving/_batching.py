@@ -1,11 +1,11 @@
 """Requests of one version, collected while workers are busy and run together.
 
 A request that finds a worker idle is run at once; what arrives while all are busy shares the next batch. So a batch
-adds no waiting of its own, and its size follows the load. A batch holds requests of one version and one shape, in the order
-they came. The queue is bounded: what could not be begun in time is refused when it arrives.
+adds no waiting of its own, and its size follows the load. A batch holds requests of one version and one shape, in the
+order they came. The queue is bounded: what could not be begun in time is refused when it arrives.
 
-Programs quick enough are run where the requests are read (`Lane.put` with the loop's own `soon`): passing work to a
-thread and back costs more than running them.
+Programs quick enough are run on the thread that reads requests (`Lane.put` with that thread's loop): passing work to
+another thread and back costs more than running them.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from cloudedge import _core
 from cloudedge.errors import InputError, Unavailable
 
-__all__ = ["DenseModel", "Predictor"]
+__all__ = ["DenseModel", "Predictor", "find_program"]
 
 _RUN_SYMBOL = "_ZN12paddle_infer9Predictor3RunEv"
 _PYBIND_INSTANCE_BYTES = 56
@@ -147,15 +147,6 @@ class DenseModel:
         self.input_names: list[str] = list(self._native.get_input_names())
         self.output_names: list[str] = list(self._native.get_output_names())
 
-    def describe(self) -> tuple[dict[str, tuple[str, list[int]]], dict[str, tuple[str, list[int]]]]:
-        """Return dtype and shape, batch dimension first, of inputs and outputs."""
-        types = self._native.get_input_types(), self._native.get_output_types()
-        shapes = self._native.get_input_tensor_shape(), self._native.get_output_tensor_shape()
-        return (
-            {name: (_dtype(types[0][name]), list(shapes[0][name])) for name in self.input_names},
-            {name: (_dtype(types[1][name]), list(shapes[1][name])) for name in self.output_names},
-        )
-
     def predictor(self) -> Predictor:
         """Make a clone for one thread."""
         return Predictor(self._native.clone())
@@ -169,10 +160,6 @@ class DenseModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _dtype(kind: Any) -> str:
-    return str(kind.name).lower()
 
 
 def find_program(files: Mapping[str, Path] | Sequence[str]) -> tuple[str, str]:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloudedge.bundle import Bundle, ProbeRequest, Signature, Variable
+from cloudedge.bundle import Bundle, ProbeRequest, Signature
 from cloudedge.errors import CloudEdgeError, InputError
 from cloudedge.serving._inputs import Arrays, FeedCheck, alias
 from cloudedge.serving._metrics import VersionMetrics
-from cloudedge.serving._predictor import DenseModel, Predictor
+from cloudedge.serving._predictor import DenseModel, Predictor, find_program
+from cloudedge.serving._program import read_signature
 from cloudedge.serving._rowsource import BundleRows, RowSource
 
 __all__ = ["ProbeResult", "Tuning", "Version"]
@@ -91,7 +92,7 @@ class Version:
         self._owned_rows = BundleRows(bundle.sparse) if rows is None else None
         self._rows: RowSource = self._owned_rows if self._owned_rows is not None else rows  # type: ignore[assignment]
         with DenseModel(bundle.dense) as model:
-            self.signature = _signature(bundle, model)
+            self.signature = _signature(bundle)
             self.feeds = FeedCheck(self.signature, max_rows=max_rows)
             self._wire(model)
             self.tuning = self._tune(model, workers, max_batch_rows, batch_budget_s)
@@ -275,12 +276,10 @@ def _quickest(run: Callable[[], object]) -> float:
     return best
 
 
-def _signature(bundle: Bundle, model: DenseModel) -> Signature:
+def _signature(bundle: Bundle) -> Signature:
     """Take the bundle's signature, or what the program itself says where the bundle has none."""
     if bundle.signature.feed and bundle.signature.fetch:
         return bundle.signature
-    inputs, outputs = model.describe()
-    return Signature(
-        feed=tuple(Variable(name=n, dtype=d, shape=tuple(s[1:])) for n, (d, s) in inputs.items()),
-        fetch=tuple(Variable(name=n, dtype=d, shape=tuple(s[1:])) for n, (d, s) in outputs.items()),
-    )
+    files = bundle.dense
+    program, _ = find_program(files)
+    return read_signature(files[program], program)
