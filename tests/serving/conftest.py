@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from cloudedge.serving import Runtime, RuntimeConfig, Server, ServerConfig
 
 @dataclass
 class Models:
+    folder: Path
     hub: LocalHub
     marked: list[Bundle]
     """Version i answers x + i."""
@@ -35,6 +37,7 @@ def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     hub = LocalHub(folder / "hub")
     return Models(
+        folder,
         hub,
         [pack_marked(folder / f"marked{i}", hub, float(i)) for i in range(3)],
         pack_tiny(folder / "tiny", hub),

@@ -52,7 +52,7 @@ class Process:
 
 @pytest.fixture
 def common(models):
-    return ["--hub", models.hub.path, "--port", 0, "--admin-port", 0]
+    return ["--hub", models.folder / "hub", "--port", 0, "--admin-port", 0]
 
 
 def test_kill_and_restart_comes_back_with_its_versions(models, common, tmp_path):
