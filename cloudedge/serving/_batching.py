@@ -242,7 +242,7 @@ class Lane:
             if version.feeds.not_finite(arrays) is not None:
                 self._run_finite(batch, predictor)
                 return
-            outputs, defaulted = version.execute(arrays, predictor)
+            outputs, shares = version.execute(arrays, predictor)
         except Exception as error:  # noqa: BLE001 - whatever it was, everybody who waits has to learn it
             if len(batch) > 1 and isinstance(error, InputError):
                 for item in batch:
@@ -258,6 +258,7 @@ class Lane:
         at = 0
         for item in batch:
             mine = outputs if len(batch) == 1 else [output[at : at + item.rows] for output in outputs]
+            defaulted = 0.0 if shares is None else float(shares[at : at + item.rows].mean())
             at += item.rows
             item.outcome = Answer(version.pick(mine, item.names), version.pin, item.tag, defaulted)
         self._row_s += _SMOOTHING * ((end - begin) / at - self._row_s)

@@ -92,7 +92,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("method", "path", "body", "status", "text"), BAD.values(), ids=BAD)
-def test_what_is_wrong_is_said_and_the_connection_goes_on(http, method, path, body, status, text):
+def test_what_is_wrong_is_said_and_the_connection_goes_on(http, method, path, body, status, text):  # noqa: PLR0917
     reply = http.ask(method, path, body)
     assert reply.status == status
     assert text in reply.body.decode()
@@ -117,11 +117,7 @@ def test_pipelined_requests_are_answered_in_order(http):
 
 
 def test_a_refusal_waits_for_the_answers_before_it(http):
-    http.send(
-        b"POST /v1/predict HTTP/1.1\r\nContent-Length: 26\r\n\r\n"
-        + b'{"inputs":{"x":[[5,6]]}}  '
-        + b"\x00\x01 nonsense\r\n"
-    )
+    http.send(b'POST /v1/predict HTTP/1.1\r\nContent-Length: 26\r\n\r\n{"inputs":{"x":[[5,6]]}}  \x00\x01 nonsense\r\n')
     assert http.reply().json()["outputs"]["y"] == [[5, 6]]
     assert http.reply().status == 400
     assert http.is_closed()
