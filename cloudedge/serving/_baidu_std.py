@@ -2,6 +2,7 @@
 
 A frame is "PRPC", the size of what follows the header, the size of its meta (both big-endian), an RpcMeta and a
 payload. Frames on one connection are answered in whatever order they are done; the correlation id tells them apart.
+An answer's meta also carries the pin, in a field that brpc passes over.
 """
 
 from __future__ import annotations
@@ -39,6 +40,15 @@ class Frame(NamedTuple):
 
     meta: Any
     payload: bytes
+
+    def plain(self, limit: int) -> bytes:
+        """Return the payload, decompressed if it came so.
+
+        Raises:
+            InputError: it cannot be decompressed, or holds more than `limit` bytes.
+        """
+        wrapper = WRAPPERS.get(self.meta.compress_type)
+        return inflate(self.payload, limit, wrapper) if wrapper else self.payload
 
 
 class FrameReader:
@@ -100,17 +110,16 @@ def pack_frame(meta: Any, payload: bytes = b"") -> bytes:
 
 async def answer_frame(engine: Engine, frame: Frame, *, max_inflated: int = MAX_BODY, call_s: float = CALL_S) -> bytes:
     """Answer one frame with one frame; never raises but for cancellation."""
-    code, text, payload = 0, "", b""
+    code, text, payload, pin = 0, "", b"", ""
     compress_type = frame.meta.compress_type
     try:
         code, text = _refusal(frame)
         if not code:
-            wrapper = WRAPPERS.get(compress_type)
-            plain = inflate(frame.payload, max_inflated, wrapper) if wrapper else frame.payload
-            wanted = read_request(GeneralRequest.FromString(plain))
+            wanted = read_request(GeneralRequest.FromString(frame.plain(max_inflated)))
             answer = await answer_general(engine, wanted, deadline=time.monotonic() + call_s)
             payload = fill_response(engine, answer).SerializeToString()
-            payload = deflate(payload, wrapper) if wrapper else payload
+            payload = deflate(payload, WRAPPERS[compress_type]) if compress_type else payload
+            pin = answer.pin
     except DecodeError:
         code, text = BAD_REQUEST, "the payload is not a Request message"
     except Exception as error:  # noqa: BLE001 - every failure has an answer
@@ -120,7 +129,9 @@ async def answer_frame(engine: Engine, frame: Frame, *, max_inflated: int = MAX_
     meta.response.error_code = code
     if text:
         meta.response.error_text = text
-    return pack_frame(meta, b"" if code else payload)
+    if pin:
+        meta.pin = pin
+    return pack_frame(meta, payload)
 
 
 def _refusal(frame: Frame) -> tuple[int, str]:

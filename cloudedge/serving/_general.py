@@ -22,9 +22,10 @@ from cloudedge.serving._feeds import plan_of
 from cloudedge.serving._gzip import deflate, inflate
 from cloudedge.serving._messages import GENERAL_SERVICE, GeneralRequest, GeneralResponse
 from cloudedge.serving._sent import GENERAL, Sent, from_json, from_message
-from cloudedge.serving._tensors import json_numbers, tensor_fields
+from cloudedge.serving._tensors import tensor_fields
+from cloudedge.serving._texts import json_numbers
 
-__all__ = ["Wanted", "answer_general", "fill_response", "general_http", "read_request"]
+__all__ = ["Wanted", "add_tensor", "answer_general", "fill_response", "general_http", "read_request"]
 
 Array = NDArray[Any]
 
@@ -79,13 +80,18 @@ def fill_response(engine: Engine, answer: Answer) -> Any:
     response = GeneralResponse()
     output = response.outputs.add(engine_name=ENGINE_NAME)
     for alias, array in answer.outputs.items():
-        tensor = output.tensor.add(shape=array.shape, name=names.get(alias, alias), alias_name=alias)
-        tensor.elem_type, kind, data = _fields(array)
-        if kind == GENERAL.content:
-            tensor.tensor_content = data.tobytes()
-        else:
-            getattr(tensor, kind).extend(data.tolist())
+        add_tensor(output.tensor, names.get(alias, alias), alias, array)
     return response
+
+
+def add_tensor(tensors: Any, name: str, alias: str, array: Array) -> None:
+    """Add an array to a message's tensors."""
+    tensor = tensors.add(shape=array.shape, name=name, alias_name=alias)
+    tensor.elem_type, kind, data = _fields(array)
+    if kind == GENERAL.content:
+        tensor.tensor_content = data.tobytes()
+    else:
+        getattr(tensor, kind).extend(data.tolist())
 
 
 def _fields(array: Array) -> tuple[int, str, Array]:
@@ -105,14 +111,14 @@ async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MA
 
     Args:
         engine: Answers predictions.
-        call: The request. Header `grpc-timeout` limits it, `cloudedge-tag` chooses a variant.
+        call: The request. Header `grpc-timeout` limits it, `x-cloudedge-tag` chooses a variant.
         max_inflated: Bytes that a gzipped body may hold.
     """
     service, _, method = call.path.partition("?")[0].strip("/").partition("/")
     if service not in (GENERAL_SERVICE, "GeneralModelService") or method not in METHODS:
-        return HttpAnswer(404, b"Not Found", "text/plain; charset=utf-8")
+        return HttpAnswer(404, b"Not Found\n", "text/plain; charset=utf-8")
     if call.method != "POST":
-        return HttpAnswer(405, b"Method Not Allowed", "text/plain; charset=utf-8", {"Allow": "POST"})
+        return HttpAnswer(405, b"Method Not Allowed\n", "text/plain; charset=utf-8", {"Allow": "POST"})
     as_proto = call.headers.get("content-type", "").partition(";")[0].strip().lower() in PROTO_TYPES
     headers: dict[str, str] = {}
     try:
@@ -121,14 +127,14 @@ async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MA
         answer = await answer_general(
             engine,
             wanted,
-            tag=call.headers.get("cloudedge-tag"),
+            tag=call.headers.get("x-cloudedge-tag"),
             deadline=None if timeout is None else time.monotonic() + timeout,
         )
         body = fill_response(engine, answer).SerializeToString() if as_proto else _json(engine, answer)
         status = 200
-        headers["cloudedge-pin"] = answer.pin
+        headers["X-Cloudedge-Pin"] = answer.pin
         if answer.tag:
-            headers["cloudedge-tag"] = answer.tag
+            headers["X-Cloudedge-Tag"] = answer.tag
     except Exception as error:  # noqa: BLE001 - every failure has an answer
         status, body = _failed(error, as_proto=as_proto)
     if len(body) >= WORTH_COMPRESSING and "gzip" in call.headers.get("accept-encoding", ""):

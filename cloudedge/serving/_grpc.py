@@ -109,7 +109,7 @@ def _metadata(context: Context) -> dict[str, str]:
 
 
 def _trail(context: Context, pin: str, tag: str) -> None:
-    pairs = (("cloudedge-pin", pin), ("cloudedge-tag", tag))
+    pairs = (("x-cloudedge-pin", pin), ("x-cloudedge-tag", tag))
     context.set_trailing_metadata(tuple(pair for pair in pairs if pair[1]))
 
 
@@ -122,9 +122,9 @@ def _pipeline_handler(engine: Engine, service: str, ops: Ops | None) -> Handler:
             request,
             service=service,
             ops=ops,
-            tag=metadata.get("cloudedge-tag"),
+            tag=metadata.get("x-cloudedge-tag"),
             deadline=_deadline(context),
-            as_tensors=metadata.get("cloudedge-answer") == "tensors",
+            as_tensors=metadata.get("x-cloudedge-answer") == "tensors",
         )
         _trail(context, told.pin, told.tag)
         return bytes(response.SerializeToString())
@@ -136,7 +136,7 @@ def _general_handler(engine: Engine) -> Handler:
     async def inference(raw: bytes, context: Context) -> bytes:
         request = await _parse(GeneralRequest, raw, context)
         try:
-            tag = _metadata(context).get("cloudedge-tag")
+            tag = _metadata(context).get("x-cloudedge-tag")
             answer = await answer_general(engine, read_request(request), tag=tag, deadline=_deadline(context))
             response = fill_response(engine, answer)
         except Exception as error:  # noqa: BLE001 - every failure has an answer

@@ -55,7 +55,7 @@ ANSWER = (
 def test_json_byte_for_byte():
     engine = TinyEngine()
     answer = ask(BODY, engine)
-    assert (answer.status, answer.content_type, answer.headers) == (200, "application/json", {"cloudedge-pin": PIN})
+    assert (answer.status, answer.content_type, answer.headers) == (200, "application/json", {"X-Cloudedge-Pin": PIN})
     assert answer.body == ANSWER
     assert engine.calls[0].log_id == 7
     assert list(engine.calls[0].fetch) == ["price"]

@@ -41,7 +41,7 @@ def test_the_answer_is_exactly_upstreams():
     assert answer.status == 200
     assert answer.content_type == "application/json"
     assert answer.body == b'{"err_no":0,"err_msg":"","key":["y"],"value":["[[0.1895]]"],"tensors":[]}'
-    assert answer.headers == {"cloudedge-pin": PIN}
+    assert answer.headers == {"X-Cloudedge-Pin": PIN}
 
 
 def test_the_request_of_the_specification():
@@ -113,6 +113,7 @@ def test_package_errors(body):
     "body",
     [
         {"key": [], "value": []},
+        b"",
         {"key": ["x", "z"], "value": ["[1,2]", "[1,2]"]},
         {"key": ["x"], "value": ["not an array"]},
         {"key": ["x"], "value": ["[[1,2],[3]]"]},
@@ -123,7 +124,7 @@ def test_package_errors(body):
         {"key": ["x"], "value": ["[1,2,3]"]},
         {"key": ["x"], "value": ["__import__('os').system('true')"]},
     ],
-    ids=["missing", "extra", "text", "ragged", "null", "mixed", "object", "too large", "shape", "code"],
+    ids=["missing", "nothing", "extra", "text", "ragged", "null", "mixed", "object", "too large", "shape", "code"],
 )
 def test_input_errors(body):
     status, err_no, text = error(ask(body))
@@ -134,7 +135,6 @@ def test_input_errors(body):
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
         b"{",
         b"[]",
         b"3",
@@ -169,7 +169,7 @@ def test_malformed_json(body):
 @pytest.mark.parametrize("path", ["/uci", "/uci/a/b", "/", "//prediction", "/uci/", "uci/prediction"])
 def test_not_two_segments(path):
     answer = ask(GOOD, path=path)
-    assert (answer.status, answer.body) == (404, b"Not Found")
+    assert (answer.status, answer.body) == (404, b"Not Found\n")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD"])
@@ -177,7 +177,7 @@ def test_other_methods(method):
     call = post("/uci/prediction", "{}")
     call = type(call)(method, call.path, call.headers, call.body)
     answer = run(pipeline_http(TinyEngine(), call, service="uci"))
-    assert (answer.status, answer.body) == (405, b"Method Not Allowed")
+    assert (answer.status, answer.body) == (405, b"Method Not Allowed\n")
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ def test_the_callers_deadline_reaches_the_engine():
 
 
 def test_a_variant_is_chosen_by_header():
-    answer = ask(GOOD, cloudedge_tag="a")
-    assert answer.headers["cloudedge-tag"] == "a"
-    assert error(ask(GOOD, cloudedge_tag="b"))[:2] == (200, 3002)
+    answer = ask(GOOD, x_cloudedge_tag="a")
+    assert answer.headers["X-Cloudedge-Tag"] == "a"
+    assert error(ask(GOOD, x_cloudedge_tag="b"))[:2] == (200, 3002)
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_every_type_of_tensor(elem_type, dtype, field, data):
     assert answer["tensors"] == []
     assert json.loads(answer["value"][0]) == [data]
     assert engine.calls[0].feed["x"].dtype == dtype
-    answer = told(ask({"tensors": [tensor]}, engine, cloudedge_answer="tensors"))
+    answer = told(ask({"tensors": [tensor]}, engine, x_cloudedge_answer="tensors"))
     assert answer["tensors"] == [tensor | {"name": "y"}]
     assert (answer["key"], answer["value"]) == ([], [])
 

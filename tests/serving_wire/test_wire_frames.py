@@ -7,7 +7,7 @@ import struct
 import zlib
 
 import pytest
-from wire_engine import TinyEngine
+from wire_engine import PIN, TinyEngine
 from wire_frames import SERVICE, Peer, chunk, fields, frame, number, request, split, tensor, varint
 from wire_loop import loop_in_thread
 
@@ -45,7 +45,7 @@ def port(request):
 def test_the_answer_byte_for_byte(port):
     with Peer(port) as peer:
         peer.send(frame(request(), correlation=0x1234567890))
-        meta = chunk(2, number(1, 0)) + number(3, 0) + number(4, 0x1234567890)
+        meta = chunk(2, number(1, 0)) + number(3, 0) + number(4, 0x1234567890) + chunk(1001, PIN.encode())
         expected = b"PRPC" + struct.pack(">II", len(meta) + len(PRICE_ANSWER), len(meta)) + meta + PRICE_ANSWER
         assert peer.exactly(len(expected)) == expected
 

@@ -50,7 +50,7 @@ def test_pipeline(served):
     answer, trailing = pipeline(served[1], PipelineRequest(key=["x"], value=["[[0.5,0.25]]"], name="uci", logid=9))
     assert (answer.err_no, list(answer.key), list(answer.value)) == (0, ["price", "rank"], ["[[0.75]]", "[0]"])
     assert len(answer.tensors) == 0
-    assert trailing["cloudedge-pin"] == PIN
+    assert trailing["x-cloudedge-pin"] == PIN
     assert served[0].calls[0].log_id == 9
 
 
@@ -63,7 +63,7 @@ def test_pipeline_as_pipeline_client_packs_it(served):
 def test_pipeline_tensors_both_ways(served):
     message = PipelineRequest()
     message.tensors.add(name="x", elem_type=1, shape=[1, 2], float_data=[0.5, 0.25])
-    answer, _ = pipeline(served[1], message, metadata=[("cloudedge-answer", "tensors")])
+    answer, _ = pipeline(served[1], message, metadata=[("x-cloudedge-answer", "tensors")])
     price, rank = answer.tensors
     assert (price.name, price.elem_type, list(price.shape), list(price.float_data)) == ("price", 1, [1, 1], [0.75])
     assert (rank.name, rank.elem_type, list(rank.int64_data)) == ("rank", 0, [0])
@@ -97,7 +97,7 @@ def test_general(served):
     answer, trailing = ask(served[1], GENERAL, request())
     price = tensor([0.75], [1, 1], b"price").replace(chunk(13, b"price"), chunk(13, b"fc_0.tmp_1"))
     assert answer == chunk(1, chunk(1, price) + chunk(2, b"GeneralInferOp_0"))
-    assert trailing["cloudedge-pin"] == PIN
+    assert trailing["x-cloudedge-pin"] == PIN
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_the_callers_deadline_reaches_the_engine(served):
 
 
 def test_a_variant(served):
-    assert ask(served[1], GENERAL, request(), metadata=[("cloudedge-tag", "a")])[1]["cloudedge-tag"] == "a"
+    assert ask(served[1], GENERAL, request(), metadata=[("x-cloudedge-tag", "a")])[1]["x-cloudedge-tag"] == "a"
     with pytest.raises(grpc.RpcError) as raised:
-        ask(served[1], GENERAL, request(), metadata=[("cloudedge-tag", "b")])
+        ask(served[1], GENERAL, request(), metadata=[("x-cloudedge-tag", "b")])
     assert raised.value.code() == grpc.StatusCode.NOT_FOUND
 
 
