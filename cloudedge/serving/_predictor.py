@@ -3,7 +3,8 @@
 What running it taught:
 
 - The loader decides by file extension, and a bundle's blobs have none: files are linked under their own names first.
-- A predictor is not safe to share between threads; clones share the parameters and nothing else.
+- A predictor is not safe to share between threads; clones share the parameters and nothing else. Of an old program,
+  the first clone that goes takes the parameters with it: all stay until none is used any more (`_family`).
 - Paddle's binding keeps the interpreter lock while a model runs. `_unlocked` finds a way around it where the
   installed Paddle has the layout it knows; elsewhere `run` is slower for other threads and as right.
 - After every operator the executor wakes a thread to free what is no longer needed, which costs small models more
@@ -98,8 +99,9 @@ def _unlocked(predictor: Any) -> Callable[[], object] | None:
 class Predictor:
     """One clone of a program, for one thread at a time."""
 
-    def __init__(self, native: Any) -> None:
+    def __init__(self, native: Any, family: list[Any]) -> None:
         self._native = native
+        self._family = family
         self.inputs: dict[str, Any] = {name: native.get_input_handle(name) for name in native.get_input_names()}
         self.outputs: list[Any] = [native.get_output_handle(name) for name in native.get_output_names()]
         unlocked = _unlocked(native)
@@ -157,12 +159,15 @@ class DenseModel:
         except Exception as error:
             self.close()
             raise InputError(f"Paddle does not load {program}: {_reason(error)}", path=program) from error
+        self._family: list[Any] = [self._native]
         self.input_names: list[str] = list(self._native.get_input_names())
         self.output_names: list[str] = list(self._native.get_output_names())
 
     def predictor(self) -> Predictor:
         """Make a clone for one thread."""
-        return Predictor(self._native.clone())
+        clone = self._native.clone()
+        self._family.append(clone)
+        return Predictor(clone, self._family)
 
     def close(self) -> None:
         """Make no more clones; those there are live on."""

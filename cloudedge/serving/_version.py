@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloudedge.bundle import Bundle, ProbeRequest, Signature
-from cloudedge.errors import CloudEdgeError, InputError
+from cloudedge.errors import CloudEdgeError, InputError, NotFound
 from cloudedge.serving._inputs import Arrays, FeedCheck, alias
 from cloudedge.serving._metrics import VersionMetrics
 from cloudedge.serving._predictor import DenseModel, Predictor, find_program
@@ -238,6 +238,8 @@ class Version:
         failures = []
         requests = self.bundle.probes.requests
         with self._probe_lock:
+            if not self.predictors:
+                raise NotFound(f"version {self.pin} was unloaded", pin=self.pin)
             for i, request in enumerate(requests):
                 try:
                     self._probe_one(request)
@@ -264,10 +266,11 @@ class Version:
                 raise InputError(f"{name} is off by {difference:g}, allowed are {request.tolerance:g}")
 
     def close(self) -> None:
-        """Give everything back; nothing may run any more."""
-        self.predictors = []
-        del self.inline_predictor, self._probe_predictor
-        self._rows.close()
+        """Give everything back; no batch may run any more."""
+        with self._probe_lock:
+            self.predictors = []
+            del self.inline_predictor, self._probe_predictor
+            self._rows.close()
 
 
 def _quickest(run: Callable[[], object], clock: Clock) -> float:

@@ -1,13 +1,17 @@
 """The runtime without a socket: batches, rows, inputs, versions."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
+from pathlib import Path
 
 import numpy as np
 import pytest
-from serving_models import ctr_feed, pack_rows, row_table
+from serving_models import PAIR, ctr_feed, pack_rows, row_table
 
 from cloudedge.bundle import Bundle, Probes
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Overloaded
@@ -376,3 +380,16 @@ def test_routing_refuses_what_makes_no_sense():
     with pytest.raises(InputError):
         Shadow("a", share=0)
     assert ROUTES.activated("b") == Routing("b")
+
+
+def test_an_old_program_is_served_too(runtime, models, tmp_path):
+    folder = tmp_path / "old"
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import serving_models as m; "
+    code += f"from pathlib import Path; m.save_marked(Path({str(folder)!r}), 5.0)"
+    environment = os.environ | {"FLAGS_enable_pir_api": "0"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+    assert (folder / "model.pdmodel").is_file()
+    with pytest.raises(InputError, match="does not say what it is fed"):
+        runtime.load(str(folder))
+    load(runtime, models, Bundle.pack(folder, name="old", signature=PAIR, hub=models.hub))
+    assert runtime.ask({"x": ONE}).outputs["y"].tolist() == [[6, 6]]
