@@ -3,9 +3,13 @@
 What running it taught:
 
 - The loader decides by file extension, and a bundle's blobs have none: files are linked under their own names first.
-- A predictor is not safe to share between threads; clones share the parameters and nothing else.
+- A predictor is not safe to share between threads; clones share the parameters and nothing else. Of an old program,
+  the first clone that goes takes the parameters with it: all stay until none is used any more (`_family`).
 - Paddle's binding keeps the interpreter lock while a model runs. `_unlocked` finds a way around it where the
   installed Paddle has the layout it knows; elsewhere `run` is slower for other threads and as right.
+- After every operator the executor wakes a thread to free what is no longer needed, which costs small models more
+  than the operators do. Told to keep it until the next run, it does not: memory then stays at that of the largest
+  batch, which is bounded.
 - oneDNN, on by default since 3.3, makes small CPU models two to three times slower; memory optimisation breaks PIR
   programs. Neither is asked for.
 """
@@ -14,7 +18,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -26,27 +32,42 @@ from numpy.typing import NDArray
 from cloudedge import _core
 from cloudedge.errors import InputError, Unavailable
 
-__all__ = ["DenseModel", "Predictor"]
+__all__ = ["DenseModel", "Predictor", "engine", "find_program"]
 
 _RUN_SYMBOL = "_ZN12paddle_infer9Predictor3RunEv"
 _PYBIND_INSTANCE_BYTES = 56
 """A plain pybind11 object on 64-bit CPython: head, value, holder, weak references, flags."""
 _PYBIND_VALUE_OFFSET = 16
+_KEEP_MEMORY = "FLAGS_eager_delete_tensor_gb"
 _PROGRAMS = (".json", ".pdmodel", "__model__")
 _PARAMETERS = (".pdiparams", "__params__")
 
 
 @lru_cache(maxsize=1)
-def _inference() -> Any:
-    """Import Paddle's engine; it warns about build tools that nobody here needs."""
+def engine() -> Any:
+    """Import Paddle's engine, once.
+
+    It warns about build tools that nobody here needs, and it takes SIGTERM and others over, which would keep a server
+    from finishing what it has begun: they are given back, on the main thread to whoever had them.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
+            import paddle  # noqa: PLC0415 - heavy
             from paddle import inference  # noqa: PLC0415 - heavy
         except ImportError as error:
             raise Unavailable(
                 f"serving needs paddlepaddle: {error}", hint="pip install 'cloudedge[paddle,serve]'"
             ) from error
+    if _KEEP_MEMORY not in os.environ:
+        paddle.set_flags({_KEEP_MEMORY: -1.0})
+    paddle.disable_signal_handler()
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)
     return inference
 
 
@@ -78,8 +99,9 @@ def _unlocked(predictor: Any) -> Callable[[], object] | None:
 class Predictor:
     """One clone of a program, for one thread at a time."""
 
-    def __init__(self, native: Any) -> None:
+    def __init__(self, native: Any, family: list[Any]) -> None:
         self._native = native
+        self._family = family
         self.inputs: dict[str, Any] = {name: native.get_input_handle(name) for name in native.get_input_names()}
         self.outputs: list[Any] = [native.get_output_handle(name) for name in native.get_output_names()]
         unlocked = _unlocked(native)
@@ -123,7 +145,7 @@ class DenseModel:
     def __init__(self, files: Mapping[str, Path], *, threads: int = 1) -> None:
         program, parameters = find_program(files)
         self.threads = threads
-        inference = _inference()
+        inference = engine()
         # Cloning reads the program again, so the links stay until there are enough clones.
         self._folder = tempfile.TemporaryDirectory(prefix="cloudedge-model-")
         linked = [_link(files[path], Path(self._folder.name) / Path(path).name) for path in (program, parameters)]
@@ -137,21 +159,15 @@ class DenseModel:
         except Exception as error:
             self.close()
             raise InputError(f"Paddle does not load {program}: {_reason(error)}", path=program) from error
+        self._family: list[Any] = [self._native]
         self.input_names: list[str] = list(self._native.get_input_names())
         self.output_names: list[str] = list(self._native.get_output_names())
 
-    def describe(self) -> tuple[dict[str, tuple[str, list[int]]], dict[str, tuple[str, list[int]]]]:
-        """Return dtype and shape, batch dimension first, of inputs and outputs."""
-        types = self._native.get_input_types(), self._native.get_output_types()
-        shapes = self._native.get_input_tensor_shape(), self._native.get_output_tensor_shape()
-        return (
-            {name: (_dtype(types[0][name]), list(shapes[0][name])) for name in self.input_names},
-            {name: (_dtype(types[1][name]), list(shapes[1][name])) for name in self.output_names},
-        )
-
     def predictor(self) -> Predictor:
         """Make a clone for one thread."""
-        return Predictor(self._native.clone())
+        clone = self._native.clone()
+        self._family.append(clone)
+        return Predictor(clone, self._family)
 
     def close(self) -> None:
         """Make no more clones; those there are live on."""
@@ -162,10 +178,6 @@ class DenseModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _dtype(kind: Any) -> str:
-    return {"BOOL": "bool"}.get(kind.name, kind.name.lower())
 
 
 def find_program(files: Mapping[str, Path] | Sequence[str]) -> tuple[str, str]:
