@@ -263,6 +263,7 @@ class Lane:
             item.outcome = Answer(version.pick(mine, item.names), version.pin, item.tag, defaulted)
         self._row_s += _SMOOTHING * ((end - begin) / at - self._row_s)
         version.metrics.ran([end - item.arrived for item in batch], at, end - begin)
+        version.metrics.scored(outputs[0])
 
     def _run_finite(self, batch: list[Item], predictor: Predictor) -> None:
         good = []

@@ -6,6 +6,10 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["Histogram", "VersionMetrics", "metric", "resident_bytes", "sample"]
 
@@ -62,6 +66,9 @@ class VersionMetrics:
         self.latency = Histogram(LATENCY_S)
         self.batch_rows = Histogram(BATCH_ROWS)
         self.ids = self.ids_missing = self.ids_defaulted = 0
+        self.scores = 0
+        self.score_sum = self.score_squares = 0.0
+        """Of the first output's numbers: enough for mean and deviation, which tell a version that drifts."""
         self.shadow_compared = self.shadow_differed = self.shadow_dropped = 0
 
     def ran(self, latencies: Iterable[float], rows: int, run_s: float) -> None:
@@ -73,6 +80,16 @@ class VersionMetrics:
             for latency in latencies:
                 self.succeeded += 1
                 self.latency.add(latency)
+
+    def scored(self, output: NDArray[Any]) -> None:
+        """Sum up what a batch answered, if it is numbers."""
+        if output.dtype.kind == "f":
+            values = output.astype(np.float64, copy=False).reshape(-1)
+            total, squares = float(values.sum()), float(values @ values)
+            with self._lock:
+                self.scores += values.size
+                self.score_sum += total
+                self.score_squares += squares
 
     def refused(self, count: int = 1) -> None:
         """Count requests that got an error."""

@@ -266,6 +266,9 @@ def _traffic(found: dict[str, Any]) -> Traffic:
         latency_p99_ms=found["p99_ms"],
         lookups=found["ids"],
         misses=found["ids_missing"] + found["ids_defaulted"],
+        scores=found["scores"],
+        score_sum=found["score_sum"],
+        score_squares=found["score_squares"],
     )
 
 
@@ -280,4 +283,7 @@ def _since(now: Traffic, before: Traffic) -> Traffic:
         latency_p99_ms=now.latency_p99_ms,
         lookups=now.lookups - before.lookups,
         misses=now.misses - before.misses,
+        scores=now.scores - before.scores,
+        score_sum=now.score_sum - before.score_sum,
+        score_squares=now.score_squares - before.score_squares,
     )
