@@ -118,7 +118,6 @@ class Run:
                 raise self._stopped(failed, "It is being taken back: resume goes on with that.")
             owed |= failed
             self._drain(steps[0].stage, failed)
-        self._ground.shelf.mark({"next": None})
         return self._end("undone", why=why, owed=owed)
 
     def _do(self, steps: Sequence[Step], *, undo: bool = False) -> dict[str, str]:
@@ -217,7 +216,7 @@ class Run:
         for back in range(1, self._plan.options.retain + 1):
             name = "previous" if back == 1 else f"previous-{back}"
             roles[name] = lives[back].ref if back < len(lives) else None
-        self._ground.shelf.mark({**roles, "next": None})
+        self._ground.shelf.mark(roles)
         self._writer.remember("lives", [asdict(life) for life in lives])
 
     def _drain(self, stage: str, failed: Mapping[str, str]) -> None:
@@ -235,6 +234,7 @@ class Run:
         )
 
     def _end(self, state: Literal["done", "undone"], *, why: str = "", owed: Mapping[str, str]) -> Outcome:
+        self._ground.shelf.mark({"next": None})  # only now: what is live and what was is marked on its own
         entries = self._ground.journal.entries(self._number)
         outcome = Outcome(
             number=self._number,

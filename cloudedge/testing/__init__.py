@@ -7,12 +7,14 @@ are the parts, for stories of your own.
 from cloudedge.testing._places import SimPlace
 from cloudedge.testing._requests import Clients
 from cloudedge.testing._scenario import Result, SimShelf, run_seed, sim_target, sim_version
+from cloudedge.testing._simulate import Report, simulate
 from cloudedge.testing._world import FAULTS, Killed, SimClock, SimJournal, Violation, World
 
 __all__ = [
     "FAULTS",
     "Clients",
     "Killed",
+    "Report",
     "Result",
     "SimClock",
     "SimJournal",
@@ -23,4 +25,5 @@ __all__ = [
     "run_seed",
     "sim_target",
     "sim_version",
+    "simulate",
 ]

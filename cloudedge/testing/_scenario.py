@@ -14,7 +14,7 @@ from cloudedge.testing._world import FAULTS, Killed, SimClock, SimJournal, Viola
 
 __all__ = ["Result", "SimShelf", "run_seed", "sim_target", "sim_version"]
 
-_TURNS = 4
+_TURNS = 3
 """How often cloudedge is started in one story, at most, before the weather clears."""
 
 
