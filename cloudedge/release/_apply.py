@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
-from cloudedge.errors import CloudEdgeError, Conflict, StorageError
+from cloudedge.errors import CloudEdgeError, Conflict, NotFound, StorageError
 from cloudedge.journal import What, Writer
 from cloudedge.release._bake import Breach, Paused, bake
 from cloudedge.release._errors import Unfinished
@@ -212,11 +212,14 @@ class Run:
                 raise Conflict(f"{place.name} answers with {dict(place.active) or 'nothing'}")
 
     def _tag(self, lives: Sequence[Life]) -> None:
-        roles: dict[str, str | None] = {"live": lives[0].ref if lives else None}
+        mark = self._ground.shelf.mark
+        mark({"live": lives[0].ref if lives else None})
         for back in range(1, self._plan.options.retain + 1):
-            name = "previous" if back == 1 else f"previous-{back}"
-            roles[name] = lives[back].ref if back < len(lives) else None
-        self._ground.shelf.mark(roles)
+            role = "previous" if back == 1 else f"previous-{back}"
+            try:
+                mark({role: lives[back].ref if back < len(lives) else None})
+            except NotFound:
+                mark({role: None})  # collected long ago, when more recent ones stood between
         self._writer.remember("lives", [asdict(life) for life in lives])
 
     def _drain(self, stage: str, failed: Mapping[str, str]) -> None:

@@ -146,6 +146,7 @@ class _Story:
             if "kill" in world.weather and world.rng.random() < 0.7:  # noqa: PLR2004
                 world.kill_at = world.points + world.rng.randrange(1, 250)
             self._turn(turn)
+            self._check_explained()
         world.kill_at = -1
         self._clear()
 
@@ -197,6 +198,7 @@ class _Story:
             place.heal()
         while world.late:
             world.deliver()
+        self._check_explained()
         target = self.target
         unfinished = self.journal.unfinished()
         # A canary that does badly and shall pause then pauses on every resume, as it should.
@@ -213,6 +215,16 @@ class _Story:
             world.churn()
         self.clients.finish()
         self._check_whole()
+
+    def _check_explained(self) -> None:
+        """With nothing unfinished, a place answers with what the journal calls live, unless it lost its memory."""
+        if self.journal.unfinished() is not None:
+            return
+        pin = self.journal.recall("lives")[0]["pin"]
+        for place in self.world.places.values():
+            if not place.is_stale and dict(place.active) != {pin: 1.0}:
+                what = f"{place.name} answers with {dict(place.active)}; nothing is unfinished and {pin} is live"
+                self.world.broken("unexplained", what)
 
     def _check_whole(self) -> None:
         world = self.world
