@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from cloudedge.config import Config
     from cloudedge.errors import CloudEdgeError
     from cloudedge.hub import Hub, LocalHub, open_hub
+    from cloudedge.release import Target
 
-__all__ = ["Bundle", "CloudEdgeError", "Config", "Hub", "LocalHub", "__version__", "open_hub"]
+__all__ = ["Bundle", "CloudEdgeError", "Config", "Hub", "LocalHub", "Target", "__version__", "open_hub"]
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ _HOMES = {
     "Config": "cloudedge.config",
     "Hub": "cloudedge.hub",
     "LocalHub": "cloudedge.hub",
+    "Target": "cloudedge.release",
     "open_hub": "cloudedge.hub",
 }
 

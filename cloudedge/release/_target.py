@@ -104,6 +104,12 @@ class Target:
         """What cloudedge.yaml calls it."""
         return self._ground.name
 
+    @property
+    def unfinished(self) -> str | None:
+        """What somebody has to finish or undo, in words."""
+        operation = self._ground.journal.unfinished()
+        return f"{operation.kind} {operation.number} of {operation.plan['title']}" if operation else None
+
     def plan(self, bundle: Bundle | Version | str, options: Options | None = None, **choices: Any) -> Plan:
         """Decide what releasing a bundle here would do; nothing on the target changes.
 

@@ -234,9 +234,9 @@ class _Story:
             world.broken("not whole", "something is unfinished")
         if self.shelf.roles.get("live") != ref or "next" in self.shelf.roles:
             world.broken("unexplained", f"{pin} is live and the hub's tags say {self.shelf.roles}")
-        for life in lives[:2]:
-            if life["ref"] not in self.shelf.versions:
-                world.broken("deleted", f"{life['pin']} is live or to go back to, and the hub has lost it")
+        for role, marked in self.shelf.roles.items():
+            if marked not in self.shelf.versions:
+                world.broken("deleted", f"{marked} is marked as {role}, and the hub has lost it")
         for place in world.places.values():
             copy = place.copies.get(pin)
             if dict(place.active) != {pin: 1.0} or copy is None or not copy.is_ready or not copy.is_intact:
