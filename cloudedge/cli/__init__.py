@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from cloudedge.cli import bundle, config, cube, cube_net, hub, key, release
+from cloudedge.cli import bundle, config, cube, cube_net, hub, key, release, simulate
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 
 release.register(app)
+app.add_typer(simulate.app)
 app.add_typer(bundle.app, name="bundle", rich_help_panel="Models")
 app.add_typer(hub.app, name="hub", rich_help_panel="Models")
 app.add_typer(key.app, name="key", rich_help_panel="Models")

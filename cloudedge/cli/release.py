@@ -1,4 +1,4 @@
-"""`cloudedge release | plan | status | history | resume | rollback | abort | promote | watch | simulate`."""
+"""`cloudedge release | plan | status | history | resume | rollback | abort | promote | watch`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the top level, where the verbs of every day belong."""
     for command in (release, plan, status, watch, history, rollback, resume, promote, abort):
         app.command(rich_help_panel="Releases")(command)
-    app.command(rich_help_panel="Releases")(simulate)
 
 
 def release(
@@ -189,45 +188,6 @@ def history(
         for r in records
     ]
     table_out(columns, rows)
-
-
-def simulate(
-    seeds: int = typer.Option(1000, "--seeds", "-n", min=1, help="How many stories."),
-    first_seed: int = typer.Option(0, help="The first."),
-    faults: str = typer.Option("", metavar="A,B,...", help="Only these kinds of faults; all if left out."),
-    stock: bool = typer.Option(False, "--stock", help="Deliver as upstream does, to see what breaks."),
-    trace: bool = typer.Option(False, help="Tell the first failing seed line by line (with --seeds 1: that one)."),
-    jobs: int = typer.Option(0, help="Processes; 0: one per core."),
-    as_json: bool = JSON,
-) -> None:
-    """Release in a simulated world that drops, delays, corrupts and kills, and count broken promises.
-
-    Example: cloudedge simulate --seeds 10000
-    """
-    from cloudedge.testing import FAULTS, run_seed  # noqa: PLC0415 - not needed for --help
-    from cloudedge.testing import simulate as run  # noqa: PLC0415
-
-    kinds = tuple(faults.split(",")) if faults else FAULTS
-    report = run(seeds, first_seed=first_seed, faults=kinds, stock=stock, jobs=jobs or None)
-    if as_json:
-        json_out(report.to_json())
-    else:
-        say(
-            "{} seeds in {:.1f} s: {} points at which cloudedge might have died, {} answers, {} faults",
-            *(report.seeds, report.seconds, report.points, report.answers, sum(report.faults.values())),
-        )
-        for result in report.failing:
-            say("[red]seed {}[/]: {}", result.seed, result.violations[0])
-    if trace and (report.failing or seeds == 1):
-        told = run_seed(
-            report.failing[0].seed if report.failing else first_seed, faults=frozenset(kinds), traced=True, stock=stock
-        )
-        typer.echo("\n".join(told.trace), err=as_json)
-    if report.violations:
-        again = f"cloudedge simulate --seeds 1 --first-seed {report.failing[0].seed} --trace"
-        say("{} seeds break a promise. Next: {}", report.violations, again + (" --stock" if stock else ""))
-        raise typer.Exit(1)
-    say("no promise was broken")
 
 
 def _target(name: str) -> Target:
