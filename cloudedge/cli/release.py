@@ -261,7 +261,7 @@ def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str =
         say("[yellow]not tidied up[/]: {}: {} (the next release does it)", step, why)
     if outcome.state == "done":
         say(
-            "[green]done[/]: {} is live on {}: {} moved in {:.1f} s",
+            "[green]done[/]: {} is live on {}: {} moved in {} s",
             outcome.pin,
             target,
             size(outcome.bytes),
