@@ -8,7 +8,6 @@ tests that kill real processes.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -147,7 +146,7 @@ class FolderPlace:
         self._root.mkdir(parents=True, exist_ok=True)
         new = self._root / "state.json.new"
         new.write_text(json.dumps(state))
-        os.replace(new, self._root / "state.json")
+        new.replace(self._root / "state.json")
 
 
 def _bundle(version: Version) -> Bundle:
