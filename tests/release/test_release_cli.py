@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from release_parts import NAMES, bundles
+from release_parts import NAMES, bundles, folder_places
 
+from cloudedge.cli import main
 from cloudedge.hub import LocalHub
+from cloudedge.release import _kinds
 
 HERE = Path(__file__).parent
 CONFIG = """
@@ -29,7 +31,25 @@ def made(tmp_path):
 
 
 @pytest.fixture
-def cloudedge(tmp_path):
+def cloudedge(tmp_path, monkeypatch, capsys):
+    """Run the command line in this process, as far as its exit code."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(_kinds.KINDS, "local", lambda name, section: folder_places(tmp_path / "places"))
+
+    def run(*words, code=0):
+        monkeypatch.setattr(sys, "argv", ["cloudedge", *words])
+        with pytest.raises(SystemExit) as exit_code:
+            main()
+        out, err = capsys.readouterr()
+        assert (exit_code.value.code or 0) == code, out + err
+        return json.loads(out) if "--json" in words and out else out
+
+    return run
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Run it in a process of its own, which may be killed."""
     paths = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parent.parent)])
 
     def run(*words, code=0, die_at=-1):
@@ -52,7 +72,7 @@ def test_the_verbs_of_every_day(cloudedge, made):
     one, two = made
     assert "release of ctr:1 on prod (nothing → " in cloudedge("plan", "ctr:1", "--to", "prod")
     planned = cloudedge("release", "ctr:1", "--to", "prod", "--dry-run", "--json")
-    assert [step["stage"] for step in planned["steps"]][0] == "fetch"
+    assert [step["stage"] for step in planned["steps"]][:1] == ["fetch"]
     assert cloudedge("status", "prod", "--json", code=1)["live"] is None
     assert cloudedge("release", "ctr:1", "--to", "prod", "--yes", "--json")["state"] == "done"
     assert cloudedge("release", "ctr:2", "--to", "prod", "--canary", "5%", "--bake", "1s", "--json")["pin"] == two.pin
@@ -104,12 +124,12 @@ def test_a_failing_seed_is_told(cloudedge, tmp_path):
     assert "BROKEN" in told
 
 
-@pytest.mark.parametrize("die_at", [2, 9, 23, 41, 52, 63, 74])
-def test_killed_for_good_and_resumed_by_another_process(cloudedge, made, die_at):
+@pytest.mark.parametrize("die_at", [2, 23, 52, 74])
+def test_killed_for_good_and_resumed_by_another_process(cloudedge, process, made, die_at):
     one, two = made
     cloudedge("release", "ctr:1", "--to", "prod")
-    cloudedge("release", "ctr:2", "--to", "prod", code=-signal.SIGKILL, die_at=die_at)
-    outcome = cloudedge("resume", "prod", "--json")
+    process("release", "ctr:2", "--to", "prod", code=-signal.SIGKILL, die_at=die_at)
+    outcome = process("resume", "prod", "--json")
     status = cloudedge("status", "prod", "--json")
     assert outcome["state"] == "done"
     assert status["is_whole"]
