@@ -279,6 +279,8 @@ class Target:
                 failed={},
             )
         writer.set_state(operation.number, "open")
+        left = [step.id for step in fresh.steps]
+        writer.record(operation.number, "resume", "note", by=self._ground.by, left=left)
         return Run(self._ground, writer, operation.number, fresh, version).forward()
 
     def _back(self, writer: Writer, operation: Operation, why: str) -> Outcome:
