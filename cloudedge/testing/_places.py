@@ -175,7 +175,7 @@ class SimPlace:
         if missing:
             raise NotFound(f"{self.name} does not have {', '.join(missing)}")
         self._stored.active = dict(shares)
-        self.is_stale = self.is_stale and not shares
+        self.is_stale = not shares  # told to answer with nothing, for it lost what it answered with
         self._persist()
         if self._world.clients is not None:
             self._world.clients.check_reach(self)
