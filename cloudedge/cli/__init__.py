@@ -22,8 +22,10 @@ from cloudedge.cli import (
     key,
     local,
     predict,
+    release,
     serve,
     serving,
+    simulate,
 )
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
@@ -38,6 +40,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+release.register(app)
+app.add_typer(simulate.app)
 bundle.app.add_typer(bundle_split.app)  # without a name: its command stands beside the others
 app.add_typer(bundle.app, name="bundle", rich_help_panel="Models")
 app.add_typer(hub.app, name="hub", rich_help_panel="Models")
