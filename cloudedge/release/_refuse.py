@@ -107,7 +107,9 @@ def _tables(desired: Version, world: World, options: Options) -> Iterator[Refusa
                 "shards",
                 f"{name} was counted for {len(table.shard_rows)} shards and {world.target} has {_numbers(cut)}",
             )
-        for shard, rows in enumerate(table.shard_rows):
+        # Whoever has it loaded has shown that it can be; and counting takes longer than going back there.
+        counted = not all(place.has(desired.pin) for place in holders)
+        for shard, rows in enumerate(table.shard_rows if counted else ()):
             if not rows:
                 yield Refusal(
                     "empty-shard",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from cloudedge.bundle import Signature
 
 if TYPE_CHECKING:
-    from cloudedge.bundle import Bundle
+    from cloudedge.bundle import Bundle, Table
 
 __all__ = ["TableFacts", "Version"]
 
@@ -25,8 +26,8 @@ class TableFacts:
     dim: int
     row_bytes: int
     """Of one value, without its key."""
-    shard_rows: tuple[int, ...]
-    """Rows of each shard, in the target's number of shards."""
+    shard_rows: Sequence[int]
+    """Rows of each shard, in the target's number of shards; of a bundle, counted when somebody looks."""
     checksum: str = ""
 
 
@@ -77,15 +78,39 @@ class Version:
         return f"{self.name}:{self.label}" if self.label else f"{self.name}@{self.pin}"
 
 
-def _facts(table: Any, shards: int) -> TableFacts:
-    counts = np.zeros(shards, np.int64)
-    for rows in table.stream():
-        counts += np.bincount((rows.keys % np.uint64(shards)).astype(np.int64), minlength=shards)
+class _ShardRows(Sequence[int]):
+    """Rows of each shard of a table. Counting reads every key, and going back to what is loaded needs no counts."""
+
+    def __init__(self, table: Table, shards: int) -> None:
+        self._table = table
+        self._shards = shards
+
+    @cached_property
+    def _counts(self) -> tuple[int, ...]:
+        counts = np.zeros(self._shards, np.int64)
+        for rows in self._table.stream():
+            counts += np.bincount((rows.keys % np.uint64(self._shards)).astype(np.int64), minlength=self._shards)
+        return tuple(counts.tolist())
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, at: int | slice) -> int | Sequence[int]:
+        return self._counts[at]
+
+    def __len__(self) -> int:
+        return self._shards
+
+
+def _facts(table: Table, shards: int) -> TableFacts:
     return TableFacts(
         rows=len(table),
         dtype=table.kind.dtype.name,
         dim=table.kind.dim,
         row_bytes=table.kind.row_bytes,
-        shard_rows=tuple(int(count) for count in counts),
+        shard_rows=_ShardRows(table, shards),
         checksum=table.recorded_checksum,
     )

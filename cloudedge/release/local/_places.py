@@ -116,6 +116,8 @@ class ShardPlace:
 
     def prepare(self, version: Version, *, order: int) -> Shipped:  # noqa: ARG002 - the admin API does not fence
         """See `Place`."""
+        if version.pin in self._replica.status().loaded():
+            return Shipped(0, "nothing")
         wanted, bases = self._wanted(version)
         with self._dispatch.courier() as courier:
             plan = courier.plan_one(self._replica, wanted, bases)
