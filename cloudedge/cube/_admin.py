@@ -139,7 +139,8 @@ class AdminServer(AdminHttp):
         return HTTPStatus.OK, {"active": name}
 
     def _find(self, name: str) -> Reply:
-        for version in self._jobs.list():
+        kept = [] if self._holdings is None else self._holdings.kept()
+        for version in [*self._jobs.list(), *kept]:
             if version["name"] == name:
                 return HTTPStatus.OK, version
         raise NotFound(f"version {name!r} is neither loaded nor on its way")

@@ -250,6 +250,10 @@ class Holdings:
         begun = (path.parent.name for path in sorted(self.versions.glob(f"[!.]*/{_UNFINISHED}")))
         return [*found, *({"name": name, "state": "partial"} for name in begun)]
 
+    def kept(self) -> list[dict[str, Any]]:
+        """List what was let go and stays in files, for the versions that are made of it; it can be loaded again."""
+        return [{"name": each.name, "state": "staged"} for each in self._held.values() if not each.is_loaded]
+
     def free_disk_bytes(self) -> int:
         """Return what may still be fetched."""
         return max(0, shutil.disk_usage(self.directory).free - _SPARE_DISK)

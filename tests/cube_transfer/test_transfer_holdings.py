@@ -81,6 +81,7 @@ def test_a_base_stays_on_disk_as_long_as_a_delta_needs_it(place, tables, worksho
     assert sorted(place.names) == sorted([third, last])
     assert place.server.active == last
     # Back to one that is only kept as a base: nothing travels.
+    assert {(each["name"], each["state"]) for each in place.held.kept()} == {(first, "staged"), (second, "staged")}
     assert place.stage(versions[1], workshop.base(versions[1], 1)[0]) == 0
     place.held.load(second)
     place.held.activate(second)

@@ -77,6 +77,7 @@ def test_a_killed_supervisor_leaves_its_processes_to_the_next_one(folder):
     eventually(lambda: not is_up(folder))
     assert find_processes(folder) == before  # nobody noticed
     up(folder, specs)
+    assert is_up(folder)
     assert find_processes(folder) == before
     os.kill(before["a"], signal.SIGKILL)  # and the new one looks after them
     eventually(lambda: find_processes(folder).get("a") not in {None, before["a"]})

@@ -117,16 +117,17 @@ def test_a_full_disk_under_the_journal(world):
     before, after = world.live, world.fresh()
     journal = world.journal
     pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
-    plan = world.target.plan(after.bundle)
+
+    def back_and_forth():
+        for _ in range(50):  # what is left of the last pages is used up first
+            world.target.run(world.target.plan(after.bundle))
+            world.target.rollback()
+
     with world.load() as load:
         journal._db.execute(f"PRAGMA max_page_count = {pages}")
         try:
-            for _ in range(50):  # what is left of the last pages is used up first
-                with pytest.raises(StorageError, match="full") as full:
-                    world.target.run(plan)
-                    world.target.rollback()
-                    plan = world.target.plan(after.bundle)
-                break
+            with pytest.raises(StorageError, match="full") as full:
+                back_and_forth()
         finally:
             journal._db.execute("PRAGMA max_page_count = 1000000")
         load.until(20)

@@ -10,6 +10,7 @@ made under a hidden name and published by rename: what has its name is whole.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -105,11 +106,11 @@ class Workshop:
             for sums in _newest_first(self._sums.iterdir())[_SUMS_PER_ARTIFACT * keep :]:
                 sums.unlink()
             made = _newest_first(self.artifacts.glob("[!.]*"))
-            gone = [*made[keep:], *self.artifacts.glob(f"{_HALF_MADE}*")]
+            gone = [*made[keep:], *filter(_is_abandoned, self.artifacts.glob(f"{_HALF_MADE}*"))]
             for path in gone:
                 hidden = self.artifacts / f"{_HALF_MADE}{secrets.token_hex(4)}"
                 path.rename(hidden)
-                shutil.rmtree(hidden)
+                shutil.rmtree(hidden, ignore_errors=True)
         return [path.name for path in gone]
 
     def _made(self, name: str, make: Callable[[Path], Iterator[Artifact]]) -> tuple[Artifact, ...]:
@@ -118,6 +119,7 @@ class Workshop:
             if not final.exists():
                 folder = self.artifacts / f"{_HALF_MADE}{secrets.token_hex(4)}"
                 folder.mkdir()
+                busy = _locked(folder)
                 try:
                     for artifact in make(folder):
                         for file in artifact.files:
@@ -127,6 +129,7 @@ class Workshop:
                     _publish(folder, final)
                 finally:
                     shutil.rmtree(folder, ignore_errors=True)
+                    os.close(busy)
                 sync_directory(self.artifacts)
             os.utime(final)  # used last
             notes = sorted(final.glob(f"*/{NOTE}"), key=lambda path: int(path.parent.name))
@@ -213,6 +216,28 @@ class Workshop:
 
 def _newest_first(paths: Iterable[Path]) -> list[Path]:
     return sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def _locked(folder: Path) -> int:
+    """Hold on to a folder; the kernel lets go of it when this process dies."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Tell whether nobody works in a folder any more: another process may, for the same target."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False  # whoever it was is done
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _publish(folder: Path, final: Path) -> None:

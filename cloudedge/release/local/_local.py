@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 import requests
 
 from cloudedge.config import Config, TargetConfig, load
-from cloudedge.errors import ConfigError
+from cloudedge.errors import ConfigError, Conflict
 from cloudedge.hub import LocalHub
 from cloudedge.release._places import Place
 from cloudedge.release.local import _up
-from cloudedge.release.local._layout import Layout
+from cloudedge.release.local._layout import Layout, Seat
 from cloudedge.release.local._places import Dispatch, ServingPlace, ShardPlace
+from cloudedge.release.local._supervisor import find_processes
 
 __all__ = ["down", "layout_of", "places", "serving_urls", "target_folder", "up"]
 
@@ -40,10 +42,13 @@ def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> L
     """Start a local target's processes, under a supervisor that outlives the caller; what runs is left alone.
 
     Raises:
+        Conflict: somebody else listens on one of its ports.
         Unavailable: a process does not come up; says what it wrote last.
     """
     layout = layout_of(name, config=config)
-    admins = {seat.process: seat.admin for seat in [*layout.sparse(), *layout.dense()]}
+    seats = [*layout.sparse(), *layout.dense()]
+    _require_ports(layout, seats)
+    admins = {seat.process: seat.admin for seat in seats}
     _up.up(layout.folder, layout.specs(), is_ready=lambda process: _is_there(admins[process]), within_s=within_s)
     return layout
 
@@ -72,6 +77,21 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
     shards = section.sparse.shards if section.sparse else 1
     sparse: list[Place] = [ShardPlace(seat, shards, dispatch) for seat in layout.sparse()]
     return [*sparse, *(ServingPlace(seat, token=token, hub=hub) for seat in layout.dense())]
+
+
+def _require_ports(layout: Layout, seats: Sequence[Seat]) -> None:
+    running = find_processes(layout.folder)
+    for seat in seats:
+        for port in (seat.port, seat.admin_port) if seat.process not in running else ():
+            try:
+                socket.create_server((seat.address.partition(":")[0], port)).close()
+            except OSError as error:
+                raise Conflict(
+                    f"{seat.place} of {layout.name} cannot listen on port {port}: {error.strerror}",
+                    hint=f"End whoever does, or choose others: remove {layout.folder / 'ports.json'} (clients then have "
+                    "to learn the new ones), or set port in cloudedge.yaml.",
+                    port=port,
+                ) from error
 
 
 def _is_there(admin: str) -> bool:

@@ -44,7 +44,10 @@ class Dispatch:
         """Lend somebody who delivers; files are served until the block ends."""
         with Courier(list(self.replicas.values()), self._workshop, policy=Policy(deadline_s=_LOAD_S)) as courier:
             yield courier
-            self._workshop.clean(courier.policy.artifacts_kept)
+
+    def clean(self) -> None:
+        """Remove artifacts of long ago."""
+        self._workshop.clean(Policy().artifacts_kept)
 
     def bases(self, name: str, table: str, pins: Sequence[str]) -> list[TableVersion]:
         """Return the table as it was in versions that a shard has, as far as the hub still has them."""
@@ -123,6 +126,7 @@ class ShardPlace:
             plan = courier.plan_one(self._replica, wanted, bases)
             how = next((step.how for step in plan.of("stage")), None)
             shipped = courier.prepare(self._replica, wanted, bases)
+        self._dispatch.clean()
         return Shipped(shipped, "delta" if how == "delta" and shipped else "base" if shipped else "nothing")
 
     def check(self, version: Version) -> None:

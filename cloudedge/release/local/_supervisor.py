@@ -140,11 +140,11 @@ class Supervisor:
             os.close(self._lock)
             raise Conflict(f"the processes of {folder.name} are supervised already") from None
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
     def run(self) -> None:
         """Keep the processes running until SIGTERM or SIGINT, then end them."""
         with self._signals():
+            os.pwrite(self._lock, str(os.getpid()).encode(), 0)  # only now: a signal before would have ended it
             adopted = find_processes(self.folder)
             while not self._stop:
                 if self._reload:

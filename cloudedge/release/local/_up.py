@@ -108,8 +108,9 @@ def _state(folder: Path) -> dict[str, Any]:
 
 def _running(folder: Path, specs: str) -> set[str]:
     state = _state(folder)
-    running = {name for name, process in state["processes"].items() if process["state"] == "running"}
-    return running if state["specs"] == specs else set()
+    if state["specs"] != specs or state.get("supervisor") != _supervisor(folder):
+        return set()  # it says what was before the last change, or what one said who is gone
+    return {name for name, process in state["processes"].items() if process["state"] == "running"}
 
 
 def _supervisor(folder: Path) -> int | None:

@@ -1,0 +1,114 @@
+"""Power cuts: whoever releases, whoever serves and whoever supervises is killed, and nobody who asks notices.
+
+CLOUDEDGE_TEST_EVERY=1 kills the release at every single write of its journal (`make kills-release`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from real_world import NAME, wait
+
+from cloudedge.release import ReleaseUndone, Unfinished
+from cloudedge.release.local import is_up, up
+
+DRIVER = str(Path(__file__).with_name("real_driver.py"))
+LAST = 62
+"""Writes of a release here, from the first fact to the last word."""
+EVERY = os.environ.get("CLOUDEDGE_TEST_EVERY") == "1"
+MOMENTS = [(at, 0) for at in range(1, LAST)] if EVERY else [(2, 0), (9, 0), (24, 30), (33, 0), (38, 5), (47, 0)]
+"""After which write, and how many milliseconds later."""
+
+
+@pytest.mark.parametrize(("at", "later_ms"), MOMENTS)
+def test_a_killed_release_is_resumed(world, at, later_ms):
+    before, after = world.live, world.fresh()
+    with world.load() as load:
+        command = world.command(
+            *("release", after.ref, "--to", NAME, "--yes"),
+            program=(DRIVER,),
+            DIE_AT=str(at),
+            DIE_AFTER_MS=str(later_ms),
+        )
+        out, err = command.communicate(timeout=120)
+        assert command.returncode == -signal.SIGKILL, out + err
+        begun = world.target.status().unfinished
+        world.target.resume()
+        assert world.target.status().is_whole
+        load.until(20, world.live.pin)
+    assert load.broken == ([], [])
+    assert world.live.pin == (after.pin if begun else before.pin)
+    assert {pin for *_, pin in load.answered} <= {before.pin, after.pin}
+
+
+@pytest.mark.skipif(not EVERY, reason="CLOUDEDGE_TEST_EVERY is not 1")
+def test_every_write_was_a_moment(world):
+    command = world.command("release", world.fresh().ref, "--to", NAME, "--yes", program=(DRIVER,), DIE_AT=str(LAST))
+    out, err = command.communicate(timeout=120)
+    assert command.returncode == 0, out + err
+
+
+@pytest.mark.parametrize("process", ["sparse-embedding-0-0", "dense-0"])
+@pytest.mark.parametrize("stage", ["prepare", "switch"])
+def test_a_server_that_is_killed_meanwhile(world, process, stage):
+    before, after = world.live, world.fresh()
+    pid = world.pids()[process]
+    place = process.replace("-", "/")
+    with world.load() as load:
+        begun = world.intended(f"{place.split('/')[0]}.{stage}:{place}")
+        release = world.target.apply(world.target.plan(after.bundle))
+        wait(begun, f"{stage} at {place}")
+        os.kill(pid, signal.SIGKILL)
+        with suppress(ReleaseUndone, Unfinished):
+            release.wait(120)
+        wait(lambda: world.pids().get(process) not in {None, pid}, f"{process} to be started again")
+        wait(world.all_there, f"{process} to answer")
+        world.target.resume()
+        status = world.target.status()
+        load.until(20, status.live.pin)
+    assert load.broken == ([], [])
+    assert status.is_whole
+    assert status.live.pin in {before.pin, after.pin}
+    # It came back with what it had, or was given it again: a rollback has everything it needs, everywhere.
+    assert all(status.live.pin in each.versions for each in status.places)
+    assert world.states()[process]["restarts"] > 0
+    assert world.states()[process]["last_exit"] == "SIGKILL"
+
+
+@pytest.mark.parametrize("stage", ["dense.prepare:dense/0", "dense.switch:dense/0"])
+def test_a_supervisor_that_is_killed_meanwhile(world, stage):
+    after, pids = world.fresh(), world.pids()
+    with world.load() as load:
+        begun = world.intended(stage)
+        release = world.target.apply(world.target.plan(after.bundle))
+        wait(begun, stage)
+        os.kill(int((world.folder / "supervisor.lock").read_text()), signal.SIGKILL)
+        assert release.wait(60).state == "done"
+        wait(lambda: not is_up(world.folder), "the supervisor to be gone")
+        assert world.target.status().is_whole
+        up(NAME, config=world.config)
+        load.until(20, after.pin)
+    assert is_up(world.folder)
+    assert world.pids() == pids  # nobody else was disturbed
+    assert load.broken == ([], [])
+
+
+def test_after_a_reboot_everything_is_as_it_was(world):
+    live = world.live.pin
+    os.kill(int((world.folder / "supervisor.lock").read_text()), signal.SIGKILL)
+    wait(lambda: not is_up(world.folder), "the supervisor to be gone")
+    for pid in world.pids().values():
+        os.kill(pid, signal.SIGKILL)
+    wait(lambda: not world.pids(), "everything to be gone")
+    up(NAME, config=world.config)
+    status = world.target.status()
+    assert (status.is_whole, status.live.pin) == (True, live)
+    with world.load() as load:
+        load.until(50, live)
+        world.target.rollback()  # what was live before is there too
+        load.until(20, world.live.pin)
+    assert load.broken == ([], [])
