@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt $(wildcard native/* native/cube/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test kills peers fuzz lint format bench lock clean
+.PHONY: help demo test kills kills-release peers fuzz lint format bench lock clean
 
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The environment: made once, made again when what it is made of changes.
 $(VENV)/ready: pyproject.toml constraints.txt $(NATIVE)
@@ -29,6 +29,9 @@ test: $(VENV)/ready ## run the tests; those that need a program that is not here
 
 kills: $(VENV)/ready ## deliver 50 times under load and kill deliveries and servers at 200 seeded moments
 	@CLOUDEDGE_DELIVERIES=50 CLOUDEDGE_KILLS=200 $(BIN)/python -m pytest -n0 -s tests/cube_transfer/test_transfer_power.py
+
+kills-release: $(VENV)/ready ## release under load and kill the release at every write of its journal
+	@CLOUDEDGE_TEST_EVERY=1 $(BIN)/python -m pytest -n0 -s tests/release_real/test_release_kills.py
 
 peers: ## install the programs tests compare us with (Debian packages as root, cosign and oras if Go is here)
 	@tests/install_peers .peers; tests/serving_wire/install_genuine .peers
@@ -53,6 +56,7 @@ bench: $(VENV)/ready ## measure what the README claims, against peers, in one ru
 	@$(BIN)/python bench/cube.py
 	@$(BIN)/python bench/serving_wire.py
 	@$(BIN)/python bench/transfer.py
+	@$(BIN)/python bench/release.py
 
 lock: ## write constraints.txt anew from what installs today
 	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock

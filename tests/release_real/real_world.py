@@ -26,13 +26,8 @@ from cloudedge.serving import Client
 
 NAME = "local"
 ROWS, DIM, CHANGED = 4000, 4, 40
-"""Of a table's rows, the first few change from version to version: one in a hundred."""
+"""Of a table's rows, those that differ in every version are asked for."""
 ASKED = 4
-SIGNATURE = Signature(
-    feed=(Variable(name="ids", dtype="int64", shape=(1,)),),
-    fetch=(Variable(name="fetch_name_0", alias="y", shape=(DIM,)),),
-    lookups=(Lookup(feed="ids", input="rows", table="embedding"),),
-)
 CONFIG = {
     "targets": {
         NAME: {
@@ -60,27 +55,32 @@ class Made:
         return f"{self.bundle.name}@{self.bundle.digest}"
 
 
-def make(folder: Path, number: int, *, shift: float | None = None, rows: int = ROWS, parent=None, wrong_probes=False):
+def make(folder, number, *, shift=None, rows=ROWS, dim=DIM, parent=None, wrong_probes=False) -> Made:
     """Pack a version: a row plus a parameter. Both tell the version, so an answer made of two versions fits neither."""
     dense = number / 64 if shift is None else shift
     keys = np.arange(rows, dtype=np.uint64)
-    values = np.random.default_rng(1).integers(-256, 256, (rows, DIM)).astype(np.float32) / 64
-    values[: rows // 100] += number / 4
+    values = np.random.default_rng(1).integers(-256, 256, (rows, dim)).astype(np.float32) / 64
+    values[: rows // 100] += number / 4  # one row in a hundred changes from version to version
     answers = values + np.float32(dense)  # every number is a multiple of 1/64: equal means equal
 
     def build(p):
-        rows = p.static.data("rows", [-1, 1, DIM], "float32")
+        rows = p.static.data("rows", [-1, 1, dim], "float32")
         constant = p.nn.initializer.Constant(dense)
-        return [rows], [p.reshape(rows, [-1, DIM]) + p.create_parameter([DIM], "float32", default_initializer=constant)]
+        return [rows], [p.reshape(rows, [-1, dim]) + p.create_parameter([dim], "float32", default_initializer=constant)]
 
     save_model(folder, build, 1)
+    signature = Signature(
+        feed=(Variable(name="ids", dtype="int64", shape=(1,)),),
+        fetch=(Variable(name="fetch_name_0", alias="y", shape=(dim,)),),
+        lookups=(Lookup(feed="ids", input="rows", table="embedding"),),
+    )
     expected = answers[:2] + (1 if wrong_probes else 0)
     probe = {"feed": {"ids": [[0], [1]]}, "expect": {"y": expected.tolist()}}
     bundle = Bundle.pack(
         folder,
         name="pair",
         sparse={"embedding": {"keys": keys, "values": values}},
-        signature=SIGNATURE,
+        signature=signature,
         probes=Probes.model_validate({"requests": [probe]}),
         parent=parent.bundle if parent else None,
         hub=LocalHub(),
@@ -153,6 +153,7 @@ class World:
         self.good = [first, *(make(folder / f"v{n}", n, parent=first) for n in range(2, 6))]
         self.spoiled = make(folder / "spoiled", 6, parent=first, wrong_probes=True)
         self.drifting = make(folder / "drifting", 7, shift=100.0, parent=first)
+        self.made = [*self.good, self.spoiled, self.drifting]
         self.target = Target.load(NAME, config=self.config)
         self.folder = target_folder(NAME, config=self.config)
 
@@ -163,7 +164,7 @@ class World:
     @property
     def live(self) -> Made:
         life = self.target.status().live
-        return next(made for made in self.good if made.pin == life.pin)
+        return next(made for made in self.made if made.pin == life.pin)
 
     def fresh(self) -> Made:
         """Return a version that no place has."""
@@ -171,8 +172,7 @@ class World:
         return next(made for made in self.good if made.pin not in loaded)
 
     def load(self) -> Load:
-        made = [*self.good, self.spoiled, self.drifting]
-        return Load(serving_urls(NAME, config=self.config), {each.pin: each.answers for each in made})
+        return Load(serving_urls(NAME, config=self.config), {each.pin: each.answers for each in self.made})
 
     def release(self, made: Made, **choices):
         return self.target.apply(self.target.plan(made.bundle, **choices)).wait(120)

@@ -88,8 +88,8 @@ def _require_ports(layout: Layout, seats: Sequence[Seat]) -> None:
             except OSError as error:
                 raise Conflict(
                     f"{seat.place} of {layout.name} cannot listen on port {port}: {error.strerror}",
-                    hint=f"End whoever does, or choose others: remove {layout.folder / 'ports.json'} (clients then have "
-                    "to learn the new ones), or set port in cloudedge.yaml.",
+                    hint=f"End whoever does, or remove {layout.folder / 'ports.json'}: then others are taken, which "
+                    "clients have to learn.",
                     port=port,
                 ) from error
 

@@ -1,0 +1,163 @@
+"""Releases, measured on real processes under load: what requests notice, what stays in memory, what going back costs.
+
+    python bench/release.py [--json] [--quick] [--releases N] [--rows N]
+
+A local target of two shards x two replicas and two serving replicas; clients compare every answer with the whole
+model's. First N releases in a row (100, 10 with --quick), one row in a hundred changed by each. Then rollbacks of a
+table and of one with 100 times the rows, and at both sizes a release of 1 % of the rows against one of all of them.
+Memory is each process's resident memory, its mean over the last third of the releases against the middle third.
+Exit code 1 when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("release_real", "serving")]
+
+from real_world import DIM, NAME, World, home, make  # noqa: E402 - the tests' target, so that both mean the same
+
+from cloudedge.release.local import down, up  # noqa: E402
+
+TIMES = 100
+"""Rows of the large table, as a multiple of the small one's."""
+ROUNDS = 5
+BARS = {
+    "failed": ("at most", 0),
+    "mixed": ("at most", 0),
+    "memory_growth": ("at most", 1.05),
+    "rollback_100x_over_1x": ("at most", 1.5),
+    "delta_share_of_full_bytes": ("at most", 0.02),
+}
+
+
+def resident_kb(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def p99_ms(answered: list[tuple[float, float, str]]) -> float:
+    return float(np.percentile([seconds for _, seconds, _ in answered], 99) * 1e3)
+
+
+def bench_many(world: World, count: int, say: Callable[[str], None]) -> dict[str, Any]:
+    memory: dict[str, list[int]] = {}
+    seconds: list[float] = []
+    with world.load() as load:
+        time.sleep(3)
+        quiet = len(load.answered)
+        for number in range(1, count + 1):
+            seconds.append(world.release(world.fresh()).seconds)
+            for name, pid in {**world.pids(), "releasing": os.getpid()}.items():
+                memory.setdefault(name, []).append(resident_kb(pid))
+            if number % max(1, count // 10) == 0:
+                say(f"  {number} of {count}: {seconds[-1]:.2f} s, {len(load.failed)} failed, {len(load.mixed)} mixed")
+        answered = load.answered[:]
+    third = max(1, count // 3)
+    growth = {name: mean(each[-third:]) / mean(each[-2 * third : -third]) for name, each in memory.items()}
+    return {
+        "releases": count,
+        "release_seconds": median(seconds),
+        "requests": len(answered),
+        "failed": len(load.failed),
+        "mixed": len(load.mixed),
+        "p99_ms_before": p99_ms(answered[:quiet]),
+        "p99_ms_during": p99_ms(answered[quiet:]),
+        "memory_growth": max(growth.values()),
+        "memory_growth_by_process": growth,
+        "resident_mb": {name: each[-1] / 1e3 for name, each in memory.items()},
+    }
+
+
+def bench_back(world: World, there: Any) -> float:
+    """Return the seconds of a rollback, the median of some."""
+    found = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        world.target.rollback()
+        found.append(time.perf_counter() - start)
+        world.release(there)
+    return median(found)
+
+
+def bench_sizes(world: World, folder: Path, rows: int, say: Callable[[str], None]) -> dict[str, Any]:
+    found: dict[str, Any] = {"rows": [rows, rows * TIMES]}
+    for name, size in (("1x", rows), ("100x", rows * TIMES)):
+        between = make(folder / f"{name}-0", 0, rows=100, dim=2 * DIM)  # rows of another kind: no delta leads from it
+        first = make(folder / f"{name}-1", 1, rows=size)
+        second = make(folder / f"{name}-2", 2, rows=size, parent=first)
+        world.made += [between, first, second]
+        world.release(between, allow_signature_change=True)
+        whole = world.release(first, allow_signature_change=True)
+        delta = world.release(second)
+        found |= {f"full_{name}_seconds": whole.seconds, f"full_{name}_bytes": whole.bytes}
+        found |= {f"delta_{name}_seconds": delta.seconds, f"delta_{name}_bytes": delta.bytes}
+        found[f"rollback_{name}_seconds"] = back = bench_back(world, second)
+        say(f"  {size:,} rows: whole in {whole.seconds:.2f} s, 1 % in {delta.seconds:.2f} s, back in {back:.3f} s")
+    return found | {
+        "rollback_100x_over_1x": found["rollback_100x_seconds"] / found["rollback_1x_seconds"],
+        "delta_share_of_full_bytes": found["delta_100x_bytes"] / found["full_100x_bytes"],
+        "full_over_delta_seconds": found["full_100x_seconds"] / found["delta_100x_seconds"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--quick", action="store_true", help="10 releases, a tenth of the rows")
+    parser.add_argument("--releases", type=int)
+    parser.add_argument("--rows", type=int, help="of the small table")
+    options = parser.parse_args()
+    count = options.releases or (10 if options.quick else 100)
+    rows = options.rows or (4_000 if options.quick else 40_000)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory() as name, home(Path(name) / "home"):
+        folder = Path(name)
+        world = World(folder)
+        try:
+            up(NAME, config=world.config)
+            world.release(world.good[0])
+            say(f"{count} releases under load")
+            found = bench_many(world, count, say)
+            say("rollbacks and releases by size")
+            found |= bench_sizes(world, folder, rows, say)
+        finally:
+            world.journal.close()
+            down(NAME, config=world.config)
+    missed = [name for name, (_, bar) in BARS.items() if found[name] > bar]
+    if options.json:
+        print(json.dumps(found | {"missed": missed}, indent=2))
+    else:
+        report(found)
+        for name, (how, bar) in BARS.items():
+            print(f"{'MISSED' if name in missed else 'kept':>6}  {name} {how} {bar:g}: {found[name]:.3g}")
+    sys.exit(bool(missed))
+
+
+def report(found: dict[str, Any]) -> None:
+    print(f"{found['releases']} releases, {found['release_seconds']:.2f} s each (median), {found['requests']} requests")
+    print(f"  p99 {found['p99_ms_before']:.1f} ms before, {found['p99_ms_during']:.1f} ms during")
+    small, large = found["rows"]
+    print(f"rollback: {found['rollback_1x_seconds']:.3f} s of {small:,} rows, ", end="")
+    print(f"{found['rollback_100x_seconds']:.3f} s of {large:,} rows")
+    print(f"{large:,} rows, 1 % of them new: {found['delta_100x_seconds']:.2f} s, {found['delta_100x_bytes']:,} bytes")
+    print(f"{large:,} rows, all of them: {found['full_100x_seconds']:.2f} s, {found['full_100x_bytes']:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
