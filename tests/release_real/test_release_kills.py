@@ -18,7 +18,9 @@ from cloudedge.release.local import is_up, up
 
 DRIVER = str(Path(__file__).with_name("real_driver.py"))
 MOMENTS = [(2, 0), (8, 15), (22, 150), (31, 0), (37, 3), (46, 0)]
-"""After which write of the journal, and how many milliseconds later: begun, shipping, loading, committed, moving, tagged."""
+"""After which write of the journal, and how many milliseconds later.
+
+Begun, shipping, loading, committed, moving, tagged."""
 
 
 def release_and_die(world, at, later_ms=0):
