@@ -3,6 +3,10 @@
 Paths other than ``/health`` and ``/ready`` need the token. What a request means is the API's own: it implements
 `AdminHttp.answer`. Errors become a status and ``{"error", "hint", "kind"}``. Nothing is logged: what was asked is in
 the answers, and a token may be in what was asked.
+
+Whoever releases numbers its orders (`ordered`), and every request then carries its order's number. A server obeys
+orders one after the other and refuses one that is older than what it has obeyed: the last words of a process that was
+killed change nothing once its successor has spoken. Requests without a number are obeyed as they come.
 """
 
 from __future__ import annotations
@@ -12,6 +16,9 @@ import ipaddress
 import json
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -20,7 +27,7 @@ from urllib.parse import urlsplit
 
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound, Unavailable
 
-__all__ = ["AdminHttp", "Reply", "is_loopback"]
+__all__ = ["AdminHttp", "Reply", "is_loopback", "order_header", "ordered"]
 
 Reply = tuple[HTTPStatus, Any]
 """A status and its content; text stays text, everything else becomes JSON."""
@@ -35,6 +42,8 @@ _POLL_S = 0.05
 """How often the listener looks whether it was closed."""
 _OPEN = {"/health", "/ready"}
 _Admin = TypeVar("_Admin", bound="AdminHttp")
+_ORDER, _ORDER_DIGITS = "Cloudedge-Order", 19
+_order: ContextVar[int | None] = ContextVar("order", default=None)
 
 
 def is_loopback(host: str) -> bool:
@@ -43,6 +52,22 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+@contextmanager
+def ordered(number: int) -> Iterator[None]:
+    """Let what this thread asks of admin APIs carry an order's number until the block ends."""
+    token = _order.set(number)
+    try:
+        yield
+    finally:
+        _order.reset(token)
+
+
+def order_header() -> dict[str, str]:
+    """Return the header that a client of an admin API sends along."""
+    number = _order.get()
+    return {} if number is None else {_ORDER: str(number)}
 
 
 class AdminHttp(ABC):
@@ -65,6 +90,8 @@ class AdminHttp(ABC):
             )
         self.name = name
         self._token = token
+        self._obeying = threading.Lock()
+        self._obeyed = 0
         try:
             self._http = _Http((host, port), self)
         except OSError as error:
@@ -76,6 +103,21 @@ class AdminHttp(ABC):
     @abstractmethod
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
         """Do what a request asks for."""
+
+    def obey(self, order: str, method: str, path: str, body: dict[str, Any]) -> Reply:
+        """Answer a request, in its order if it has one."""
+        if not order:
+            return self.answer(method, path, body)
+        if not order.isdecimal() or len(order) > _ORDER_DIGITS:
+            raise InputError(f"{_ORDER} is a number, not {order[:_ORDER_DIGITS]!r}")
+        with self._obeying:
+            if int(order) < self._obeyed:
+                raise Conflict(
+                    f"order {order} comes after order {self._obeyed} was obeyed",
+                    hint="Somebody else works on this server. If the journal was lost that numbers orders, restart it.",
+                )
+            self._obeyed = int(order)
+            return self.answer(method, path, body)
 
     def listen(self) -> None:
         """Begin to answer; called once everything that `answer` needs is there."""
@@ -130,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             if path not in _OPEN and not self.server.admin.authorised(self.headers.get("Authorization", "")):
                 self._send(HTTPStatus.UNAUTHORIZED, {"error": "the admin API needs its token"})
                 return
-            self._send(*self.server.admin.answer(self.command, path, body))
+            self._send(*self.server.admin.obey(self.headers.get(_ORDER, ""), self.command, path, body))
         except CloudEdgeError as error:
             status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), None)
             found = {"error": error.message, "hint": error.hint, "kind": type(error).__name__}

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import requests
 
+from cloudedge.adminhttp import order_header
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import (
     CloudEdgeError,
@@ -131,7 +132,9 @@ class AdminClient:
             if attempt:
                 self._clock.sleep(_FIRST_WAIT_S * 2**attempt * (0.5 + self._clock.random()))
             try:
-                answer = self._session.request(method, self.url + path, json=body, timeout=self._timeout_s)
+                answer = self._session.request(
+                    method, self.url + path, json=body, headers=order_header(), timeout=self._timeout_s
+                )
             except requests.RequestException as error:
                 failure: CloudEdgeError = Unavailable(f"{method} {self.url}{path}: {error}")
                 failure.__cause__ = error

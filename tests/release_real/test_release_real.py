@@ -187,3 +187,18 @@ def test_a_clock_set_back_an_hour_changes_no_order(world):
     assert (newest.number, earlier.number) == (number + 1, number)
     assert world.target.status().is_whole
     assert world.live.pin == before.pin
+
+
+def test_a_place_refuses_the_last_words_of_a_release_that_was_killed(world):
+    before, after = world.live, world.fresh()
+    early = world.journal.newest(["tag"], "done").id
+    world.release(after)
+    for place in world.target._ground.places.values():
+        for late in (
+            lambda place=place: place.switch({before.pin: 1.0}, order=early),
+            lambda place=place: place.forget(before.pin, order=early),
+        ):
+            with pytest.raises(Conflict, match=f"order {early} comes after order"):
+                late()
+    assert world.target.status().is_whole
+    assert world.target.rollback().state == "done"  # everything that is needed is still there

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from cloudedge import errors
+from cloudedge.adminhttp import order_header
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube._client import Client, ClientConfig, parse_address
 from cloudedge.cube.transfer._artifact import Artifact, Source
@@ -193,7 +194,7 @@ class CubeReplica:
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         import requests  # noqa: PLC0415 - slow to import
 
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        headers = order_header() | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
         try:
             with requests.request(
                 method, f"http://{self.admin}{path}", json=body, headers=headers, timeout=_TIMEOUT_S, stream=True

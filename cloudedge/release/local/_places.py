@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from cloudedge.adminhttp import ordered
 from cloudedge.bundle import Bundle
 from cloudedge.cube.transfer import Courier, CubeReplica, Policy, TableVersion, Workshop
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound
@@ -117,12 +118,12 @@ class ShardPlace:
         ship = plan.bytes_to_ship
         return Estimate(ship_bytes=ship, memory_bytes=2 * ship, disk_bytes=ship, seconds=ship / _BYTES_PER_S)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:  # noqa: ARG002 - the admin API does not fence
+    def prepare(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
-        if version.pin in self._replica.status().loaded():
-            return Shipped(0, "nothing")
-        wanted, bases = self._wanted(version)
-        with self._dispatch.courier() as courier:
+        with ordered(order), self._dispatch.courier() as courier:
+            if version.pin in self._replica.status().loaded():
+                return Shipped(0, "nothing")
+            wanted, bases = self._wanted(version)
             plan = courier.plan_one(self._replica, wanted, bases)
             how = next((step.how for step in plan.of("stage")), None)
             shipped = courier.prepare(self._replica, wanted, bases)
@@ -134,15 +135,17 @@ class ShardPlace:
         with self._dispatch.courier() as courier:
             courier.verify(self._replica, self._wanted(version)[0])
 
-    def switch(self, shares: Shares, *, order: int) -> None:  # noqa: ARG002 - the admin API does not fence
+    def switch(self, shares: Shares, *, order: int) -> None:
         """See `Place`: reads without a pin go to the version with the largest share; a shard does not draw lots."""
         if not shares:
             raise Conflict(f"{self.name}: a shard that answered cannot go back to answering nothing")
-        self._replica.activate(max(shares, key=lambda pin: shares[pin]))
+        with ordered(order):
+            self._replica.activate(max(shares, key=lambda pin: shares[pin]))
 
-    def forget(self, pin: str, *, order: int) -> None:  # noqa: ARG002 - the admin API does not fence
+    def forget(self, pin: str, *, order: int) -> None:
         """See `Place`."""
-        self._replica.unload(pin)
+        with ordered(order):
+            self._replica.unload(pin)
 
     def watch(self) -> Health:
         """See `Place`: what readers see is counted where they read, at the serving replicas."""
@@ -189,16 +192,17 @@ class ServingPlace:
         ship = self._changed_bytes(_bundle(version))
         return Estimate(ship_bytes=ship, memory_bytes=2 * version.dense_bytes, seconds=1 + ship / _BYTES_PER_S)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:  # noqa: ARG002 - the admin API does not fence
+    def prepare(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
-        found = {each["pin"]: each["state"] for each in self._admin.versions()["versions"]}
-        if found.get(version.pin) == "ready":
-            return Shipped(0, "nothing")
-        ship = self._changed_bytes(_bundle(version))
-        if found.get(version.pin) == "failed":
-            self._admin.unload(version.pin)
-        self._admin.load(version.ref)
-        self._admin.wait_loaded(version.pin, within_s=_LOAD_S)
+        with ordered(order):
+            found = {each["pin"]: each["state"] for each in self._admin.versions()["versions"]}
+            if found.get(version.pin) == "ready":
+                return Shipped(0, "nothing")
+            ship = self._changed_bytes(_bundle(version))
+            if found.get(version.pin) == "failed":
+                self._admin.unload(version.pin)
+            self._admin.load(version.ref)
+            self._admin.wait_loaded(version.pin, within_s=_LOAD_S)
         return Shipped(ship, "base" if ship == version.dense_bytes else "delta")
 
     def check(self, version: Version) -> None:
@@ -211,21 +215,20 @@ class ServingPlace:
                 hint="Look at how this bundle was exported; nothing that answers requests has changed.",
             )
 
-    def switch(self, shares: Shares, *, order: int) -> None:  # noqa: ARG002 - the admin API does not fence
+    def switch(self, shares: Shares, *, order: int) -> None:
         """See `Place`."""
         if not shares:
             raise Conflict(f"{self.name}: a replica that answered cannot go back to answering nothing")
-        if len(shares) == 1:
-            self._admin.activate(next(iter(shares)))
-        else:
-            self._admin.set_weights([Variant(pin, share) for pin, share in shares.items()])
+        with ordered(order):
+            if len(shares) == 1:
+                self._admin.activate(next(iter(shares)))
+            else:
+                self._admin.set_weights([Variant(pin, share) for pin, share in shares.items()])
 
-    def forget(self, pin: str, *, order: int) -> None:  # noqa: ARG002 - the admin API does not fence
+    def forget(self, pin: str, *, order: int) -> None:
         """See `Place`."""
-        try:
+        with ordered(order), suppress(NotFound):
             self._admin.unload(pin)
-        except NotFound:
-            return
 
     def watch(self) -> Health:
         """See `Place`."""
