@@ -172,7 +172,8 @@ class _Handler(BaseHTTPRequestHandler):
             if path not in _OPEN and not self.server.admin.authorised(self.headers.get("Authorization", "")):
                 self._send(HTTPStatus.UNAUTHORIZED, {"error": "the admin API needs its token"})
                 return
-            self._send(*self.server.admin.obey(self.headers.get(_ORDER, ""), self.command, path, body))
+            order = "" if path in _OPEN else self.headers.get(_ORDER, "")
+            self._send(*self.server.admin.obey(order, self.command, path, body))
         except CloudEdgeError as error:
             status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), None)
             found = {"error": error.message, "hint": error.hint, "kind": type(error).__name__}

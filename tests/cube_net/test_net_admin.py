@@ -51,6 +51,18 @@ def test_without_the_token_only_health_is_told(admin, header):
     assert admin("GET", "/ready", headers=headers).text == "ready\n"
 
 
+def test_orders_are_obeyed_in_their_order(admin):
+    def ask(order, path="/versions", headers=admin.headers):
+        return admin("GET", path, headers=headers | {"Cloudedge-Order": order}).status_code
+
+    assert [ask(order) for order in ("7", "7", "12", "11", "12")] == [200, 200, 200, 409, 200]
+    assert admin("GET", "/versions").status_code == 200  # without a number: as it comes
+    assert [ask(order) for order in ("-1", "1e9", "x", "9" * 20)] == [400] * 4
+    # Whoever has no token cannot move the mark.
+    assert [ask("99", path, {}) for path in ("/versions", "/health", "/ready")] == [401, 200, 200]
+    assert ask("13") == 200
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
 def test_beyond_loopback_a_token_is_required(shard, host):
     assert not is_loopback(host)
