@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -27,7 +28,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("release_real", "serving")]
 
-from real_world import DIM, NAME, World, home, make  # noqa: E402 - the tests' target, so that both mean the same
+from real_world import DIM, NAME, Load, World, home, make  # noqa: E402 - the tests' target, so that both mean the same
 
 from cloudedge.release.local import down, up  # noqa: E402
 
@@ -52,29 +53,43 @@ def p99_ms(answered: list[tuple[float, float, str]]) -> float:
     return float(np.percentile([seconds for _, seconds, _ in answered], 99) * 1e3)
 
 
+def ask(load: Load, asking: Any, enough: Any, results: Any) -> None:
+    """Be the clients, in a process of their own."""
+    with load:
+        asking.set()
+        enough.wait()
+    results.put((load.failed, load.mixed, load.answered))
+
+
 def bench_many(world: World, count: int, say: Callable[[str], None]) -> dict[str, Any]:
     memory: dict[str, list[int]] = {}
     seconds: list[float] = []
-    with world.load() as load:
-        time.sleep(3)
-        quiet = len(load.answered)
-        for number in range(1, count + 1):
-            seconds.append(world.release(world.fresh()).seconds)
-            for name, pid in {**world.pids(), "releasing": os.getpid()}.items():
-                memory.setdefault(name, []).append(resident_kb(pid))
-            if number % max(1, count // 10) == 0:
-                say(f"  {number} of {count}: {seconds[-1]:.2f} s, {len(load.failed)} failed, {len(load.mixed)} mixed")
-        answered = load.answered[:]
+    spawn = multiprocessing.get_context("spawn")
+    asking, enough, results = spawn.Event(), spawn.Event(), spawn.Queue()
+    clients = spawn.Process(target=ask, args=(world.load(), asking, enough, results), daemon=True)
+    clients.start()
+    asking.wait(60)
+    time.sleep(5)
+    begun = time.monotonic()
+    for number in range(1, count + 1):
+        seconds.append(world.release(world.fresh()).seconds)
+        for name, pid in {**world.pids(), "releasing": os.getpid()}.items():
+            memory.setdefault(name, []).append(resident_kb(pid))
+        if number % max(1, count // 10) == 0:
+            say(f"  {number} of {count}: {seconds[-1]:.2f} s")
+    enough.set()
+    failed, mixed, answered = results.get(timeout=60)
+    clients.join()
     third = max(1, count // 3)
     growth = {name: mean(each[-third:]) / mean(each[-2 * third : -third]) for name, each in memory.items()}
     return {
         "releases": count,
         "release_seconds": median(seconds),
         "requests": len(answered),
-        "failed": len(load.failed),
-        "mixed": len(load.mixed),
-        "p99_ms_before": p99_ms(answered[:quiet]),
-        "p99_ms_during": p99_ms(answered[quiet:]),
+        "failed": len(failed),
+        "mixed": len(mixed),
+        "p99_ms_before": p99_ms([each for each in answered if each[0] < begun]),
+        "p99_ms_during": p99_ms([each for each in answered if each[0] >= begun]),
         "memory_growth": max(growth.values()),
         "memory_growth_by_process": growth,
         "resident_mb": {name: each[-1] / 1e3 for name, each in memory.items()},
@@ -95,11 +110,13 @@ def bench_back(world: World, there: Any) -> float:
 def bench_sizes(world: World, folder: Path, rows: int, say: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": [rows, rows * TIMES]}
     for name, size in (("1x", rows), ("100x", rows * TIMES)):
-        between = make(folder / f"{name}-0", 0, rows=100, dim=2 * DIM)  # rows of another kind: no delta leads from it
+        # Rows of another kind, live and before: no delta leads from them.
+        others = [make(folder / f"{name}-other{n}", n, rows=100, dim=2 * DIM) for n in range(2)]
         first = make(folder / f"{name}-1", 1, rows=size)
         second = make(folder / f"{name}-2", 2, rows=size, parent=first)
-        world.made += [between, first, second]
-        world.release(between, allow_signature_change=True)
+        world.made += [*others, first, second]
+        for other in others:
+            world.release(other, allow_signature_change=True)
         whole = world.release(first, allow_signature_change=True)
         delta = world.release(second)
         found |= {f"full_{name}_seconds": whole.seconds, f"full_{name}_bytes": whole.bytes}
