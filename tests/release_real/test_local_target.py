@@ -8,7 +8,7 @@ import pytest
 
 from cloudedge.config import Config
 from cloudedge.errors import Conflict
-from cloudedge.release.local import down, find_processes, is_up, layout_of, up
+from cloudedge.release.local import _local, down, find_processes, is_up, layout_of, up
 
 CONFIG = Config.model_validate(
     {"targets": {"small": {"kind": "local", "sparse": {"tables": ["t"], "shards": 1, "replicas": 1}}}}
@@ -32,10 +32,11 @@ def test_up_twice_and_down_twice(layout):
         assert (find_processes(layout.folder), is_up(layout.folder)) == ({}, False)
 
 
-def test_a_port_that_somebody_else_has(layout):
+def test_a_port_that_somebody_else_has(layout, monkeypatch):
+    monkeypatch.setattr(_local, "_PORTS_S", 0.2)
     (seat,) = layout.sparse()
     with socket.create_server(("127.0.0.1", seat.admin_port)):
-        with pytest.raises(Conflict, match=f"sparse/t/0/0 of small cannot listen on port {seat.admin_port}: Address"):
+        with pytest.raises(Conflict, match=f"sparse/t/0/0 of small cannot listen on port {seat.admin_port}: somebody"):
             up("small", config=CONFIG)
         assert not is_up(layout.folder)
     up("small", config=CONFIG)

@@ -108,6 +108,7 @@ def test_a_supervisor_that_is_killed_meanwhile(world, stage):
 
 
 def test_after_a_reboot_everything_is_as_it_was(world):
+    world.release(world.fresh())
     live = world.live.pin
     os.kill(int((world.folder / "supervisor.lock").read_text()), signal.SIGKILL)
     wait(lambda: not is_up(world.folder), "the supervisor to be gone")

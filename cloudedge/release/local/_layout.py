@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import secrets
 import socket
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from cloudedge.config import TargetConfig, home
@@ -23,12 +25,14 @@ from cloudedge.cube import CubeConf, CubeDict
 from cloudedge.release.local._files import write_json
 from cloudedge.release.local._supervisor import ProcessSpec
 
-__all__ = ["Layout", "Seat"]
+__all__ = ["Layout", "Seat", "is_free"]
 
 _HOST = "127.0.0.1"
 _CUBE = (sys.executable, "-m", "cloudedge", "cube", "serve")
 _SERVE = (sys.executable, "-m", "cloudedge", "serve")
 _TIMEOUT_MS, _RETRY = 1000, 2
+_LENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_PORT = 10_000
 _STOP_S = 20.0
 """Longer than the servers themselves take to drain."""
 
@@ -192,11 +196,21 @@ def _addresses(seats: list[Seat], table: str, shard: int) -> list[str]:
     return [seat.address for seat in seats if (seat.table, seat.shard) == (table, shard)]
 
 
-def _free_ports(count: int) -> list[int]:
-    """Find ports that nobody listens on; all at once, so that none comes twice."""
-    sockets = [socket.create_server((_HOST, 0)) for _ in range(count)]
+def is_free(port: int) -> bool:
+    """Tell whether one can listen on a port of this machine."""
     try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+        socket.create_server((_HOST, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_ports(count: int) -> list[int]:
+    """Choose ports that nobody listens on, below those that the kernel lends to connections.
+
+    From among those, a connection of anybody's could take the port of a server that is just being restarted.
+    """
+    lent = int(_LENT_PORTS.read_text(encoding="ascii").split()[0]) if _LENT_PORTS.exists() else _FIRST_PORT
+    candidates = range(_FIRST_PORT, max(lent, 2 * _FIRST_PORT))
+    drawn = random.SystemRandom().sample(candidates, len(candidates))
+    return list(islice(filter(is_free, drawn), count))

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 import requests
 
+from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import Config, TargetConfig, load
 from cloudedge.errors import ConfigError, Conflict
 from cloudedge.hub import LocalHub
 from cloudedge.release._places import Place
 from cloudedge.release.local import _up
-from cloudedge.release.local._layout import Layout, Seat
+from cloudedge.release.local._layout import Layout, Seat, is_free
 from cloudedge.release.local._places import Dispatch, ServingPlace, ShardPlace
 from cloudedge.release.local._supervisor import find_processes
 
 __all__ = ["down", "layout_of", "places", "serving_urls", "target_folder", "up"]
 
 _HEALTH_S = 2.0
+_PORTS_S = 5.0
+"""How long a port may still be taken: a process that was killed is gone before its listeners are."""
 
 
 def layout_of(name: str, *, config: Config | None = None) -> Layout:
@@ -47,7 +49,7 @@ def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> L
     """
     layout = layout_of(name, config=config)
     seats = [*layout.sparse(), *layout.dense()]
-    _require_ports(layout, seats)
+    _require_ports(layout, seats, SystemClock())
     admins = {seat.process: seat.admin for seat in seats}
     _up.up(layout.folder, layout.specs(), is_ready=lambda process: _is_there(admins[process]), within_s=within_s)
     return layout
@@ -79,19 +81,20 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
     return [*sparse, *(ServingPlace(seat, token=token, hub=hub) for seat in layout.dense())]
 
 
-def _require_ports(layout: Layout, seats: Sequence[Seat]) -> None:
+def _require_ports(layout: Layout, seats: Sequence[Seat], clock: Clock) -> None:
     running = find_processes(layout.folder)
+    end = clock.monotonic() + _PORTS_S
     for seat in seats:
         for port in (seat.port, seat.admin_port) if seat.process not in running else ():
-            try:
-                socket.create_server((seat.address.partition(":")[0], port)).close()
-            except OSError as error:
-                raise Conflict(
-                    f"{seat.place} of {layout.name} cannot listen on port {port}: {error.strerror}",
-                    hint=f"End whoever does, or remove {layout.folder / 'ports.json'}: then others are taken, which "
-                    "clients have to learn.",
-                    port=port,
-                ) from error
+            while not is_free(port):
+                if clock.monotonic() > end:
+                    raise Conflict(
+                        f"{seat.place} of {layout.name} cannot listen on port {port}: somebody else does",
+                        hint=f"End whoever does, or remove {layout.folder / 'ports.json'}: then others are taken, and "
+                        "clients have to learn them.",
+                        port=port,
+                    )
+                clock.sleep(_PORTS_S / 50)
 
 
 def _is_there(admin: str) -> bool:
