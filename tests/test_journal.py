@@ -114,3 +114,31 @@ def test_a_full_disk_is_said_and_leaves_what_was_written(tmp_path):
         journal._db.execute("PRAGMA max_page_count = 100000")
         writer.record(number, "load", "intent")
         assert journal.last_words(number)["load"].what == "intent"
+
+
+def test_wishes_need_no_lock_and_reach_the_writer(tmp_path):
+    with Journal(tmp_path / "prod.db") as journal, Journal(tmp_path / "prod.db") as other:
+        with journal.writing("ann") as writer:
+            number = writer.begin("release", "sha256:1", plan=None, by="ann").number
+            other.ask(number, "promote", by="bob")
+            assert [(wish.what, wish.by) for wish in journal.wishes(number)] == [("promote", "bob")]
+        assert journal.wishes(number + 1) == []
+
+
+def test_entry_ids_only_grow_and_the_newest_is_found(tmp_path):
+    with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
+        number = writer.begin("release", "sha256:1", plan=None, by="ann").number
+        ids = [writer.record(number, step, "done") for step in ("a", "b", "a", "c")]
+        assert ids == sorted(set(ids))
+        assert journal.newest(["a", "b"], "done").id == ids[2]
+        assert journal.newest(["a", "b"], "failed") is None
+
+
+def test_a_journal_in_memory_has_one_writer_too():
+    with Journal(None) as journal:
+        with journal.writing("ann") as writer:
+            writer.remember("live", 1)
+            with pytest.raises(Conflict), journal.writing("bob"):
+                pass
+        with journal.writing("bob"):
+            assert journal.recall("live") == 1

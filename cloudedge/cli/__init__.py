@@ -22,8 +22,10 @@ from cloudedge.cli import (
     key,
     local,
     predict,
+    release,
     serve,
     serving,
+    simulate,
 )
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
@@ -39,6 +41,8 @@ app = typer.Typer(
 )
 
 bundle.app.add_typer(bundle_split.app)  # without a name: its command stands beside the others
+release.register(app)
+app.add_typer(simulate.app)
 app.add_typer(bundle.app, name="bundle", rich_help_panel="Models")
 app.add_typer(hub.app, name="hub", rich_help_panel="Models")
 app.add_typer(key.app, name="key", rich_help_panel="Models")

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
-from cloudedge.errors import CloudEdgeError, Conflict, StorageError
+from cloudedge.errors import CloudEdgeError, Conflict, NotFound, StorageError
 from cloudedge.journal import What, Writer
 from cloudedge.release._bake import Breach, Paused, bake
 from cloudedge.release._errors import Unfinished
@@ -118,7 +118,6 @@ class Run:
                 raise self._stopped(failed, "It is being taken back: resume goes on with that.")
             owed |= failed
             self._drain(steps[0].stage, failed)
-        self._ground.shelf.mark({"next": None})
         return self._end("undone", why=why, owed=owed)
 
     def _do(self, steps: Sequence[Step], *, undo: bool = False) -> dict[str, str]:
@@ -213,11 +212,14 @@ class Run:
                 raise Conflict(f"{place.name} answers with {dict(place.active) or 'nothing'}")
 
     def _tag(self, lives: Sequence[Life]) -> None:
-        roles: dict[str, str | None] = {"live": lives[0].ref if lives else None}
+        mark = self._ground.shelf.mark
+        mark({"live": lives[0].ref if lives else None})
         for back in range(1, self._plan.options.retain + 1):
-            name = "previous" if back == 1 else f"previous-{back}"
-            roles[name] = lives[back].ref if back < len(lives) else None
-        self._ground.shelf.mark({**roles, "next": None})
+            role = "previous" if back == 1 else f"previous-{back}"
+            try:
+                mark({role: lives[back].ref if back < len(lives) else None})
+            except NotFound:
+                mark({role: None})  # collected long ago, when more recent ones stood between
         self._writer.remember("lives", [asdict(life) for life in lives])
 
     def _drain(self, stage: str, failed: Mapping[str, str]) -> None:
@@ -235,6 +237,7 @@ class Run:
         )
 
     def _end(self, state: Literal["done", "undone"], *, why: str = "", owed: Mapping[str, str]) -> Outcome:
+        self._ground.shelf.mark({"next": None})  # only now: what is live and what was is marked on its own
         entries = self._ground.journal.entries(self._number)
         outcome = Outcome(
             number=self._number,

@@ -194,8 +194,10 @@ def _steps(desired: Version, world: World, able: list[Observed], options: Option
     lacking = [place for place in able if not place.has(pin)]
     # What was live here before was checked then; a rollback does not read it all again.
     doubtful = [place for place in able if place in lacking or (kind == "release" and place in moves)]
+    # A place that has it is asked too, at no cost: from then on it refuses a late call of an earlier release.
+    asked = [place for place in able if place in lacking or place in moves]
     for leg in _LEGS:
-        yield from (_prepare(place, pin, world) for place in lacking if place.leg == leg)
+        yield from (_prepare(place, pin, world) for place in asked if place.leg == leg)
         yield from (_check(place, pin) for place in doubtful if place.leg == leg)
     if moves or lacking:
         yield Step("gate", "", f"every place still has {pin} before the first moves", pin)

@@ -61,9 +61,17 @@ class HubShelf:
     def mark(self, roles: Mapping[str, str | None]) -> None:
         """Move this target's release tags, in both hubs, to the bundles that play these roles."""
         at = rfc3339(self._clock.now())
-        for hub in [self._local, *([self._source] if self._source else [])]:
-            for role, ref in roles.items():
-                self._mark(hub, release_tag(self._target, role), Ref.parse(ref) if ref else None, at)
+        hubs = [self._local, *([self._source] if self._source else [])]
+        for role, ref in roles.items():
+            wanted = Ref.parse(ref) if ref else None
+            missing: list[NotFound] = []
+            for hub in hubs:
+                try:
+                    self._mark(hub, release_tag(self._target, role), wanted, at)
+                except NotFound as error:
+                    missing.append(error)
+            if len(missing) == len(hubs):
+                raise missing[0]
 
     def _mark(self, hub: Hub, tag: str, ref: Ref | None, at: str) -> None:
         for name in hub.names():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,12 @@ class Target:
         """What cloudedge.yaml calls it."""
         return self._ground.name
 
+    @property
+    def unfinished(self) -> str | None:
+        """What somebody has to finish or undo, in words."""
+        operation = self._ground.journal.unfinished()
+        return f"{operation.kind} {operation.number} of {operation.plan['title']}" if operation else None
+
     def plan(self, bundle: Bundle | Version | str, options: Options | None = None, **choices: Any) -> Plan:
         """Decide what releasing a bundle here would do; nothing on the target changes.
 
@@ -145,9 +152,12 @@ class Target:
         """
         with self._ground.journal.writing(self._ground.by) as writer:
             operation = self._ground.journal.unfinished()
-            outcome = self._go_on(writer, operation) if operation is not None else None
-            repaired = self._repair(writer) if outcome is None or outcome.state == "undone" else None
-            return outcome or repaired
+            if operation is None:
+                return self._repair(writer)
+            outcome = self._go_on(writer, operation)
+            if outcome.state == "undone":
+                self._mend(writer)
+            return outcome
 
     def abort(self) -> Outcome | None:
         """Take the unfinished release back. If it is under way in another process, ask that one to.
@@ -162,7 +172,9 @@ class Target:
         operation = self._unfinished()
         try:
             with self._ground.journal.writing(self._ground.by) as writer:
-                return self._back(writer, operation, f"{self._ground.by} asked for it")
+                outcome = self._back(writer, operation, f"{self._ground.by} asked for it")
+                self._mend(writer)
+                return outcome
         except Conflict as error:
             if "holder" not in error.facts:
                 raise
@@ -216,7 +228,7 @@ class Target:
         if unfinished is not None:
             with self._ground.journal.writing(self._ground.by) as writer:
                 outcome = self._back(writer, unfinished, f"{self._ground.by} rolls back")
-                self._repair(writer)
+                self._mend(writer)
             if to is None:
                 return outcome
         return self.run(self.plan_rollback(to))
@@ -273,6 +285,8 @@ class Target:
                 failed={},
             )
         writer.set_state(operation.number, "open")
+        left = [step.id for step in fresh.steps]
+        writer.record(operation.number, "resume", "note", by=self._ground.by, left=left)
         return Run(self._ground, writer, operation.number, fresh, version).forward()
 
     def _back(self, writer: Writer, operation: Operation, why: str) -> Outcome:
@@ -284,6 +298,11 @@ class Target:
                 rules=["nothing-before"],
             )
         return Run(self._ground, writer, operation.number, plan).back(why)
+
+    def _mend(self, writer: Writer) -> None:
+        """Bring back what a place lost while a release was under way; one that is away stays for the next resume."""
+        with suppress(Refused):
+            self._repair(writer)
 
     def _repair(self, writer: Writer) -> Outcome | None:
         lives = self._ground.lives()

@@ -1,18 +1,22 @@
 """The simulator and its parts, public so that others can test what they build on releases.
 
 `simulate` tells many seeds' stories; `run_seed` tells one, with a trace. `World`, `SimPlace`, `SimShelf` and `Clients`
-are the parts, for stories of your own.
+are the parts, for stories of your own. `FolderPlace` is a place that keeps real bytes in a folder.
 """
 
+from cloudedge.testing._folder import FolderPlace
 from cloudedge.testing._places import SimPlace
 from cloudedge.testing._requests import Clients
 from cloudedge.testing._scenario import Result, SimShelf, run_seed, sim_target, sim_version
+from cloudedge.testing._simulate import Report, simulate
 from cloudedge.testing._world import FAULTS, Killed, SimClock, SimJournal, Violation, World
 
 __all__ = [
     "FAULTS",
     "Clients",
+    "FolderPlace",
     "Killed",
+    "Report",
     "Result",
     "SimClock",
     "SimJournal",
@@ -23,4 +27,5 @@ __all__ = [
     "run_seed",
     "sim_target",
     "sim_version",
+    "simulate",
 ]

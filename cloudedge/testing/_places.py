@@ -54,6 +54,9 @@ class SimPlace:
         self._past: list[_Stored] = [_Stored()]
         world.places[name] = self
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def copies(self) -> Mapping[str, Copy]:
         """What is loaded, by pin."""
@@ -172,7 +175,7 @@ class SimPlace:
         if missing:
             raise NotFound(f"{self.name} does not have {', '.join(missing)}")
         self._stored.active = dict(shares)
-        self.is_stale = False
+        self.is_stale = not shares  # told to answer with nothing, for it lost what it answered with
         self._persist()
         if self._world.clients is not None:
             self._world.clients.check_reach(self)

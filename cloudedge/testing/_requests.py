@@ -27,11 +27,13 @@ _TRIES = 6
 class Request:
     """One request on its way."""
 
-    __slots__ = ("pin", "read", "replica", "todo", "tried")
+    __slots__ = ("is_excused", "pin", "read", "replica", "todo", "tried")
 
     def __init__(self) -> None:
         self.tried: list[str] = []
         self.replica: SimPlace | None = None
+        self.is_excused = False
+        """Its replica came back with an old memory; it may fail there, and has to be answered by another."""
         self.pin = ""
         self.todo: list[list[SimPlace]] = []
         self.read: list[str] = []
@@ -60,7 +62,8 @@ class Clients:
         """Let a request begin, or one that is under way take a step."""
         rng = self._world.rng
         if self._under_way and rng.random() < 0.7:  # noqa: PLR2004
-            self._step(self._under_way[rng.randrange(len(self._under_way))])
+            # The newest first, mostly: so some are slow, and meet more than one change on their way.
+            self._step(self._under_way[-1 - int(len(self._under_way) * rng.random() ** 3)])
         elif len(self._under_way) < _UNDER_WAY and any(place.active for place in self._dense):
             self._under_way.append(Request())
         if self._edge and rng.random() < 0.1:  # noqa: PLR2004
@@ -133,6 +136,7 @@ class Clients:
         replica = able[rng.randrange(len(able))]
         request.tried.append(replica.name)
         request.replica = replica
+        request.is_excused = replica.is_stale
         chance = rng.random()
         for pin, share in replica.active.items():
             request.pin = pin
@@ -155,6 +159,9 @@ class Clients:
                 copy = place.copies[request.pin]
                 request.read.append(copy.pin if copy.is_intact else "damaged rows")
                 return
+        if not request.is_excused:
+            where = f"{group[0].table}/{group[0].shard}"
+            self._world.broken("failed", f"{request.replica} asked for {request.pin}, which no replica of {where} has")
         self._elsewhere(request)
 
     def _elsewhere(self, request: Request) -> None:

@@ -14,7 +14,7 @@ from cloudedge.testing._world import FAULTS, Killed, SimClock, SimJournal, Viola
 
 __all__ = ["Result", "SimShelf", "run_seed", "sim_target", "sim_version"]
 
-_TURNS = 4
+_TURNS = 3
 """How often cloudedge is started in one story, at most, before the weather clears."""
 
 
@@ -146,6 +146,7 @@ class _Story:
             if "kill" in world.weather and world.rng.random() < 0.7:  # noqa: PLR2004
                 world.kill_at = world.points + world.rng.randrange(1, 250)
             self._turn(turn)
+            self._check_explained()
         world.kill_at = -1
         self._clear()
 
@@ -197,6 +198,7 @@ class _Story:
             place.heal()
         while world.late:
             world.deliver()
+        self._check_explained()
         target = self.target
         unfinished = self.journal.unfinished()
         # A canary that does badly and shall pause then pauses on every resume, as it should.
@@ -214,6 +216,16 @@ class _Story:
         self.clients.finish()
         self._check_whole()
 
+    def _check_explained(self) -> None:
+        """With nothing unfinished, a place answers with what the journal calls live, unless it lost its memory."""
+        if self.journal.unfinished() is not None:
+            return
+        pin = self.journal.recall("lives")[0]["pin"]
+        for place in self.world.places.values():
+            if not place.is_stale and dict(place.active) != {pin: 1.0}:
+                what = f"{place.name} answers with {dict(place.active)}; nothing is unfinished and {pin} is live"
+                self.world.broken("unexplained", what)
+
     def _check_whole(self) -> None:
         world = self.world
         lives = self.journal.recall("lives")
@@ -222,9 +234,9 @@ class _Story:
             world.broken("not whole", "something is unfinished")
         if self.shelf.roles.get("live") != ref or "next" in self.shelf.roles:
             world.broken("unexplained", f"{pin} is live and the hub's tags say {self.shelf.roles}")
-        for life in lives[:2]:
-            if life["ref"] not in self.shelf.versions:
-                world.broken("deleted", f"{life['pin']} is live or to go back to, and the hub has lost it")
+        for role, marked in self.shelf.roles.items():
+            if marked not in self.shelf.versions:
+                world.broken("deleted", f"{marked} is marked as {role}, and the hub has lost it")
         for place in world.places.values():
             copy = place.copies.get(pin)
             if dict(place.active) != {pin: 1.0} or copy is None or not copy.is_ready or not copy.is_intact:

@@ -41,6 +41,8 @@ FAULTS = (
 )
 
 T = TypeVar("T")
+_FEW = 3
+"""Whoever asks for so few kinds of faults wants to see them."""
 _DAWN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
@@ -87,7 +89,8 @@ class World:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)  # noqa: S311 - seeded on purpose
         # Each seed has its own weather: few faults and some kinds of them, or none at all.
-        self.weather = frozenset(kind for kind in FAULTS if kind in self.faults and self.rng.random() < 0.4)  # noqa: PLR2004
+        likely = 0.4 if len(self.faults) > _FEW else 0.9
+        self.weather = frozenset(kind for kind in FAULTS if kind in self.faults and self.rng.random() < likely)
         self.rate = self.rng.choice((0.02, 0.05, 0.15))
         self.budget = self.rng.choice((0, 2, 4, 8)) if self.weather else 0
 
@@ -133,7 +136,7 @@ class World:
         """One moment of everybody else's life."""
         if self.clients is not None:
             self.clients.live()
-        if self.late and self.rng.random() < 0.2:  # noqa: PLR2004
+        if self.late and self.rng.random() < 0.02:  # noqa: PLR2004
             self.deliver()
         for place in [place for place in self.down if place.back_at <= self.now]:
             place.restart()
@@ -167,10 +170,10 @@ class World:
             raise Unavailable(f"{place.name} does not answer")
         if self.strikes("drop"):
             raise Unavailable(f"{place.name}: the call got lost")
-        if changes and self.strikes("late"):
+        if changes and self.strikes("late", 3 * self.rate):
             self.late.append((self.now, place.name, place.incarnation, act))
             raise DeadlineExceeded(f"{place.name}: no answer in time")
-        if changes and self.strikes("twice"):
+        if changes and self.strikes("twice", 3 * self.rate):
             act()
         answer = act()
         if self.strikes("mute"):

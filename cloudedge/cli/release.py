@@ -1,0 +1,324 @@
+"""`cloudedge release | plan | status | history | resume | rollback | abort | promote | watch`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, size, table_out
+
+if TYPE_CHECKING:
+    from cloudedge.release import Options, Outcome, Plan, Status, Target, Traffic
+
+__all__ = ["register"]
+
+BUNDLE = typer.Argument(..., help="The bundle: ctr:4, ctr:prod, ctr@sha256:...")
+TO = typer.Option(..., "--to", "-t", metavar="TARGET", help="A target from cloudedge.yaml.")
+TARGET = typer.Argument(..., help="A target from cloudedge.yaml.")
+YES = typer.Option(False, "--yes", "-y", help="Do not ask.")
+CANARY = typer.Option("0%", metavar="SHARE", help="Share of requests that try it first, such as 5%.")
+BAKE = typer.Option("0s", metavar="TIME", help="How long the canary is watched, such as 10m.")
+ON_BREACH = typer.Option("rollback", metavar="rollback|pause", help="What to do with a canary that does badly.")
+RETAIN = typer.Option(1, min=1, help="Versions before the live one that stay loaded, to go back to at once.")
+CHANGED = typer.Option(False, "--allow-signature-change", help="Clients can cope with other feeds and fetches.")
+EVERY = typer.Option(2.0, "--every", min=0.1, help="Seconds between two looks.")
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the top level, where the verbs of every day belong."""
+    for command in (release, plan, status, watch, history, rollback, resume, promote, abort):
+        app.command(rich_help_panel="Releases")(command)
+
+
+def release(
+    bundle: str = BUNDLE,
+    to: str = TO,
+    canary: str = CANARY,
+    bake: str = BAKE,
+    on_breach: str = ON_BREACH,
+    retain: int = RETAIN,
+    allow_signature_change: bool = CHANGED,
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
+    as_json: bool = JSON,
+) -> None:
+    """Make a bundle live on a target: every place, or none.
+
+    Example: cloudedge release ctr:4 --to prod --canary 5% --bake 10m
+    """
+    target = _target(to)
+    planned = target.plan(bundle, _options(canary, bake, on_breach, retain, changed=allow_signature_change))
+    if dry_run:
+        _show(planned, as_json=as_json)
+        return
+    _carry_out(target, planned, yes=yes, as_json=as_json)
+
+
+def plan(
+    bundle: str = BUNDLE,
+    to: str = TO,
+    canary: str = CANARY,
+    bake: str = BAKE,
+    on_breach: str = ON_BREACH,
+    retain: int = RETAIN,
+    allow_signature_change: bool = CHANGED,
+    as_json: bool = JSON,
+) -> None:
+    """Say what releasing a bundle would do, step by step, and change nothing. Exits with 1 if it cannot work."""
+    options = _options(canary, bake, on_breach, retain, changed=allow_signature_change)
+    _show(_target(to).plan(bundle, options), as_json=as_json)
+
+
+def rollback(
+    target: str = TARGET,
+    to: str = typer.Option("", "--to", metavar="NUMBER|BUNDLE", help="A release of the history, or a bundle."),
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
+    as_json: bool = JSON,
+) -> None:
+    """Go back to what was live before; moves no bytes if that is still loaded. An unfinished release is taken back."""
+    found = _target(target)
+    back = int(to) if to.isdecimal() else to or None
+    if found.unfinished is not None and not dry_run:
+        _ask(f"Take {found.unfinished} back?", yes=yes)
+        _tell(found.rollback(back), target, as_json=as_json)
+        return
+    planned = found.plan_rollback(back)
+    if dry_run:
+        _show(planned, as_json=as_json)
+        return
+    _carry_out(found, planned, yes=yes, as_json=as_json)
+
+
+def resume(target: str = TARGET, as_json: bool = JSON) -> None:
+    """Finish what was interrupted, and bring places that lag behind to what is live."""
+    _tell(_target(target).resume(), target, as_json=as_json, nothing="Everything is as it should be.")
+
+
+def abort(target: str = TARGET, yes: bool = YES, as_json: bool = JSON) -> None:
+    """Take the unfinished release back, or ask the process that is at it to."""
+    found = _target(target)
+    _ask(f"Take {found.unfinished or 'what is unfinished'} back?", yes=yes)
+    asked = "The process that carries it out was asked to take it back."
+    _tell(found.abort(), target, as_json=as_json, nothing=asked, wanted="undone")
+
+
+def promote(target: str = TARGET, as_json: bool = JSON) -> None:
+    """End the bake early and move all requests."""
+    asked = "The process that watches the canary was asked to promote it."
+    _tell(_target(target).promote(), target, as_json=as_json, nothing=asked)
+
+
+def status(
+    target: str = TARGET,
+    watching: bool = typer.Option(False, "--watch", "-w", help="Look again and again."),
+    every: float = EVERY,
+    as_json: bool = JSON,
+) -> None:
+    """Ask every place which version it answers with right now. Exits with 1 if they are not all on the live one."""
+    found = _target(target)
+    if watching:
+        _redraw(lambda: _status_table(found.status()), every)
+        return
+    now = found.status()
+    if as_json:
+        json_out(now.to_json())
+    else:
+        table_out(_STATUS, _status_rows(now), title=_status_title(now))
+        say("{}", _status_title(now))
+    if not now.is_whole:
+        raise typer.Exit(1)
+
+
+def watch(
+    target: str = TARGET,
+    looks: int = typer.Option(0, help="How often to look; 0: until interrupted."),
+    every: float = EVERY,
+    as_json: bool = JSON,
+) -> None:
+    """Show requests, errors, latency, misses and scores of every version at every place, as they come."""
+    found = _target(target)
+    columns = ("place", "version", "requests", "errors", "p50 ms", "p99 ms", "misses", "mean score")
+    seen = 0
+    while not looks or seen < looks:
+        if seen:
+            time.sleep(every)
+        seen += 1
+        now = found.watch()
+        if as_json:
+            json_out({name: {pin: vars(t) for pin, t in health.traffic.items()} for name, health in now.items()})
+        else:
+            lines = [(name, pin, *_figures(t)) for name, health in now.items() for pin, t in health.traffic.items()]
+            table_out(columns, lines)
+
+
+def history(
+    target: str = TARGET,
+    limit: int = typer.Option(20, "--limit", "-n", help="How many, the newest first."),
+    as_json: bool = JSON,
+) -> None:
+    """List what was live when, by whom, and what became of every attempt."""
+    records = _target(target).history(limit)
+    if as_json:
+        json_out([record.to_json() for record in records])
+        return
+    columns = ("number", "what", "bundle", "digest", "state", "begun", "seconds", "bytes", "by", "why")
+    rows = [
+        (
+            r.number,
+            r.kind,
+            r.title,
+            r.ref.partition("@")[2][:19],
+            r.state,
+            r.begun_at,
+            r.seconds,
+            size(r.bytes),
+            r.by,
+            r.why,
+        )
+        for r in records
+    ]
+    table_out(columns, rows)
+
+
+def _target(name: str) -> Target:
+    from cloudedge.release import Target  # noqa: PLC0415 - numpy is not needed for --help
+
+    return Target.load(name)
+
+
+def _options(canary: str, bake: str, on_breach: str, retain: int, *, changed: bool) -> Options:
+    from cloudedge.release import Options  # noqa: PLC0415
+
+    if on_breach not in ("rollback", "pause"):
+        raise typer.BadParameter(f"{on_breach!r} is neither rollback nor pause", param_hint="--on-breach")
+    return Options(
+        canary=_share(canary),
+        bake_s=_seconds(bake),
+        on_breach="pause" if on_breach == "pause" else "rollback",
+        retain=retain,
+        allow_signature_change=changed,
+    )
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a share such as 5% or 0.05", param_hint="--canary") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text[:-1]) * _UNITS[text[-1:]]
+    except (ValueError, KeyError):
+        raise typer.BadParameter(f"{text!r} is not a time such as 30s or 10m", param_hint="--bake") from None
+
+
+def _show(planned: Plan, *, as_json: bool) -> None:
+    if as_json:
+        json_out(planned.to_json())
+    else:
+        typer.echo(planned.summary())
+    if planned.refusals:
+        raise typer.Exit(1)
+
+
+def _ask(question: str, *, yes: bool) -> None:
+    if not yes and sys.stdin.isatty():
+        typer.confirm(question, abort=True, err=True)
+
+
+def _carry_out(target: Target, planned: Plan, *, yes: bool, as_json: bool) -> None:
+    say("{}", planned.summary())
+    if planned.is_empty:
+        if as_json:
+            json_out({"state": "done", "number": None})
+        return
+    if not planned.refusals:
+        _ask("Go on?", yes=yes)
+    _tell(target.run(planned), target.name, as_json=as_json)
+
+
+def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str = "", wanted: str = "done") -> None:
+    if outcome is None:
+        if as_json:
+            json_out(None)
+        say("{}", nothing)
+        return
+    if as_json:
+        json_out(outcome.to_json())
+    for step, why in outcome.owed.items():
+        say("[yellow]not tidied up[/]: {}: {} (the next release does it)", step, why)
+    if outcome.state == "done":
+        say(
+            "[green]done[/]: {} is live on {}: {} moved in {} s",
+            outcome.pin,
+            target,
+            size(outcome.bytes),
+            outcome.seconds,
+        )
+        say("Next: cloudedge status {}", target)
+    else:
+        say("[red]undone[/]: {} was taken back on {}: {}", outcome.pin, target, outcome.why)
+        say("Everything is as it was. Next: cloudedge status {}", target)
+    if outcome.state != wanted:
+        raise typer.Exit(1)
+
+
+_STATUS = ("place", "state", "answers with", "since", "loaded", "memory", "free")
+
+
+def _status_rows(now: Status) -> list[tuple[object, ...]]:
+    return [
+        (
+            place.name,
+            place.state,
+            ", ".join(f"{pin} {share:.0%}" for pin, share in place.answers.items()) or place.error or "nothing",
+            place.since,
+            ", ".join(pin if state == "ready" else f"{pin} ({state})" for pin, state in place.versions.items()),
+            size(place.memory_bytes),
+            size(place.memory_free_bytes) if place.memory_free_bytes is not None else "",
+        )
+        for place in now.places
+    ]
+
+
+def _status_title(now: Status) -> str:
+    live = f"{now.live.title} ({now.live.pin})" if now.live else "nothing"
+    words = [f"{now.target}: {live} is live"]
+    if now.unfinished:
+        words.append(f"{now.unfinished} is unfinished: cloudedge resume {now.target}, or cloudedge abort {now.target}")
+    elif now.lagging and now.live:
+        words.append(f"{len(now.lagging)} of {len(now.places)} places lag behind: cloudedge resume {now.target}")
+    return "; ".join(words)
+
+
+def _status_table(now: Status) -> Any:
+    table = Table(*_STATUS, box=None, header_style="bold", pad_edge=False)
+    for row in _status_rows(now):
+        table.add_row(*(str(cell) for cell in row))
+    return Group(_status_title(now), table)
+
+
+def _redraw(draw: Callable[[], Any], every: float) -> None:
+    with Live(draw(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
+        while True:
+            time.sleep(every)
+            live.update(draw(), refresh=True)
+
+
+def _figures(traffic: Traffic) -> tuple[object, ...]:
+    mean = f"{traffic.score_sum / traffic.scores:.4g}" if traffic.scores else ""
+    misses = f"{traffic.misses / traffic.lookups:.2%}" if traffic.lookups else ""
+    latency = (f"{traffic.latency_p50_ms:.1f}", f"{traffic.latency_p99_ms:.1f}")
+    return (traffic.requests, traffic.errors, *latency, misses, mean)

@@ -1,0 +1,150 @@
+"""The promises as invariants over thousands of seeds, and proof that the harness would notice if they were broken."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cloudedge.errors import InputError
+from cloudedge.release import Limits, Options, _apply, _plan, _target
+from cloudedge.testing import FAULTS, _scenario, run_seed, simulate
+from cloudedge.testing._places import SimPlace
+
+SEEDS, CASES = 10_000, 8
+
+
+@pytest.mark.parametrize("case", range(CASES))
+def test_no_seed_breaks_a_promise(case):
+    count = SEEDS // CASES
+    report = simulate(count, first_seed=case * count, jobs=1)
+    assert report.violations == 0, [(r.seed, str(r.violations[0])) for r in report.failing]
+    # A harness in which nothing happens proves nothing.
+    assert set(report.faults) == set(FAULTS)
+    assert report.answers > 20 * count
+    assert report.points > 100 * count
+    for outcome in ("release: done", "release: undone", "release: killed", "rollback: done", "resume: done"):
+        assert report.outcomes[outcome] > count / 200, outcome
+
+
+def test_a_seed_replays_exactly():
+    for seed in (3, 17, 213):
+        first, again = run_seed(seed, traced=True), run_seed(seed, traced=True)
+        assert first == again
+        assert first.trace
+        assert dataclasses.replace(first, trace=()) == run_seed(seed)  # looking does not change it
+
+
+def test_without_faults_every_release_is_done():
+    report = simulate(100, faults=(), jobs=1)
+    assert report.violations == 0
+    assert report.faults == {}
+    # A canary that answers nonsense still pauses or is taken back; nothing else stops a release.
+    assert report.outcomes["release: done"] > 50
+    assert not any(bad in outcome for outcome in report.outcomes for bad in ("killed", "StorageError", "Refused"))
+
+
+def test_an_unknown_fault_is_refused():
+    with pytest.raises(InputError, match="no such fault: rain"):
+        simulate(1, faults=["rain"])
+
+
+@pytest.mark.parametrize("promise", ["mixed", "zeros"])
+def test_the_stock_delivery_breaks_the_promises_that_ours_keeps(promise):
+    broken = [v.promise for seed in range(100) for v in run_seed(seed, stock=True).violations]
+    assert promise in broken
+
+
+def test_the_stock_delivery_mixes_versions_even_on_a_good_day():
+    report = simulate(100, stock=True, faults=(), jobs=1)
+    assert report.violations > 50
+    assert {v.promise for result in report.failing for v in result.violations} == {"mixed"}
+
+
+# Each of these breaks the release on purpose; a harness that does not notice is worth nothing.
+
+
+def noticed(*promises, seeds=300, faults=FAULTS):
+    """Tell whether some seed finds one of these promises broken."""
+    kinds = frozenset(faults)
+    return any(v.promise in promises for seed in range(seeds) for v in run_seed(seed, faults=kinds).violations)
+
+
+def test_a_release_without_checks_is_noticed(monkeypatch):
+    monkeypatch.setattr(SimPlace, "check", lambda self, version: None)
+    assert noticed("wrong")
+
+
+def test_switching_before_all_are_ready_is_noticed(monkeypatch):
+    planned = _plan._steps
+
+    def hasty(*args):
+        steps = list(planned(*args))
+        first = [s for stage in ("dense.prepare", "dense.switch") for s in steps if s.stage == stage]
+        return first + [s for s in steps if s not in first]
+
+    monkeypatch.setattr(_plan, "_steps", hasty)
+    assert noticed("failed")
+
+
+def test_undoing_in_the_wrong_order_is_noticed(monkeypatch):
+    undo = _apply.plan_undo
+    monkeypatch.setattr(_apply, "plan_undo", lambda *args: list(reversed(undo(*args))))
+    assert noticed("failed", "deleted")
+
+
+def test_unloading_rows_that_requests_under_way_still_need_is_noticed(monkeypatch):
+    every_canary_fails(monkeypatch)
+    assert not noticed("failed", "deleted", seeds=40, faults=())
+    monkeypatch.setattr(_plan, "_FORGETS", ("sparse", "dense", "edge"))
+    assert noticed("failed", "deleted", seeds=100, faults=())
+
+
+def every_canary_fails(monkeypatch):
+    begin = _scenario._Story.__init__
+
+    def bad(self, *args, **how):
+        begin(self, *args, **how)
+        self.clients.scores["v2"] = self.clients.scores["v3"] = 9.0
+
+    monkeypatch.setattr(_scenario._Story, "__init__", bad)
+    limits = Limits(min_requests=3, score_drift=3.0)
+    monkeypatch.setattr(_scenario._Story, "_options", lambda self: Options(canary=0.5, bake_s=4.0, limits=limits))
+
+
+def test_a_resume_that_believes_the_journal_and_does_not_look_is_noticed(monkeypatch):
+    """A place that restarted may have lost what was done."""
+
+    def believing(self, writer, operation):
+        plan = _target.Plan.from_json(operation.plan)
+        done = {e.step for e in self._ground.journal.entries(operation.number) if e.what == "done"}
+        left = dataclasses.replace(plan, steps=tuple(s for s in plan.steps if s.id not in done))
+        version = self._ground.shelf.version(plan.ref)
+        return _target.Run(self._ground, writer, operation.number, left, version).forward()
+
+    monkeypatch.setattr(_target.Target, "_go_on", believing)
+    assert noticed("not whole", "failed", "unexplained", faults=["kill", "amnesia"])
+
+
+def test_acting_under_another_name_than_was_written_is_noticed(monkeypatch):
+    acted = _apply.Run._attempt
+    monkeypatch.setattr(_apply.Run, "_attempt", lambda self, step, order, **how: acted(self, step, order + 1, **how))
+    assert noticed("unexplained")
+
+
+def test_not_marking_what_is_live_is_noticed(monkeypatch):
+    monkeypatch.setattr(
+        _apply.Run, "_tag", lambda self, lives: self._writer.remember("lives", [vars(x) for x in lives])
+    )
+    assert noticed("deleted", "unexplained")
+
+
+def test_calling_it_undone_without_undoing_is_noticed(monkeypatch):
+    monkeypatch.setattr(_apply.Run, "back", lambda self, why: self._end("undone", why=why, owed={}))
+    assert noticed("unexplained")
+
+
+def test_a_place_that_obeys_late_calls_is_noticed(monkeypatch):
+    """The order that every change carries keeps a late call from changing what came after it."""
+    monkeypatch.setattr(SimPlace, "_fence", lambda self, order, what: None)
+    assert noticed("unexplained", "failed", faults=["late"])
