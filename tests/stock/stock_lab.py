@@ -1,0 +1,133 @@
+"""Starts stock Paddle Serving and cloudedge on the same models, each as processes of its own, and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+SETTLE_S = 90.0  # a cold start reads a gigabyte of libraries
+
+
+@dataclass(frozen=True)
+class Server:
+    """A service that answers."""
+
+    http_port: int
+    rpc_port: int
+    session: int
+    """Session id of its processes: each service is started in one of its own."""
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.http_port}{path}"
+
+
+def stock_python() -> Path | None:
+    """Find what install_stock made, in $CLOUDEDGE_TEST_TOOLS or the repository's own .peers."""
+    for place in (os.environ.get("CLOUDEDGE_TEST_TOOLS"), ROOT / ".peers"):
+        if place and (Path(place) / "stock/installed").exists():
+            return (Path(place) / "stock/python").absolute()
+    return None
+
+
+def make_models(folder: Path) -> Path:
+    """Write the models in a process of its own: Paddle changes the process it is imported into."""
+    run = subprocess.run(
+        [sys.executable, HERE / "stock_models.py", folder], capture_output=True, text=True, check=False, timeout=120
+    )
+    if run.returncode:
+        raise RuntimeError(run.stderr)
+    return folder
+
+
+def request_body(row: dict[str, Any], **more: Any) -> bytes:
+    """Write one row as Pipeline's clients do: a JSON document whose values are strings."""
+    return json.dumps({"key": list(row), "value": [json.dumps(value) for value in row.values()], **more}).encode()
+
+
+@contextlib.contextmanager
+def stock_server(model: Path, name: str, folder: Path, *, tuned: bool = False) -> Iterator[Server]:
+    python = stock_python()
+    if python is None:
+        raise RuntimeError("stock Paddle Serving is not installed: make peers")
+    http_port, rpc_port = free_ports(2)
+    command = [python, HERE / "stock_service.py", model, name, rpc_port, http_port, *(["--tuned"] if tuned else [])]
+    # It logs and notes its processes into the current directory, and trusts PYTHONPATH.
+    with service(command, folder, {"PYTHONPATH": ""}) as process:
+        # Its gateway answers before the service behind it does: a wrong name is refused by the latter.
+        wait(process, folder, lambda: post(http_port, "/nobody/x", b"{}") == 200)
+        yield Server(http_port, rpc_port, process.pid)
+
+
+@contextlib.contextmanager
+def service(command: list[Any], folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a service in a session of its own: a stock one that cannot load its model kills its whole process group."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [str(part) for part in command], cwd=folder, env=os.environ | environment, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(15)
+
+
+def wait(process: subprocess.Popen[bytes], folder: Path, ready: Any) -> None:
+    deadline = time.monotonic() + SETTLE_S
+    while not ready():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"no answer from {process.args}:\n{(folder / 'log').read_text(errors='replace')[-3000:]}")
+        time.sleep(0.1)
+
+
+def post(port: int, path: str, body: bytes) -> int:
+    """Send one request; return its status, or 0 where nobody answers."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return int(error.code)
+    except OSError:
+        return 0
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports that are free now; stock takes only numbers."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [found.getsockname()[1] for found in sockets]
+
+
+def session_usage(session: int) -> tuple[float, float]:
+    """Sum up the processor seconds and the megabytes (shared pages divided among their users) of a session."""
+    ticks = pages_kb = 0
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) != session:
+                continue
+            ticks += int(fields[11]) + int(fields[12])
+            rollup = (folder / "smaps_rollup").read_text()
+            pages_kb += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    return ticks / os.sysconf("SC_CLK_TCK"), pages_kb / 1024
