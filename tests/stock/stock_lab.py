@@ -64,7 +64,7 @@ def stock_server(model: Path, name: str, folder: Path, *, tuned: bool = False) -
     if python is None:
         raise RuntimeError("stock Paddle Serving is not installed: make peers")
     http_port, rpc_port = free_ports(2)
-    command = [python, HERE / "stock_service.py", model, name, rpc_port, http_port, *(["--tuned"] if tuned else [])]
+    command = [python, ROOT / "dockerfiles/paddle-serving/web_service.py", model, name, rpc_port, http_port, *(["--tuned"] if tuned else [])]
     # It logs and notes its processes into the current directory, and trusts PYTHONPATH.
     with service(command, folder, {"PYTHONPATH": ""}) as process:
         # Its gateway answers before the service behind it does: a wrong name is refused by the latter.

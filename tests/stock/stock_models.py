@@ -110,16 +110,22 @@ def load(model: Path) -> Any:
     return inference.create_predictor(config)
 
 
+def arrays(row: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Make a row's arrays, whole numbers being ids."""
+    given = {name: np.asarray(value) for name, value in row.items()}
+    return {name: value.astype("int64" if value.dtype.kind == "i" else "float32") for name, value in given.items()}
+
+
+def run(predictor: Any, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    for name, array in inputs.items():
+        predictor.get_input_handle(name).copy_from_cpu(array)
+    predictor.run()
+    (output,) = predictor.get_output_names()
+    return predictor.get_output_handle(output).copy_to_cpu()
+
+
 def run_each(predictor: Any, rows: list[dict[str, Any]]) -> list[Any]:
-    answers = []
-    for row in rows:
-        for name in predictor.get_input_names():
-            value = np.asarray(row[name])
-            predictor.get_input_handle(name).copy_from_cpu(value.astype("int64" if value.dtype.kind == "i" else "float32"))
-        predictor.run()
-        (output,) = predictor.get_output_names()
-        answers.append(predictor.get_output_handle(output).copy_to_cpu().tolist())
-    return answers
+    return [run(predictor, arrays(row)).tolist() for row in rows]
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""A web service as users of stock Paddle Serving write one: parse the strings, run the model, write strings.
+"""A stock Paddle Serving 0.9.0 service for any model: parse the strings, run the model, write strings.
 
-Run by Python 3.9 with paddle-serving-server 0.9.0 (install_stock), never imported by us. Two liberties, both in its
-favour: a program in Paddle 3's `.json` form is found too, and oneDNN, which Paddle 3 switches on by itself and which
-makes models this small slower, is switched off.
+Runs on Python 3.9 with paddle-serving-server, in the image of paddle-serving.Dockerfile and in the tests that compare
+us with it. Two liberties, both in its favour: a program in Paddle 3's `.json` form is found too, and oneDNN, which
+Paddle 3 switches on by itself and which makes small models slower, is switched off.
 
-    python stock_service.py MODEL_DIR NAME RPC_PORT HTTP_PORT [--tuned]
+    python web_service.py MODEL_DIR NAME RPC_PORT HTTP_PORT [--tuned]
 
-`--tuned` also does what a careful user could: no log lines, and up to 8 requests merged within 2 ms.
+MODEL_DIR holds the program, its parameters and serving_server_conf.prototxt. `--tuned` also does what a careful user
+could: no log lines, and up to 8 requests merged within 2 ms.
 """
 
 import glob
@@ -21,15 +22,12 @@ from paddle_serving_app.local_predict import LocalPredictor
 from paddle_serving_server.pipeline import Op
 from paddle_serving_server.web_service import WebService
 
-FETCH = "prob"
-
 
 def find_files(self, folder, pattern):
     names = [pattern, "*.json"] if pattern == "*.pdmodel" else [pattern]
     return [path for name in names for path in glob.glob(os.path.join(folder, name))]
 
 
-LocalPredictor.search_suffix_files = find_files
 create_predictor = paddle.inference.create_predictor
 
 
@@ -39,15 +37,14 @@ def create_without_onednn(config):
     return create_predictor(config)
 
 
+LocalPredictor.search_suffix_files = find_files
 paddle.inference.create_predictor = create_without_onednn
 
 
 class ModelOp(Op):
     def preprocess(self, input_dicts, data_id, log_id):
         ((_, given),) = input_dicts.items()
-        feed = {}
-        for name, value in given.items():
-            feed[name] = np.asarray(json.loads(value)) if isinstance(value, str) else value
+        feed = {name: np.asarray(json.loads(value)) if isinstance(value, str) else value for name, value in given.items()}
         return feed, False, None, ""
 
     def postprocess(self, input_data, fetch_data, data_id, log_id):
@@ -65,7 +62,6 @@ def configuration(model, rpc_port, http_port, tuned):
         "local_service_conf": {
             "client_type": "local_predictor",
             "model_config": model,
-            "fetch_list": [FETCH],
             "device_type": 0,
             "devices": "",
             "thread_num": 1,
