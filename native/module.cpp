@@ -14,6 +14,7 @@
 #include "cube/bind_files.hpp"
 #include "cube/bind_net.hpp"
 #include "rows.hpp"
+#include "unlocked.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -141,4 +142,5 @@ NB_MODULE(_core, m) {
   cloudedge::bind_seqfile(m);
   cloudedge::cube::bind_cube_files(m);
   cloudedge::cube::bind_cube_net(m);
+  cloudedge::bind_unlocked(m);
 }

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from cloudedge.cli import bundle, config, cube, cube_net, hub, key
+from cloudedge.cli import bundle, config, cube, cube_net, hub, key, serve
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
 
@@ -29,6 +29,7 @@ app.add_typer(hub.app, name="hub", rich_help_panel="Models")
 app.add_typer(key.app, name="key", rich_help_panel="Models")
 cube.app.add_typer(cube_net.app)  # without a name: its commands stand beside the others
 app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
+app.command("serve", rich_help_panel="Serving")(serve.serve)
 app.add_typer(config.app, name="config", rich_help_panel="Set-up")
 
 

@@ -17,30 +17,20 @@ waits for it.
 
 from __future__ import annotations
 
-import hmac
-import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+from cloudedge.adminhttp import AdminHttp, Reply
 from cloudedge.cube._metrics import prometheus
-from cloudedge.cube._server import Server, is_loopback
-from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound
+from cloudedge.cube._server import Server
+from cloudedge.errors import Conflict, InputError, NotFound
 
 __all__ = ["AdminServer"]
-
-_MAX_BODY = 64 * 1024
-_STATUS = {InputError: HTTPStatus.BAD_REQUEST, NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT}
-_POLL_S = 0.05
-"""How often the listener looks whether it was closed."""
-_OPEN = {"/health", "/ready"}
-_Reply = tuple[HTTPStatus, Any]
 
 
 @dataclass
@@ -96,7 +86,7 @@ class _Loads:
         self._worker.shutdown(cancel_futures=True)
 
 
-class AdminServer:
+class AdminServer(AdminHttp):
     """Serves the admin API of a server until closed.
 
     Args:
@@ -116,50 +106,19 @@ class AdminServer:
         token: str | None = None,
         on_drained: Callable[[], None] | None = None,
     ) -> None:
-        if not token and not is_loopback(host):
-            raise ConfigError(
-                f"the admin API would listen on {host} without a token",
-                hint="set a token, or listen on 127.0.0.1",
-            )
+        super().__init__("cube", host=host, port=port, token=token)
         self.server = server
         self._loads = _Loads(server)
-        self._token = token
         self._on_drained = on_drained
         self._draining = threading.Lock()
-        try:
-            self._http = _Http((host, port), self)
-        except OSError as error:
-            raise Conflict(f"the admin API cannot listen on {host}:{port}: {error.strerror}") from error
-        self._thread = threading.Thread(
-            target=self._http.serve_forever, args=(_POLL_S,), name="cube-admin", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self._http.server_address[1])
+        self.listen()
 
     def close(self) -> None:
         """Stop listening; a load under way ends first."""
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        super().close()
         self._loads.close()
 
-    def __enter__(self) -> AdminServer:  # noqa: PYI034 - typing.Self is not in 3.10
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def authorised(self, header: str) -> bool:
-        """Tell whether a request may do more than ask for health."""
-        return self._token is None or hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode())
-
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> _Reply:
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
         """Do what a request asks for; text stays text, everything else becomes JSON."""
         match path.strip("/").split("/"):
             case ["versions", name]:
@@ -168,7 +127,7 @@ class AdminServer:
                 route, arguments = f"{method} /versions/NAME/{action}", [unquote(name)]
             case parts:
                 route, arguments = f"{method} /{'/'.join(parts)}", []
-        routes: dict[str, Callable[..., _Reply]] = {
+        routes: dict[str, Callable[..., Reply]] = {
             "GET /health": lambda: (HTTPStatus.OK, "ok\n"),
             "GET /ready": self._ready,
             "GET /metrics": lambda: (HTTPStatus.OK, prometheus(self.server)),
@@ -184,29 +143,29 @@ class AdminServer:
             raise NotFound(f"no {route} in the admin API")
         return routes[route](*arguments)
 
-    def _ready(self) -> _Reply:
+    def _ready(self) -> Reply:
         return (HTTPStatus.OK, "ready\n") if self.server.is_ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n")
 
-    def _load(self, body: dict[str, Any]) -> _Reply:
+    def _load(self, body: dict[str, Any]) -> Reply:
         load = _parse_load(body)
         self._loads.start(load)
         return HTTPStatus.ACCEPTED, {"name": load.name, "state": load.state}
 
-    def _unload(self, name: str) -> _Reply:
+    def _unload(self, name: str) -> Reply:
         self.server.unload(name)
         return HTTPStatus.OK, {"name": name, "state": "unloaded"}
 
-    def _activate(self, name: str) -> _Reply:
+    def _activate(self, name: str) -> Reply:
         self.server.activate(name)
         return HTTPStatus.OK, {"active": name}
 
-    def _find(self, name: str) -> _Reply:
+    def _find(self, name: str) -> Reply:
         for version in self._loads.list():
             if version["name"] == name:
                 return HTTPStatus.OK, version
         raise NotFound(f"version {name!r} is neither loaded nor on its way")
 
-    def _drain(self, body: dict[str, Any]) -> _Reply:
+    def _drain(self, body: dict[str, Any]) -> Reply:
         within_s = body.get("within_s", 10)
         if isinstance(within_s, bool) or not isinstance(within_s, int | float) or within_s < 0:
             raise InputError(f"within_s is a number of seconds, not {within_s!r}")
@@ -231,62 +190,3 @@ def _parse_load(body: dict[str, Any]) -> _Load:
     if unknown or not isinstance(body.get("activate", False), bool):
         raise InputError('a load is {"path": "...", "name": "...", "base": "...", "activate": true}')
     return _Load(body["name"], body["path"], body.get("base"), body.get("activate", False))
-
-
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], admin: AdminServer) -> None:
-        super().__init__(address, _Handler)
-        self.admin = admin
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Http
-    protocol_version = "HTTP/1.1"
-    server_version = "cloudedge-cube"
-    sys_version = ""
-    timeout = 10  # for a client that does not finish its request
-    disable_nagle_algorithm = True
-
-    def _do(self) -> None:
-        path = urlsplit(self.path).path
-        try:
-            body = self._body()
-            if path not in _OPEN and not self.server.admin.authorised(self.headers.get("Authorization", "")):
-                self._send(HTTPStatus.UNAUTHORIZED, {"error": "the admin API needs its token"})
-                return
-            self._send(*self.server.admin.answer(self.command, path, body))
-        except CloudEdgeError as error:
-            status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), None)
-            found = {"error": error.message, "hint": error.hint, "kind": type(error).__name__}
-            self._send(status or HTTPStatus.INTERNAL_SERVER_ERROR, found)
-
-    do_GET = do_POST = do_DELETE = _do  # noqa: N815 - the names BaseHTTPRequestHandler calls
-
-    def _body(self) -> dict[str, Any]:
-        length = self.headers.get("Content-Length", "0")
-        if not length.isdecimal() or int(length) > _MAX_BODY or "Transfer-Encoding" in self.headers:
-            self.close_connection = True
-            raise InputError(f"a body of at most {_MAX_BODY} bytes, with its Content-Length, is taken here")
-        try:
-            body = json.loads(self.rfile.read(int(length)) or b"{}")
-        except ValueError as error:
-            raise InputError(f"the body is not JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise InputError("the body is not a JSON object")
-        return body
-
-    def _send(self, status: HTTPStatus, content: Any) -> None:
-        text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
-        data = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain" if isinstance(content, str) else "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        if status == HTTPStatus.UNAUTHORIZED:
-            self.send_header("WWW-Authenticate", "Bearer")
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
-        """Keep quiet: what was asked is in the answers, and a token may be in what was asked."""

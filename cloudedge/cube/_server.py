@@ -6,7 +6,6 @@ Python decides what is loaded and when to stop; no request passes through it.
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,20 +18,12 @@ from cloudedge import _core
 from cloudedge.cube._loading import load_patch, load_version
 from cloudedge.errors import ConfigError, Conflict, NotFound
 
-__all__ = ["Loader", "PatchLoader", "Server", "ServerConfig", "VersionInfo", "is_loopback"]
+__all__ = ["Loader", "PatchLoader", "Server", "ServerConfig", "VersionInfo"]
 
 Loader = Callable[[str, str], _core.Version]
 """Makes a version of the files under a path: path, name."""
 PatchLoader = Callable[[_core.Version, str, str], _core.Version]
 """Makes a version of the files under a path on top of another one: base, path, name."""
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach a host name or address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import time
 import pytest
 import requests
 
+from cloudedge.adminhttp import is_loopback
 from cloudedge.cube._admin import AdminServer
-from cloudedge.cube._server import is_loopback
 from cloudedge.errors import ConfigError, Conflict
 
 TOKEN = "a-secret"

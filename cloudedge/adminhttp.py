@@ -1,0 +1,165 @@
+"""What admin APIs share: JSON over HTTP on a port of its own, with a token.
+
+Paths other than ``/health`` and ``/ready`` need the token. What a request means is the API's own: it implements
+`AdminHttp.answer`. Errors become a status and ``{"error", "hint", "kind"}``. Nothing is logged: what was asked is in
+the answers, and a token may be in what was asked.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import threading
+from abc import ABC, abstractmethod
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound, Unavailable
+
+__all__ = ["AdminHttp", "Reply", "is_loopback"]
+
+Reply = tuple[HTTPStatus, Any]
+"""A status and its content; text stays text, everything else becomes JSON."""
+
+_MAX_BODY = 64 * 1024
+_STATUS = {
+    InputError: HTTPStatus.BAD_REQUEST,
+    NotFound: HTTPStatus.NOT_FOUND,
+    Conflict: HTTPStatus.CONFLICT,
+    Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+_POLL_S = 0.05
+"""How often the listener looks whether it was closed."""
+_OPEN = {"/health", "/ready"}
+_Admin = TypeVar("_Admin", bound="AdminHttp")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach a host name or address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class AdminHttp(ABC):
+    """Serves an admin API until closed.
+
+    Args:
+        name: Of the thread, and what answers call themselves: ``cloudedge-NAME``.
+        host: Where to listen; loopback unless told otherwise.
+        port: 0 takes any free one.
+        token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
+    """
+
+    def __init__(self, name: str, *, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+        if not token and not is_loopback(host):
+            raise ConfigError(
+                f"the admin API would listen on {host} without a token",
+                hint="set a token, or listen on 127.0.0.1",
+            )
+        self.name = name
+        self._token = token
+        try:
+            self._http = _Http((host, port), self)
+        except OSError as error:
+            raise Conflict(f"the admin API cannot listen on {host}:{port}: {error.strerror}") from error
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(_POLL_S,), name=f"{name}-admin", daemon=True
+        )
+
+    @abstractmethod
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
+        """Do what a request asks for."""
+
+    def listen(self) -> None:
+        """Begin to answer; called once everything that `answer` needs is there."""
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._http.server_address[1])
+
+    def authorised(self, header: str) -> bool:
+        """Tell whether a request may do more than ask for health."""
+        return self._token is None or hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode())
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._thread.is_alive():
+            self._http.shutdown()
+            self._thread.join()
+        self._http.server_close()
+
+    def __enter__(self: _Admin) -> _Admin:  # noqa: PYI019 - typing.Self is not in 3.10
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], admin: AdminHttp) -> None:
+        super().__init__(address, _Handler)
+        self.admin = admin
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Http
+    protocol_version = "HTTP/1.1"
+    timeout = 10  # for a client that does not finish its request
+    disable_nagle_algorithm = True
+
+    def version_string(self) -> str:
+        return f"cloudedge-{self.server.admin.name}"
+
+    def _do(self) -> None:
+        path = urlsplit(self.path).path
+        try:
+            body = self._body()
+            if path not in _OPEN and not self.server.admin.authorised(self.headers.get("Authorization", "")):
+                self._send(HTTPStatus.UNAUTHORIZED, {"error": "the admin API needs its token"})
+                return
+            self._send(*self.server.admin.answer(self.command, path, body))
+        except CloudEdgeError as error:
+            status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), None)
+            found = {"error": error.message, "hint": error.hint, "kind": type(error).__name__}
+            self._send(status or HTTPStatus.INTERNAL_SERVER_ERROR, found)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - the names BaseHTTPRequestHandler calls
+
+    def _body(self) -> dict[str, Any]:
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdecimal() or int(length) > _MAX_BODY or "Transfer-Encoding" in self.headers:
+            self.close_connection = True
+            raise InputError(f"a body of at most {_MAX_BODY} bytes, with its Content-Length, is taken here")
+        try:
+            body = json.loads(self.rfile.read(int(length)) or b"{}")
+        except ValueError as error:
+            raise InputError(f"the body is not JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise InputError("the body is not a JSON object")
+        return body
+
+    def _send(self, status: HTTPStatus, content: Any) -> None:
+        text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+        data = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain" if isinstance(content, str) else "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        if status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
+        """Keep quiet."""

@@ -1,0 +1,145 @@
+"""`cloudedge serve`: a serving replica."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cloudedge.cli._context import local_hub
+from cloudedge.cli._output import JSON, json_out, say
+from cloudedge.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from cloudedge.bundle import Bundle
+    from cloudedge.serving import AdminServer, RowSource, Runtime, Server
+
+__all__ = ["serve"]
+
+ADMIN_TOKEN = "CLOUDEDGE_SERVING_TOKEN"  # noqa: S105 - the variable's name, not a token
+
+
+def serve(
+    bundles: list[str] = typer.Argument(None, metavar="[BUNDLE]...", help="In the hub, or folders with a model."),
+    hub: Path | None = typer.Option(None, metavar="DIR", help="The local hub; ~/.cloudedge/hub if left out."),
+    port: int = typer.Option(9393, help="HTTP and baidu_std; 0 takes any free one."),
+    host: str = typer.Option("127.0.0.1", help="Address of the data ports."),
+    grpc_port: int | None = typer.Option(None, help="gRPC; 0 takes any free one; none if left out."),
+    admin_port: int = typer.Option(9394, help="The admin API; 0 takes any free one."),
+    admin_host: str = typer.Option("127.0.0.1", help=f"Its address; others than loopback need {ADMIN_TOKEN}."),
+    token_file: Path | None = typer.Option(None, help=f"File with the admin token, instead of {ADMIN_TOKEN}."),
+    data_token_file: Path | None = typer.Option(None, help="File with a token every caller has to bring."),
+    service: str = typer.Option("", help="Name of the Pipeline service; the first bundle's name if left out."),
+    cube: Path | None = typer.Option(
+        None, metavar="CUBE.CONF", help="Read rows from these shards, not from the bundle."
+    ),
+    on_missing_shard: str = typer.Option("error", help="error, or default: zeros, counted and said in the answer."),
+    ops: Path | None = typer.Option(None, metavar="FILE.py", help="Hooks around Pipeline predictions."),
+    state: Path | None = typer.Option(None, metavar="FILE", help="Remembers what is loaded and active."),
+    workers: int = typer.Option(0, help="Threads that run models; 0: one per core."),
+    max_body_mb: int = typer.Option(64, help="Of a request."),
+    access_log: float = typer.Option(0.0, help="Share of requests to log, one JSON line each, on standard error."),
+    drain_s: float = typer.Option(10, help="How long to go on answering after SIGTERM, at most."),
+    as_json: bool = JSON,
+) -> None:
+    """Serve models until SIGTERM, which lets requests under way finish.
+
+    The first BUNDLE is activated unless the state file says who was. Others are loaded beside it.
+
+    Example: cloudedge serve ctr:3 --port 9393 --state serving.json
+    """
+    from cloudedge.serving import AdminServer, HttpLimits, Runtime, RuntimeConfig, Server, ServerConfig  # noqa: PLC0415
+    from cloudedge.serving import load_ops as load  # noqa: PLC0415
+
+    hooks = load(ops) if ops is not None else None
+    admin_token = _token(token_file) or os.environ.get(ADMIN_TOKEN) or None
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if access_log:
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
+    runtime = Runtime(
+        RuntimeConfig(workers=workers), hub=local_hub(hub), rows=_rows(cube, on_missing_shard), state=state
+    )
+    with runtime:
+        for lost in runtime.restore():
+            say("[yellow]not brought back[/]: {}", lost)
+        pins = [runtime.load(bundle).pin for bundle in bundles or ()]
+        if runtime.routing.active is None and pins:
+            runtime.activate(pins[0])
+        config = ServerConfig(
+            host=host, port=port, grpc_port=grpc_port, service=service or _service(runtime), access_log=access_log,
+            token=_token(data_token_file), admin_token=admin_token, limits=HttpLimits(max_body_bytes=max_body_mb << 20),
+        )  # fmt: skip
+        with (
+            Server(runtime, config, ops=hooks) as server,
+            AdminServer(server, host=admin_host, port=admin_port, token=admin_token, on_drained=stop.set) as admin,
+        ):
+            _announce(server, admin, host, admin_host, as_json=as_json)
+            stop.wait()
+            # A second signal means: now.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: os._exit(1))
+            server.drain(drain_s)
+
+
+def _rows(conf: Path | None, on_missing_shard: str) -> Callable[[Bundle], RowSource] | None:
+    if on_missing_shard not in ("error", "default"):
+        raise ConfigError(f"--on-missing-shard is error or default, not {on_missing_shard!r}")
+    if conf is None:
+        return None
+    from cloudedge.cube import CubeConf  # noqa: PLC0415
+    from cloudedge.release import CubeRows  # noqa: PLC0415
+
+    table = CubeConf.from_file(conf)
+    policy: Any = on_missing_shard
+    return lambda bundle: CubeRows(table, bundle, on_missing_shard=policy)
+
+
+def _service(runtime: Runtime) -> str:
+    versions = runtime.versions()
+    active = next((version for version in versions if version.active), None)
+    return active.name if active else "model"
+
+
+def _announce(server: Server, admin: AdminServer, host: str, admin_host: str, *, as_json: bool) -> None:
+    active = server.runtime.routing.active
+    if as_json:
+        json_out(
+            {
+                "address": f"{host}:{server.port}",
+                "port": server.port,
+                "grpc_port": server.grpc_port,
+                "admin": f"{admin_host}:{admin.port}",
+                "admin_port": admin.port,
+                "service": server.config.service,
+                "active": active,
+                "versions": [version.pin for version in server.runtime.versions()],
+                "pid": os.getpid(),
+            }
+        )
+        return
+    say(
+        "serving {} as {} on http://{}:{}/{}/prediction, admin API on {}:{}; stop with SIGTERM",
+        active or "nothing yet", server.config.service, host, server.port, server.config.service, admin_host, admin.port,
+    )  # fmt: skip
+    if active:
+        say("try: http://{}:{}/docs", host, server.port)
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise StorageError(f"cannot read the token from {file}: {error.strerror}") from error
+    if not token:
+        raise ConfigError(f"the token file {file} is empty")
+    return token

@@ -1,0 +1,182 @@
+"""The admin API of a serving replica: JSON over HTTP on a port of its own.
+
+    GET    /health                   is the process there                                       (no token)
+    GET    /ready                    does the active version answer its probes, and no stop under way (no token)
+    GET    /metrics                  Prometheus
+    GET    /stats                    the same for people
+    GET    /versions                 what is loaded, what became of loads, and who answers
+    POST   /versions                 {"bundle", "name"?}: load in the background, 202; 200 if it is there already
+    GET    /versions/PIN             one of them
+    POST   /versions/PIN/probe       answer its probes again
+    POST   /versions/PIN/predict     {"inputs", "outputs"?}: ask this one, whoever is active
+    POST   /versions/PIN/activate    move the pointer
+    DELETE /versions/PIN             unload it once its last request is done
+    PUT    /weights                  {"variants": [{"pin", "weight", "tag"?}]}: share the traffic; none: stop sharing
+    PUT    /shadow                   {"pin", "share"?, "tolerance"?}: mirror requests; {}: stop
+    POST   /drain                    {"within_s"?}: stop accepting, finish, close, 202
+
+Every operation can be repeated: what is so already is answered as if it had just been done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote
+
+from cloudedge.adminhttp import AdminHttp, Reply
+from cloudedge.errors import Conflict, InputError, NotFound
+from cloudedge.serving._engine import Call
+from cloudedge.serving._report import prometheus, stats
+from cloudedge.serving._routes import answer_json, predict_json
+from cloudedge.serving._routing import Shadow, Variant
+from cloudedge.serving._runtime import Runtime
+from cloudedge.serving._server import Server
+
+__all__ = ["AdminServer"]
+
+_DRAIN_S = 10.0
+
+
+class AdminServer(AdminHttp):
+    """Serves the admin API of a server until closed.
+
+    Args:
+        server: What it administers.
+        host: Where to listen; loopback unless told otherwise.
+        port: 0 takes any free one.
+        token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
+        on_drained: Called once a drain that was asked for has ended.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        on_drained: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__("serving", host=host, port=port, token=token)
+        self._server = server
+        self._runtime: Runtime = server.runtime
+        self._on_drained = on_drained
+        self._draining = threading.Lock()
+        self.listen()
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
+        """Do what a request asks for; text stays text, everything else becomes JSON."""
+        match path.strip("/").split("/"):
+            case ["versions", pin]:
+                route, arguments = f"{method} /versions/PIN", [unquote(pin)]
+            case ["versions", pin, action]:
+                route, arguments = f"{method} /versions/PIN/{action}", [unquote(pin)]
+            case parts:
+                route, arguments = f"{method} /{'/'.join(parts)}", []
+        runtime = self._runtime
+        routes: dict[str, Callable[..., Reply]] = {
+            "GET /health": lambda: (HTTPStatus.OK, "ok\n"),
+            "GET /ready": self._ready,
+            "GET /metrics": lambda: (HTTPStatus.OK, prometheus(runtime)),
+            "GET /stats": lambda: (HTTPStatus.OK, stats(runtime)),
+            "GET /versions": lambda: (HTTPStatus.OK, self._versions()),
+            "POST /versions": lambda: self._load(body),
+            "GET /versions/PIN": lambda pin: (HTTPStatus.OK, asdict(runtime.version(pin))),
+            "POST /versions/PIN/probe": self._probe,
+            "POST /versions/PIN/predict": lambda pin: self._predict(pin, body),
+            "POST /versions/PIN/activate": self._activate,
+            "DELETE /versions/PIN": self._unload,
+            "PUT /weights": lambda: self._weights(body),
+            "PUT /shadow": lambda: self._shadow(body),
+            "POST /drain": lambda: self._drain(body),
+        }
+        if route not in routes:
+            raise NotFound(f"no {route} in the admin API")
+        return routes[route](*arguments)
+
+    def _ready(self) -> Reply:
+        if not self._server.is_draining and self._runtime.is_ready():
+            return HTTPStatus.OK, "ready\n"
+        return HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n"
+
+    def _versions(self) -> dict[str, Any]:
+        routing = asdict(self._runtime.routing)
+        return {"versions": [asdict(version) for version in self._runtime.versions()], **routing}
+
+    def _load(self, body: dict[str, Any]) -> Reply:
+        _require(body, {"bundle": str, "name": str}, "bundle")
+        pin = self._runtime.start_load(body["bundle"], name=body.get("name", ""))
+        found = asdict(self._runtime.version(pin))
+        return (HTTPStatus.OK if found["state"] == "ready" else HTTPStatus.ACCEPTED), found
+
+    def _probe(self, pin: str) -> Reply:
+        probed = self._runtime.probe(pin)
+        return HTTPStatus.OK, {"pin": pin, "asked": probed.asked, "failures": probed.failures, "passed": probed.passed}
+
+    def _predict(self, pin: str, body: dict[str, Any]) -> Reply:
+        runtime = self._runtime
+
+        class Pinned:
+            signature = runtime.signature_of(pin)
+
+            async def predict(self, call: Call) -> Any:
+                return await runtime.predict(replace(call, pin=pin))
+
+        return HTTPStatus.OK, json.loads(answer_json(asyncio.run(predict_json(Pinned(), body))))
+
+    def _activate(self, pin: str) -> Reply:
+        self._runtime.activate(pin)
+        return HTTPStatus.OK, {"active": pin}
+
+    def _unload(self, pin: str) -> Reply:
+        self._runtime.unload(pin)
+        return HTTPStatus.OK, {"pin": pin, "state": "unloaded"}
+
+    def _weights(self, body: dict[str, Any]) -> Reply:
+        _require(body, {"variants": list}, "variants")
+        variants = []
+        for given in body["variants"]:
+            if not isinstance(given, dict):
+                raise InputError('a variant is {"pin": "...", "weight": 10, "tag": "..."}')
+            _require(given, {"pin": str, "weight": (int, float), "tag": str}, "pin", "weight")
+            variants.append(Variant(**given))
+        self._runtime.set_weights(variants)
+        return HTTPStatus.OK, self._versions()
+
+    def _shadow(self, body: dict[str, Any]) -> Reply:
+        _require(body, {"pin": str, "share": (int, float), "tolerance": (int, float)}, *(["pin"] if body else []))
+        self._runtime.set_shadow(Shadow(**body) if body else None)
+        return HTTPStatus.OK, self._versions()
+
+    def _drain(self, body: dict[str, Any]) -> Reply:
+        _require(body, {"within_s": (int, float)})
+        within_s = body.get("within_s", _DRAIN_S)
+        if not 0 <= within_s <= 24 * 3600:
+            raise InputError(f"within_s is a number of seconds, not {within_s!r}")
+        if not self._draining.acquire(blocking=False):
+            raise Conflict("the server is draining already")
+
+        def run() -> None:
+            self._server.drain(within_s)
+            if self._on_drained is not None:
+                self._on_drained()
+
+        threading.Thread(target=run, name="serving-drain", daemon=True).start()
+        return HTTPStatus.ACCEPTED, {"state": "draining"}
+
+
+def _require(body: dict[str, Any], fields: dict[str, Any], *required: str) -> None:
+    for name in required:
+        if name not in body:
+            raise InputError(f"{name} is missing", field=name)
+    for name, value in body.items():
+        if name not in fields:
+            raise InputError(f"{name!r} is unknown here", hint=f"known: {sorted(fields)}", field=name)
+        if not isinstance(value, fields[name]) or isinstance(value, bool):
+            raise InputError(f"{name} is not what it should be: {value!r}", field=name)

@@ -1,0 +1,217 @@
+"""The GeneralModelService over baidu_std, the protocol of Paddle Serving's brpc client.
+
+A frame is "PRPC", the size of what follows the header, the size of its meta (both big-endian), an RpcMeta and a
+payload. Answers also carry the pin in the meta, in a field that brpc passes over. Frames on one connection are answered in whatever order they are done; the correlation id tells them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections import deque
+from typing import Any, NamedTuple, cast
+
+from google.protobuf.message import DecodeError
+
+from cloudedge.errors import InputError, Unavailable
+from cloudedge.serving._engine import Engine
+from cloudedge.serving._faults import fault_of
+from cloudedge.serving._general import METHODS, answer_general, fill_response, read_request
+from cloudedge.serving._gzip import GZIP, ZLIB, deflate, inflate
+from cloudedge.serving._messages import GENERAL_SERVICE, GeneralRequest, RpcMeta
+
+__all__ = ["MAGIC", "BaiduStdProtocol", "Frame", "FrameReader", "pack_frame", "serve_baidu_std"]
+
+MAGIC = b"PRPC"
+HEADER = struct.Struct(">4sII")
+MAX_BODY = 64 << 20
+MAX_META = 64 << 10
+MAX_IN_FLIGHT = 256
+CALL_S = 20.0  # what upstream's client waits for an answer unless told otherwise
+
+NO_SERVICE, NO_METHOD, BAD_REQUEST = 1001, 1002, 1003  # brpc's codes
+WRAPPERS = {2: GZIP, 3: ZLIB}  # by compress_type; 1 and 4 (snappy, lz4) are refused
+
+
+class Frame(NamedTuple):
+    """One frame, taken apart."""
+
+    meta: Any
+    payload: bytes
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames, however the network delivers them.
+
+    Args:
+        max_body: Bytes that meta and payload of a frame may have together.
+    """
+
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        self._max_body = max_body
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take what arrived and return the frames that are now complete.
+
+        Raises:
+            InputError: these are no frames, or one is larger than allowed; nothing after it can be read.
+        """
+        buffer = self._buffer
+        buffer += data
+        frames: list[Frame] = []
+        start = 0
+        while True:
+            if not MAGIC.startswith(bytes(buffer[start : start + 4])):
+                raise InputError("not a baidu_std frame: it does not begin with PRPC")
+            if len(buffer) - start < HEADER.size:
+                break
+            _, body, meta = HEADER.unpack_from(buffer, start)
+            if body > self._max_body or meta > min(body, MAX_META):
+                raise InputError(
+                    f"a frame of {body} bytes with {meta} of meta is more than is taken", limit=self._max_body
+                )
+            end = start + HEADER.size + body
+            if len(buffer) < end:
+                break
+            frames.append(_take(bytes(memoryview(buffer)[start + HEADER.size : end]), meta))
+            start = end
+        del buffer[:start]
+        return frames
+
+
+def _take(body: bytes, meta_size: int) -> Frame:
+    try:
+        meta = RpcMeta.FromString(body[:meta_size])
+    except DecodeError as error:
+        raise InputError("a frame's meta is not an RpcMeta") from error
+    size = len(body) - meta_size
+    if not 0 <= meta.attachment_size <= size:
+        raise InputError(f"a frame says its attachment has {meta.attachment_size} of its {size} bytes")
+    return Frame(meta, body[meta_size : len(body) - meta.attachment_size])
+
+
+def pack_frame(meta: Any, payload: bytes = b"") -> bytes:
+    """Make the bytes of a frame."""
+    head = meta.SerializeToString()
+    return b"".join((HEADER.pack(MAGIC, len(head) + len(payload), len(head)), head, payload))
+
+
+async def answer_frame(engine: Engine, frame: Frame, *, max_inflated: int = MAX_BODY, call_s: float = CALL_S) -> bytes:
+    """Answer one frame with one frame; never raises but for cancellation."""
+    code, text, payload, pin = 0, "", b"", ""
+    compress_type = frame.meta.compress_type
+    try:
+        code, text = _refusal(frame)
+        if not code:
+            wrapper = WRAPPERS.get(compress_type)
+            plain = inflate(frame.payload, max_inflated, wrapper) if wrapper else frame.payload
+            wanted = read_request(GeneralRequest.FromString(plain))
+            answer = await answer_general(engine, wanted, deadline=time.monotonic() + call_s)
+            payload = fill_response(engine, answer).SerializeToString()
+            payload = deflate(payload, wrapper) if wrapper else payload
+            pin = answer.pin
+    except DecodeError:
+        code, text = BAD_REQUEST, "the payload is not a Request message"
+    except Exception as error:  # noqa: BLE001 - every failure has an answer
+        fault = fault_of(error)
+        code, text = fault.rpc, fault.message
+    meta = RpcMeta(correlation_id=frame.meta.correlation_id, compress_type=0 if code else compress_type)
+    meta.response.error_code = code
+    if text:
+        meta.response.error_text = text
+    if pin:
+        meta.pin = pin
+    return pack_frame(meta, payload)
+
+
+def _refusal(frame: Frame) -> tuple[int, str]:
+    request, kind = frame.meta.request, frame.meta.compress_type
+    if request.service_name not in (GENERAL_SERVICE, "GeneralModelService"):
+        return NO_SERVICE, f"there is no service {request.service_name[:100]!r} here"
+    if request.method_name not in METHODS:
+        return NO_METHOD, f"{GENERAL_SERVICE} has no method {request.method_name[:100]!r}"
+    if kind and kind not in WRAPPERS:
+        return BAD_REQUEST, f"compress_type {kind} is not taken; 0 (none), 2 (gzip) and 3 (zlib) are"
+    return 0, ""
+
+
+class BaiduStdProtocol(asyncio.Protocol):
+    """One connection. Stops reading while too many calls are under way or the peer does not read its answers."""
+
+    def __init__(self, engine: Engine, *, max_body: int = MAX_BODY, call_s: float = CALL_S) -> None:
+        self._engine = engine
+        self._reader = FrameReader(max_body)
+        self._max_body = max_body
+        self._call_s = call_s
+        self._waiting: deque[Frame] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._blocked = False
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the connection."""
+        self._transport = cast("asyncio.Transport", transport)  # a stream, as this is no datagram protocol
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the interface's
+        """Drop what nobody waits for any more."""
+        self._transport = None
+        self._waiting.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Begin every call that is complete."""
+        try:
+            self._waiting += self._reader.feed(data)
+        except InputError:
+            if self._transport is not None:
+                self._transport.abort()  # where the next frame begins cannot be known
+            return
+        self._begin()
+
+    def pause_writing(self) -> None:
+        """Begin nothing more: the peer is behind with its answers."""
+        self._blocked = True
+        self._begin()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._blocked = False
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._waiting and not self._blocked and len(self._tasks) < MAX_IN_FLIGHT:
+            task = asyncio.get_running_loop().create_task(self._answer(self._waiting.popleft()))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+        if self._transport is not None:
+            if self._waiting or self._blocked or len(self._tasks) >= MAX_IN_FLIGHT:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    async def _answer(self, frame: Frame) -> None:
+        answer = await answer_frame(self._engine, frame, max_inflated=self._max_body, call_s=self._call_s)
+        if self._transport is not None:
+            self._transport.write(answer)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._begin()
+
+
+async def serve_baidu_std(
+    engine: Engine, *, host: str = "127.0.0.1", port: int = 0, max_body: int = MAX_BODY, call_s: float = CALL_S
+) -> asyncio.Server:
+    """Serve the GeneralModelService over baidu_std until the returned server is closed.
+
+    Raises:
+        Unavailable: the port is taken.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.create_server(lambda: BaiduStdProtocol(engine, max_body=max_body, call_s=call_s), host, port)
+    except OSError as error:
+        raise Unavailable(f"cannot listen for baidu_std on {host}:{port}: {error.strerror}") from error

@@ -1,0 +1,311 @@
+"""Requests of one version, collected while workers are busy and run together.
+
+A request that finds a worker idle is run at once; what arrives while all are busy shares the next batch. So a batch adds
+no waiting of its own, and its size follows the load. A batch holds requests of one version and one shape, in the order
+they came. The queue is bounded: what could not be begun in time is refused when it arrives.
+
+Programs quick enough are run where the requests are read (`Lane.put` with the loop's own `soon`): passing work to a
+thread and back costs more than running them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from cloudedge.errors import CloudEdgeError, DeadlineExceeded, InputError, Overloaded, Unavailable
+from cloudedge.serving._engine import Answer
+from cloudedge.serving._inputs import Arrays, ShapeKey
+from cloudedge.serving._predictor import Predictor
+from cloudedge.serving._version import Version
+
+__all__ = ["Item", "Lane", "LaneClosed", "Pool", "next_batch"]
+
+_SMOOTHING = 0.1
+"""How much the newest run counts in the estimate of what a row costs."""
+
+
+class LaneClosed(Exception):
+    """The version was unloaded between being chosen and being used; choose again."""
+
+
+class Item:
+    """One request on its way through a lane."""
+
+    __slots__ = ("arrays", "arrived", "deadline", "future", "key", "loop", "names", "outcome", "rows", "tag")
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        rows: int,
+        key: ShapeKey,
+        names: Sequence[str],
+        *,
+        tag: str = "",
+        deadline: float | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.arrays = arrays
+        self.rows = rows
+        self.key = key
+        self.names = names
+        self.tag = tag
+        self.deadline = deadline
+        self.loop = loop
+        """Whose thread learns the outcome; None: whoever waits for the future."""
+        self.future: asyncio.Future[Answer] | Future[Answer] = Future() if loop is None else loop.create_future()
+        self.outcome: Answer | Exception | None = None
+        self.arrived = time.monotonic()
+
+
+def next_batch(queue: deque[Item], max_rows: int, now: float) -> tuple[list[Item], list[Item]]:
+    """Take from the front of a queue what is run together, and what is too late to be run at all."""
+    batch: list[Item] = []
+    expired: list[Item] = []
+    rows = 0
+    while queue:
+        item = queue[0]
+        if item.deadline is not None and item.deadline <= now:
+            expired.append(queue.popleft())
+            continue
+        if batch and (item.key != batch[0].key or rows + item.rows > max_rows):
+            break
+        batch.append(queue.popleft())
+        rows += item.rows
+    return batch, expired
+
+
+class Pool:
+    """Threads that run batches, for all versions together: one for each core."""
+
+    def __init__(self, workers: int) -> None:
+        self.ready: SimpleQueue[Lane | None] = SimpleQueue()
+        """Lanes with something to do; None: time to stop."""
+        self._threads = [
+            threading.Thread(target=self._work, args=(i,), name=f"serving-worker-{i}", daemon=True)
+            for i in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def _work(self, number: int) -> None:
+        while (lane := self.ready.get()) is not None:
+            lane.work(number)
+            del lane  # an idle worker holds no version
+
+    def close(self) -> None:
+        """Stop once everything queued before is done."""
+        for _ in self._threads:
+            self.ready.put(None)
+        for thread in self._threads:
+            thread.join()
+
+
+class Lane:
+    """The queue of one version.
+
+    Args:
+        version: What runs the batches.
+        pool: Whose threads do it.
+        max_queue_rows: What may wait; beyond it requests are refused.
+        max_wait_s: As estimated from what rows cost; beyond it requests are refused.
+        inline: Run on the thread that reads requests, where `put` is told how.
+    """
+
+    def __init__(
+        self, version: Version, pool: Pool, *, max_queue_rows: int, max_wait_s: float, inline: bool = False
+    ) -> None:
+        self.version = version
+        self._pool = pool
+        self._max_queue_rows = max_queue_rows
+        self._max_wait_s = max_wait_s
+        self.is_inline = inline
+        self._lock = threading.Lock()
+        self._queue: deque[Item] = deque()
+        self._scheduled = False
+        self._flush_scheduled = False
+        self.queued_rows = 0
+        self.pending = 0
+        """Requests taken and not yet answered."""
+        self._closed = False
+        self._empty = threading.Event()
+        self._row_s = version.tuning.run_s
+
+    def put(self, item: Item, home: asyncio.AbstractEventLoop | None = None) -> None:
+        """Queue a request; `home` is the loop whose thread may run batches itself, if this is its thread.
+
+        Raises:
+            Overloaded: the queue is full, or what is in it takes too long.
+            LaneClosed: the version is gone.
+        """
+        with self._lock:
+            if self._closed:
+                raise LaneClosed
+            if self.queued_rows:
+                self._require_room(item)
+            self._queue.append(item)
+            self.queued_rows += item.rows
+            self.pending += 1
+            inline = self.is_inline and home is not None
+            schedule = not (self._flush_scheduled if inline else self._scheduled)
+            if inline:
+                self._flush_scheduled = True
+            else:
+                self._scheduled = True
+        if schedule:
+            # Run once everything that can be read now has been read: that is what shares the batch.
+            home.call_soon(self._flush) if inline and home is not None else self._pool.ready.put(self)
+
+    def _require_room(self, item: Item) -> None:
+        wait_s = self.queued_rows * self._row_s / len(self._pool)
+        if self.queued_rows + item.rows > self._max_queue_rows or wait_s > self._max_wait_s:
+            self.version.metrics.refused()
+            raise Overloaded(
+                f"{self.queued_rows} rows wait for version {self.version.pin}, about {wait_s:.2f} s of work",
+                hint="try again later, or add replicas",
+                pin=self.version.pin,
+            )
+
+    def _take(self) -> tuple[list[Item], list[Item], bool]:
+        with self._lock:
+            batch, expired = next_batch(self._queue, self.version.tuning.max_batch_rows, time.monotonic())
+            self.queued_rows -= sum(item.rows for item in batch) + sum(item.rows for item in expired)
+            return batch, expired, bool(self._queue)
+
+    def work(self, number: int) -> None:
+        """Run one batch on a worker's thread; what is left goes to whichever worker is free."""
+        batch, expired, more = self._take()
+        if more:
+            self._pool.ready.put(self)
+        else:
+            with self._lock:
+                # Something may have come since: then its sender saw `scheduled` and left the rest to us.
+                self._scheduled = bool(self._queue)
+                again = self._scheduled
+            if again:
+                self._pool.ready.put(self)
+        self._answer(batch, expired, number)
+
+    def _answer(self, batch: list[Item], expired: list[Item], number: int) -> None:
+        self._expire(expired)
+        if batch:
+            self._run(batch, self.version.predictors[number])
+        _deliver(expired + batch)
+        self._done(len(expired) + len(batch))
+
+    def _flush(self) -> None:
+        """Run everything that is queued, here and now."""
+        with self._lock:
+            self._flush_scheduled = False
+        more = True
+        while more:
+            batch, expired, more = self._take()
+            self._expire(expired)
+            if batch:
+                self._run(batch, self.version.inline_predictor)
+            for item in expired + batch:
+                _settle(item)
+            self._done(len(expired) + len(batch))
+
+    def _expire(self, items: list[Item]) -> None:
+        for item in items:
+            item.outcome = DeadlineExceeded(f"the deadline passed before version {self.version.pin} could begin")
+        if items:
+            self.version.metrics.refused(len(items))
+
+    def _done(self, count: int) -> None:
+        with self._lock:
+            self.pending -= count
+            if self._closed and not self.pending:
+                self._empty.set()
+
+    def _run(self, batch: list[Item], predictor: Predictor) -> None:
+        """Give every item its outcome; one that cannot be answered does not spoil the others."""
+        begin = time.monotonic()
+        version = self.version
+        try:
+            if len(batch) == 1:
+                arrays = batch[0].arrays
+            else:
+                arrays = [np.concatenate(parts) for parts in zip(*(item.arrays for item in batch), strict=True)]
+            if version.feeds.not_finite(arrays) is not None:
+                self._run_finite(batch, predictor)
+                return
+            outputs, defaulted = version.execute(arrays, predictor)
+        except Exception as error:  # noqa: BLE001 - whatever it was, everybody who waits has to learn it
+            if len(batch) > 1 and isinstance(error, InputError):
+                for item in batch:
+                    self._run([item], predictor)
+                return
+            if not isinstance(error, CloudEdgeError):
+                error = Unavailable(f"version {version.pin} failed: {type(error).__name__}: {error}")
+            for item in batch:
+                item.outcome = error
+            version.metrics.refused(len(batch))
+            return
+        end = time.monotonic()
+        at = 0
+        for item in batch:
+            mine = outputs if len(batch) == 1 else [output[at : at + item.rows] for output in outputs]
+            at += item.rows
+            item.outcome = Answer(version.pick(mine, item.names), version.pin, item.tag, defaulted)
+        self._row_s += _SMOOTHING * ((end - begin) / at - self._row_s)
+        version.metrics.ran([end - item.arrived for item in batch], at, end - begin)
+
+    def _run_finite(self, batch: list[Item], predictor: Predictor) -> None:
+        good = []
+        for item in batch:
+            item.outcome = self.version.feeds.not_finite(item.arrays)
+            if item.outcome is None:
+                good.append(item)
+        self.version.metrics.refused(len(batch) - len(good))
+        if good:
+            self._run(good, predictor)
+
+    def close(self, timeout_s: float) -> bool:
+        """Take nothing more and wait for what is under way; tell whether it all ended."""
+        with self._lock:
+            self._closed = True
+            if not self.pending:
+                self._empty.set()
+        return self._empty.wait(timeout_s)
+
+
+def _settle(item: Item) -> None:
+    if item.future.done():  # the caller went away
+        return
+    if isinstance(item.outcome, Answer):
+        item.future.set_result(item.outcome)
+    else:
+        item.future.set_exception(item.outcome or Unavailable("the request was dropped"))
+
+
+def _settle_all(items: list[Item]) -> None:
+    for item in items:
+        _settle(item)
+
+
+def _deliver(items: list[Item]) -> None:
+    """Tell whoever waits, each on its own thread, with one call per loop."""
+    by_loop: dict[Any, list[Item]] = {}
+    for item in items:
+        by_loop.setdefault(item.loop, []).append(item)
+    for loop, mine in by_loop.items():
+        if loop is None:
+            _settle_all(mine)
+            continue
+        try:
+            loop.call_soon_threadsafe(_settle_all, mine)
+        except RuntimeError:  # that loop has ended, and with it whoever waited
+            continue

@@ -1,0 +1,200 @@
+"""Paddle Serving's GeneralModelService: tensors in, tensors out, as JSON or protobuf.
+
+Where upstream goes on with a wrong answer, this refuses: an output that does not exist (upstream: the first one), a
+tensor of a type it cannot read (upstream: skipped, and the next one takes its place), ids without LoD.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import orjson
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from cloudedge.errors import InputError
+from cloudedge.serving._engine import Answer, Call, Engine, HttpAnswer, HttpCall
+from cloudedge.serving._faults import fault_of, timeout_of
+from cloudedge.serving._feeds import plan_of
+from cloudedge.serving._gzip import deflate, inflate
+from cloudedge.serving._messages import GENERAL_SERVICE, GeneralRequest, GeneralResponse
+from cloudedge.serving._sent import GENERAL, Sent, from_json, from_message
+from cloudedge.serving._tensors import json_numbers, tensor_fields
+
+__all__ = ["Wanted", "add_tensor", "answer_general", "fill_response", "general_http", "read_request"]
+
+Array = NDArray[Any]
+
+ENGINE_NAME = "GeneralInferOp_0"
+METHODS = frozenset({"inference", "debug"})
+PROTO_TYPES = frozenset({"application/proto", "application/protobuf", "application/x-protobuf"})
+AS_CONTENT = frozenset({5, 7, 8})  # types whose numbers travel as raw bytes in an answer
+MAX_INFLATED = 64 << 20
+WORTH_COMPRESSING = 512
+
+
+class Wanted(NamedTuple):
+    """A request of the GeneralModelService, read."""
+
+    tensors: Sequence[Sent]
+    fetch: Sequence[str]
+    log_id: int = 0
+
+
+async def answer_general(
+    engine: Engine, wanted: Wanted, *, tag: str | None = None, deadline: float | None = None
+) -> Answer:
+    """Answer one request, whatever it came by.
+
+    Raises:
+        InputError: a tensor or a name is wrong; names it. Otherwise as `Engine.predict`.
+    """
+    plan = plan_of(engine.signature)
+    feed: dict[str, Array] = {}
+    for sent in wanted.tensors:
+        name = sent.alias if sent.alias in plan.feeds or not sent.name else sent.name
+        alias, array = plan.feed(name, sent.array(), sent.lod)
+        # Look-ups in two tables by the same ids come as two tensors, one under the name of each table's rows.
+        if alias in feed and not (feed[alias].shape == array.shape and (feed[alias] == array).all()):
+            raise InputError(f"variable {alias!r} was sent twice, with different values", variable=alias)
+        feed[alias] = array
+    return await engine.predict(Call(feed, plan.fetch(wanted.fetch), None, tag, deadline, wanted.log_id))
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def read_request(request: Any) -> Wanted:
+    """Take a `Request` message apart."""
+    tensors = [from_message(tensor, GENERAL) for tensor in request.tensor]
+    return Wanted(tensors, request.fetch_var_names, request.log_id)
+
+
+def fill_response(engine: Engine, answer: Answer) -> Any:
+    """Make the `Response` message of an answer."""
+    names = plan_of(engine.signature).names
+    response = GeneralResponse()
+    output = response.outputs.add(engine_name=ENGINE_NAME)
+    for alias, array in answer.outputs.items():
+        add_tensor(output.tensor, names.get(alias, alias), alias, array)
+    return response
+
+
+def add_tensor(tensors: Any, name: str, alias: str, array: Array) -> None:
+    """Add an array to a message's tensors."""
+    tensor = tensors.add(shape=array.shape, name=name, alias_name=alias)
+    tensor.elem_type, kind, data = _fields(array)
+    if kind == GENERAL.content:
+        tensor.tensor_content = data.tobytes()
+    else:
+        getattr(tensor, kind).extend(data.tolist())
+
+
+def _fields(array: Array) -> tuple[int, str, Array]:
+    if array.dtype.kind == "U":
+        return GENERAL.string_type, GENERAL.strings, array.reshape(-1)
+    elem_type, kind, data = tensor_fields(array)
+    if elem_type in AS_CONTENT:
+        return elem_type, GENERAL.content, array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return elem_type, kind, data
+
+
+# -- HTTP ------------------------------------------------------------------------------------------------------------
+
+
+async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MAX_INFLATED) -> HttpAnswer:
+    """Answer `POST /GeneralModelService/inference`, JSON or `application/proto`, gzipped or not.
+
+    Args:
+        engine: Answers predictions.
+        call: The request. Header `grpc-timeout` limits it, `x-cloudedge-tag` chooses a variant.
+        max_inflated: Bytes that a gzipped body may hold.
+    """
+    service, _, method = call.path.partition("?")[0].strip("/").partition("/")
+    if service not in (GENERAL_SERVICE, "GeneralModelService") or method not in METHODS:
+        return HttpAnswer(404, b"Not Found", "text/plain; charset=utf-8")
+    if call.method != "POST":
+        return HttpAnswer(405, b"Method Not Allowed", "text/plain; charset=utf-8", {"Allow": "POST"})
+    as_proto = call.headers.get("content-type", "").partition(";")[0].strip().lower() in PROTO_TYPES
+    headers: dict[str, str] = {}
+    try:
+        wanted = _read(call, as_proto=as_proto, max_inflated=max_inflated)
+        timeout = timeout_of(call.headers.get("grpc-timeout"))
+        answer = await answer_general(
+            engine,
+            wanted,
+            tag=call.headers.get("x-cloudedge-tag"),
+            deadline=None if timeout is None else time.monotonic() + timeout,
+        )
+        body = fill_response(engine, answer).SerializeToString() if as_proto else _json(engine, answer)
+        status = 200
+        headers["X-Cloudedge-Pin"] = answer.pin
+        if answer.tag:
+            headers["X-Cloudedge-Tag"] = answer.tag
+    except Exception as error:  # noqa: BLE001 - every failure has an answer
+        status, body = _failed(error, as_proto=as_proto)
+    if len(body) >= WORTH_COMPRESSING and "gzip" in call.headers.get("accept-encoding", ""):
+        body, headers["Content-Encoding"] = deflate(body), "gzip"
+    return HttpAnswer(status, body, "application/proto" if as_proto else "application/json", headers)
+
+
+def _failed(error: Exception, *, as_proto: bool) -> tuple[int, bytes]:
+    fault = fault_of(error)
+    if as_proto:
+        return fault.status, GeneralResponse(err_no=fault.rpc, err_msg=fault.message).SerializeToString()
+    return fault.status, orjson.dumps({"outputs": [], "err_no": fault.rpc, "err_msg": fault.message})
+
+
+def _read(call: HttpCall, *, as_proto: bool, max_inflated: int) -> Wanted:
+    encoding = call.headers.get("content-encoding", "identity").lower()
+    if encoding not in ("identity", "gzip", "x-gzip"):
+        raise InputError(f"content encoding {encoding[:20]!r} is not known", hint="gzip is.")
+    body = call.body if encoding == "identity" else inflate(call.body, max_inflated)
+    if as_proto:
+        try:
+            return read_request(GeneralRequest.FromString(body))
+        except DecodeError as error:
+            raise InputError("the body is not a Request message") from error
+    try:
+        return _read_json(body)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the body is not a Request in JSON: {error}") from error
+
+
+def _read_json(body: bytes) -> Wanted:
+    message = orjson.loads(body)
+    if type(message) is not dict:
+        raise TypeError("it is not an object")
+    tensors, fetch = message.get("tensor", []), message.get("fetch_var_names", message.get("fetchVarNames", []))
+    if not (type(tensors) is type(fetch) is list and set(map(type, fetch)) <= {str}):
+        raise TypeError("tensor is a list, and fetch_var_names a list of strings")
+    log_id = message.get("log_id", message.get("logId", 0))
+    if type(log_id) is str and log_id.isdecimal() and len(log_id) <= 20:  # noqa: PLR2004 - digits of a uint64
+        log_id = int(log_id)
+    if type(log_id) is not int or not 0 <= log_id < 1 << 64:
+        raise TypeError("log_id is not a 64-bit unsigned integer")
+    return Wanted([from_json(tensor, GENERAL) for tensor in tensors], fetch, log_id)
+
+
+def _json(engine: Engine, answer: Answer) -> bytes:
+    names = plan_of(engine.signature).names
+    return b'{"outputs":[{"tensor":[%b],"engine_name":"%b"}]}' % (
+        b",".join(_json_tensor(names.get(alias, alias), alias, array) for alias, array in answer.outputs.items()),
+        ENGINE_NAME.encode(),
+    )
+
+
+def _json_tensor(name: str, alias: str, array: Array) -> bytes:
+    elem_type, kind, data = _fields(array)
+    content = kind == GENERAL.content
+    return b'{"%b":%b,"elem_type":%d,"shape":%b,"name":%b,"alias_name":%b}' % (
+        kind.encode(),
+        b'"%b"' % base64.b64encode(data.tobytes()) if content else json_numbers(data),
+        elem_type,
+        orjson.dumps(array.shape),
+        orjson.dumps(name),
+        orjson.dumps(alias),
+    )

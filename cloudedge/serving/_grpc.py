@@ -1,0 +1,158 @@
+"""Both services over gRPC, on one port."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from cloudedge.errors import InputError, Unavailable
+from cloudedge.serving._engine import Engine
+from cloudedge.serving._faults import Fault, fault_of
+from cloudedge.serving._general import METHODS, answer_general, fill_response, read_request
+from cloudedge.serving._messages import GENERAL_SERVICE, PIPELINE_SERVICE, GeneralRequest, PipelineRequest
+from cloudedge.serving._ops import Ops
+from cloudedge.serving._pipeline import pipeline_message
+
+__all__ = ["GrpcServer", "serve_grpc"]
+
+MAX_MESSAGE = 64 << 20
+
+Context = Any  # grpc.aio.ServicerContext, whose stubs lack half of it
+Handler = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+@dataclass(frozen=True)
+class GrpcServer:
+    """A server that is running."""
+
+    port: int
+    server: grpc.aio.Server
+
+    async def stop(self, grace_s: float = 10) -> None:
+        """Take no more calls and let those under way finish."""
+        await self.server.stop(grace_s)
+
+
+async def serve_grpc(
+    engine: Engine, *, service: str, ops: Ops | None = None, host: str = "127.0.0.1", port: int = 0,
+    token: str | None = None, max_message_bytes: int = MAX_MESSAGE, max_calls: int | None = None,
+) -> GrpcServer:  # fmt: skip
+    """Serve the Pipeline service and the GeneralModelService until stopped.
+
+    Args:
+        engine: Answers predictions.
+        service: The Pipeline service's name; a request that names none is taken too.
+        ops: Hooks around Pipeline predictions.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes any free one.
+        token: What callers have to bring as `authorization: Bearer ...`; None asks for nothing.
+        max_message_bytes: Bound of requests and of answers.
+        max_calls: Calls at once, further ones are refused with RESOURCE_EXHAUSTED; None leaves that to the engine.
+
+    Raises:
+        Unavailable: the port is taken.
+    """
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a lottery
+        ],
+        maximum_concurrent_rpcs=max_calls,
+    )
+    pipeline, general = _pipeline_handler(engine, service, ops), _general_handler(engine)
+    for name, handlers in (
+        (PIPELINE_SERVICE, {"inference": pipeline}),
+        (GENERAL_SERVICE, dict.fromkeys(METHODS, general)),
+    ):
+        methods = {
+            method: grpc.unary_unary_rpc_method_handler(_guarded(handler, token))
+            for method, handler in handlers.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise Unavailable(f"cannot listen for gRPC on {address}", hint="Is the port taken?") from error
+    await server.start()
+    return GrpcServer(bound, server)
+
+
+def _guarded(handler: Handler, token: str | None) -> Handler:
+    expected = f"Bearer {token}".encode()
+
+    async def guarded(raw: bytes, context: Context) -> bytes:
+        given = dict(context.invocation_metadata() or ()).get("authorization", "")
+        if token is not None and not hmac.compare_digest(str(given).encode(), expected):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer ...")
+        return await handler(raw, context)
+
+    return guarded
+
+
+def _deadline(context: Context) -> float | None:
+    left = context.time_remaining()
+    # Without a deadline the C core says some hundreds of years.
+    return None if left is None or left > 1e7 else time.monotonic() + left  # noqa: PLR2004
+
+
+def _metadata(context: Context) -> dict[str, str]:
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _trail(context: Context, pin: str, tag: str) -> None:
+    pairs = (("x-cloudedge-pin", pin), ("x-cloudedge-tag", tag))
+    context.set_trailing_metadata(tuple(pair for pair in pairs if pair[1]))
+
+
+def _pipeline_handler(engine: Engine, service: str, ops: Ops | None) -> Handler:
+    async def inference(raw: bytes, context: Context) -> bytes:
+        request = await _parse(PipelineRequest, raw, context)
+        metadata = _metadata(context)
+        response, told = await pipeline_message(
+            engine,
+            request,
+            service=service,
+            ops=ops,
+            tag=metadata.get("x-cloudedge-tag"),
+            deadline=_deadline(context),
+            as_tensors=metadata.get("x-cloudedge-answer") == "tensors",
+        )
+        _trail(context, told.pin, told.tag)
+        return bytes(response.SerializeToString())
+
+    return inference
+
+
+def _general_handler(engine: Engine) -> Handler:
+    async def inference(raw: bytes, context: Context) -> bytes:
+        request = await _parse(GeneralRequest, raw, context)
+        try:
+            tag = _metadata(context).get("x-cloudedge-tag")
+            answer = await answer_general(engine, read_request(request), tag=tag, deadline=_deadline(context))
+            response = fill_response(engine, answer)
+        except Exception as error:  # noqa: BLE001 - every failure has an answer
+            await _abort(context, fault_of(error))
+        _trail(context, answer.pin, answer.tag)
+        return bytes(response.SerializeToString())
+
+    return inference
+
+
+async def _parse(message: Any, raw: bytes, context: Context) -> Any:
+    try:
+        return message.FromString(raw)
+    except DecodeError:
+        await _abort(context, fault_of(InputError("the request is not a Request message")))
+
+
+async def _abort(context: Context, fault: Fault) -> None:
+    await context.abort(grpc.StatusCode[fault.grpc], fault.message)

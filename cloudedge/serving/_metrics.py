@@ -1,0 +1,115 @@
+"""What a version and the server count, and the text form Prometheus scrapes."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["Histogram", "VersionMetrics", "metric", "resident_bytes", "sample"]
+
+LATENCY_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0)
+BATCH_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Histogram:
+    """Counts by size."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(self.counts)
+
+    def quantile(self, share: float) -> float:
+        """Return the upper bound of the bucket below which `share` of the values are."""
+        wanted, seen = share * self.count, 0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            seen += count
+            if seen >= wanted:
+                return bound
+        return float("inf")
+
+    def lines(self, name: str, labels: str) -> Iterator[str]:
+        """Write it as Prometheus reads it."""
+        seen = 0
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            seen += count
+            yield sample(f"{name}_bucket", seen, f'{labels},le="{bound}"')
+        yield sample(f"{name}_sum", round(self.total, 6), labels)
+        yield sample(f"{name}_count", seen, labels)
+
+
+class VersionMetrics:
+    """What one version has done."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.succeeded = 0
+        self.failed = 0
+        self.runs = 0
+        self.run_s = 0.0
+        self.latency = Histogram(LATENCY_S)
+        self.batch_rows = Histogram(BATCH_ROWS)
+        self.ids = self.ids_missing = self.ids_defaulted = 0
+        self.shadow_compared = self.shadow_differed = self.shadow_dropped = 0
+
+    def ran(self, latencies: Iterable[float], rows: int, run_s: float) -> None:
+        """Count a batch that was answered."""
+        with self._lock:
+            self.runs += 1
+            self.run_s += run_s
+            self.batch_rows.add(rows)
+            for latency in latencies:
+                self.succeeded += 1
+                self.latency.add(latency)
+
+    def refused(self, count: int = 1) -> None:
+        """Count requests that got an error."""
+        with self._lock:
+            self.failed += count
+
+    def looked_up(self, ids: int, missing: int, defaulted: int) -> None:
+        """Count ids and what became of them."""
+        with self._lock:
+            self.ids += ids
+            self.ids_missing += missing
+            self.ids_defaulted += defaulted
+
+    def shadowed(self, *, differed: bool | None) -> None:
+        """Count a mirrored request; None: it was dropped."""
+        with self._lock:
+            if differed is None:
+                self.shadow_dropped += 1
+            else:
+                self.shadow_compared += 1
+                self.shadow_differed += differed
+
+
+def metric(name: str, kind: str, text: str) -> Iterator[str]:
+    """Introduce a metric."""
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} {kind}"
+
+
+def sample(name: str, value: float, labels: str = "") -> str:
+    """Write one value."""
+    return f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
+
+
+def resident_bytes() -> int:
+    """Return the memory this process has."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -1,0 +1,193 @@
+"""A dense program in Paddle's inference engine: loaded, cloned for each worker, run on arrays.
+
+What running it taught:
+
+- The loader decides by file extension, and a bundle's blobs have none: files are linked under their own names first.
+- A predictor is not safe to share between threads; clones share the parameters and nothing else.
+- Paddle's binding keeps the interpreter lock while a model runs. `_unlocked` finds a way around it where the
+  installed Paddle has the layout it knows; elsewhere `run` is slower for other threads and as right.
+- oneDNN, on by default since 3.3, makes small CPU models two to three times slower; memory optimisation breaks PIR
+  programs. Neither is asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from cloudedge import _core
+from cloudedge.errors import InputError, Unavailable
+
+__all__ = ["DenseModel", "Predictor"]
+
+_RUN_SYMBOL = "_ZN12paddle_infer9Predictor3RunEv"
+_PYBIND_INSTANCE_BYTES = 56
+"""A plain pybind11 object on 64-bit CPython: head, value, holder, weak references, flags."""
+_PYBIND_VALUE_OFFSET = 16
+_PROGRAMS = (".json", ".pdmodel", "__model__")
+_PARAMETERS = (".pdiparams", "__params__")
+
+
+@lru_cache(maxsize=1)
+def _inference() -> Any:
+    """Import Paddle's engine; it warns about build tools that nobody here needs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            from paddle import inference  # noqa: PLC0415 - heavy
+        except ImportError as error:
+            raise Unavailable(
+                f"serving needs paddlepaddle: {error}", hint="pip install 'cloudedge[paddle,serve]'"
+            ) from error
+    return inference
+
+
+@lru_cache(maxsize=1)
+def _run_address() -> int | None:
+    """Find the engine's own run function, or None where this Paddle does not export it."""
+    from paddle.base import libpaddle  # noqa: PLC0415 - heavy
+
+    try:
+        function = getattr(ctypes.CDLL(libpaddle.__file__), _RUN_SYMBOL)
+    except (OSError, AttributeError):
+        return None
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _unlocked(predictor: Any) -> Callable[[], object] | None:
+    """Return a call that runs the predictor without the interpreter lock, if its layout is the one known here."""
+    kind = type(predictor)
+    known = kind.__base__ is not None and kind.__base__.__name__ == "pybind11_object"
+    function = _run_address()
+    if not known or kind.__basicsize__ != _PYBIND_INSTANCE_BYTES or function is None:
+        return None
+    this = ctypes.c_void_p.from_address(id(predictor) + _PYBIND_VALUE_OFFSET).value
+    if not this:
+        return None
+    return lambda: _core.call_unlocked(function, this)
+
+
+class Predictor:
+    """One clone of a program, for one thread at a time."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self.inputs: dict[str, Any] = {name: native.get_input_handle(name) for name in native.get_input_names()}
+        self.outputs: list[Any] = [native.get_output_handle(name) for name in native.get_output_names()]
+        unlocked = _unlocked(native)
+        self.releases_lock = unlocked is not None
+        """Whether other Python threads go on while it runs."""
+        self._run: Callable[[], object] = unlocked or native.run
+
+    def run(self, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run the program; outputs come in its own order, as copies.
+
+        Raises:
+            InputError: the engine refused the arrays.
+        """
+        for name, array in feed.items():
+            self.inputs[name].copy_from_cpu(array)
+        try:
+            self._run()
+        except Exception as error:
+            raise InputError(f"the model could not be run on these inputs: {_reason(error)}") from error
+        return [output.copy_to_cpu() for output in self.outputs]
+
+
+def _reason(error: Exception) -> str:
+    """Keep the sentence out of an engine's error, without its stack."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if "Error:" in line or line.startswith("[Hint")]
+    return " ".join(telling or lines[-1:])[:500]
+
+
+class DenseModel:
+    """A program and its parameters, loaded once.
+
+    Args:
+        files: Where the bytes of each path are; the paths say what they are.
+        threads: Of the math library, in each run.
+
+    Raises:
+        InputError: there is not one program and its parameters, or the engine does not load them.
+    """
+
+    def __init__(self, files: Mapping[str, Path], *, threads: int = 1) -> None:
+        program, parameters = find_program(files)
+        self.threads = threads
+        inference = _inference()
+        # Cloning reads the program again, so the links stay until there are enough clones.
+        self._folder = tempfile.TemporaryDirectory(prefix="cloudedge-model-")
+        linked = [_link(files[path], Path(self._folder.name) / Path(path).name) for path in (program, parameters)]
+        config = inference.Config(*map(str, linked))
+        config.disable_gpu()
+        config.disable_mkldnn()
+        config.set_cpu_math_library_num_threads(threads)
+        config.disable_glog_info()
+        try:
+            self._native = inference.create_predictor(config)
+        except Exception as error:
+            self.close()
+            raise InputError(f"Paddle does not load {program}: {_reason(error)}", path=program) from error
+        self.input_names: list[str] = list(self._native.get_input_names())
+        self.output_names: list[str] = list(self._native.get_output_names())
+
+    def describe(self) -> tuple[dict[str, tuple[str, list[int]]], dict[str, tuple[str, list[int]]]]:
+        """Return dtype and shape, batch dimension first, of inputs and outputs."""
+        types = self._native.get_input_types(), self._native.get_output_types()
+        shapes = self._native.get_input_tensor_shape(), self._native.get_output_tensor_shape()
+        return (
+            {name: (_dtype(types[0][name]), list(shapes[0][name])) for name in self.input_names},
+            {name: (_dtype(types[1][name]), list(shapes[1][name])) for name in self.output_names},
+        )
+
+    def predictor(self) -> Predictor:
+        """Make a clone for one thread."""
+        return Predictor(self._native.clone())
+
+    def close(self) -> None:
+        """Make no more clones; those there are live on."""
+        self._folder.cleanup()
+
+    def __enter__(self) -> DenseModel:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _dtype(kind: Any) -> str:
+    return {"BOOL": "bool"}.get(kind.name, kind.name.lower())
+
+
+def find_program(files: Mapping[str, Path] | Sequence[str]) -> tuple[str, str]:
+    """Find the program and its parameters among a bundle's dense files.
+
+    Raises:
+        InputError: there is none, or more than one.
+    """
+    programs = [path for path in files if path.endswith(_PROGRAMS) and not Path(path).name.startswith(".")]
+    parameters = [path for path in files if path.endswith(_PARAMETERS)]
+    # Several JSON files may lie beside a model; the program is the one named as its parameters are.
+    if len(programs) > 1 and len(parameters) == 1:
+        stem = parameters[0].removesuffix(".pdiparams")
+        programs = [path for path in programs if os.path.splitext(path)[0] == stem] or programs  # noqa: PTH122 - not a file
+    if len(programs) != 1 or len(parameters) != 1:
+        raise InputError(
+            f"one program and its parameters are needed, found {sorted(programs)} and {sorted(parameters)}",
+            hint="a bundle to serve has one .json or .pdmodel file and one .pdiparams file",
+        )
+    return programs[0], parameters[0]
+
+
+def _link(source: Path, target: Path) -> Path:
+    target.symlink_to(source.absolute())
+    return target

@@ -1,0 +1,103 @@
+"""What a runtime has done: as metrics for Prometheus, and as numbers for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from cloudedge.serving._batching import Lane
+from cloudedge.serving._metrics import metric, resident_bytes, sample
+from cloudedge.serving._runtime import Runtime
+
+__all__ = ["prometheus", "stats"]
+
+_UPSTREAM: dict[str, tuple[str, Callable[[Lane], float]]] = {
+    "pd_query_request_success_total": ("Requests answered.", lambda lane: lane.version.metrics.succeeded),
+    "pd_query_request_failure_total": ("Requests refused or failed.", lambda lane: lane.version.metrics.failed),
+    "pd_inference_count_total": ("Runs of the model.", lambda lane: lane.version.metrics.runs),
+    "pd_query_request_duration_us_total": (
+        "Time from a request being read to its answer, in microseconds.",
+        lambda lane: round(lane.version.metrics.latency.total * 1e6),
+    ),
+    "pd_inference_duration_us_total": (
+        "Time in runs of the model, look-ups included, in microseconds.",
+        lambda lane: round(lane.version.metrics.run_s * 1e6),
+    ),
+}
+_OWN: dict[str, tuple[str, str, Callable[[Lane], float]]] = {
+    "queue_rows": ("gauge", "Rows that wait.", lambda lane: lane.queued_rows),
+    "pending_requests": ("gauge", "Requests taken and not yet answered.", lambda lane: lane.pending),
+    "ids_total": ("counter", "Ids looked up.", lambda lane: lane.version.metrics.ids),
+    "ids_missing_total": ("counter", "Ids the table does not have.", lambda lane: lane.version.metrics.ids_missing),
+    "ids_defaulted_total": (
+        "counter",
+        "Ids whose shard was away and whose rows are a declared default.",
+        lambda lane: lane.version.metrics.ids_defaulted,
+    ),
+    "shadow_compared_total": (
+        "counter", "Mirrored requests answered.", lambda lane: lane.version.metrics.shadow_compared
+    ),
+    "shadow_differed_total": (
+        "counter", "Mirrored requests answered differently.", lambda lane: lane.version.metrics.shadow_differed
+    ),
+    "shadow_dropped_total": (
+        "counter", "Mirrored requests left out.", lambda lane: lane.version.metrics.shadow_dropped
+    ),
+}  # fmt: skip
+
+
+def prometheus(runtime: Runtime) -> str:
+    """Write all metrics of a runtime."""
+    return "\n".join(_lines(runtime)) + "\n"
+
+
+def _lines(runtime: Runtime) -> Iterator[str]:
+    lanes = dict(runtime.lanes)
+    labels = {pin: f'model="{lane.version.bundle.name}",version="{pin}"' for pin, lane in lanes.items()}
+    for name, (text, value) in _UPSTREAM.items():
+        yield from metric(name, "counter", text)
+        yield from (sample(name, value(lane), labels[pin]) for pin, lane in lanes.items())
+    for short, (kind, text, value) in _OWN.items():
+        name = f"cloudedge_serving_{short}"
+        yield from metric(name, kind, text)
+        yield from (sample(name, value(lane), labels[pin]) for pin, lane in lanes.items())
+    yield from metric("cloudedge_serving_request_seconds", "histogram", "From a request being read to its answer.")
+    for pin, lane in lanes.items():
+        yield from lane.version.metrics.latency.lines("cloudedge_serving_request_seconds", labels[pin])
+    yield from metric("cloudedge_serving_batch_rows", "histogram", "Rows in one run of the model.")
+    for pin, lane in lanes.items():
+        yield from lane.version.metrics.batch_rows.lines("cloudedge_serving_batch_rows", labels[pin])
+    yield from metric("cloudedge_serving_version_active", "gauge", "Whether the pointer is on it.")
+    for pin in lanes:
+        yield sample("cloudedge_serving_version_active", int(runtime.routing.active == pin), labels[pin])
+    yield from metric("cloudedge_serving_versions", "gauge", "Versions loaded.")
+    yield sample("cloudedge_serving_versions", len(lanes))
+    yield from metric("process_resident_memory_bytes", "gauge", "Resident memory.")
+    yield sample("process_resident_memory_bytes", resident_bytes())
+
+
+def stats(runtime: Runtime) -> dict[str, Any]:
+    """Sum up for people."""
+    versions = {}
+    for pin, lane in dict(runtime.lanes).items():
+        metrics = lane.version.metrics
+        runs = metrics.runs or 1
+        versions[pin] = {
+            "model": f"{lane.version.bundle.name}:{lane.version.bundle.version}",
+            "answered": metrics.succeeded,
+            "failed": metrics.failed,
+            "p50_ms": metrics.latency.quantile(0.5) * 1e3,
+            "p99_ms": metrics.latency.quantile(0.99) * 1e3,
+            "rows_per_run": round(metrics.batch_rows.total / runs, 2),
+            "run_ms": round(metrics.run_s / runs * 1e3, 3),
+            "queued_rows": lane.queued_rows,
+            "pending": lane.pending,
+            "ids": metrics.ids,
+            "ids_missing": metrics.ids_missing,
+            "ids_defaulted": metrics.ids_defaulted,
+            "shadow_compared": metrics.shadow_compared,
+            "shadow_differed": metrics.shadow_differed,
+            "tuning": asdict(lane.version.tuning) | {"inline": lane.is_inline},
+        }
+    return {"versions": versions, "routing": asdict(runtime.routing), "resident_bytes": resident_bytes()}

@@ -1,0 +1,223 @@
+"""What is behind each path of the data port.
+
+POST /{service}/{method}              Paddle Serving's Pipeline service
+POST /GeneralModelService/inference   Paddle Serving's general service
+POST /v1/predict                      plain JSON
+GET  /openapi.json, /docs             what /v1/predict takes
+GET  /healthz, /readyz                is the process there, does the active version answer its probes
+GET  /metrics, /stats                 for Prometheus, for people
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from cloudedge.bundle import Signature
+from cloudedge.errors import CloudEdgeError, InputError
+from cloudedge.serving._engine import Answer, Call, Engine, HttpAnswer, HttpCall
+from cloudedge.serving._faults import fault_of, timeout_of
+from cloudedge.serving._general import general_http
+from cloudedge.serving._openapi import docs_page, openapi
+from cloudedge.serving._ops import Ops
+from cloudedge.serving._pipeline import pipeline_http
+from cloudedge.serving._report import prometheus, stats
+from cloudedge.serving._runtime import Runtime
+
+__all__ = ["Routes", "predict_json"]
+
+_access = logging.getLogger("cloudedge.serving.access")
+_TEXT = "text/plain; charset=utf-8"
+_OPEN = {"/healthz", "/readyz"}
+
+
+@dataclass(frozen=True)
+class _Pinned:
+    """The runtime as one caller sees it, who asked for a version or a variant in a header."""
+
+    runtime: Runtime
+    pin: str | None
+    tag: str | None
+
+    @property
+    def signature(self) -> Signature:
+        return self.runtime.signature_of(self.pin)
+
+    async def predict(self, call: Call) -> Answer:
+        return await self.runtime.predict(replace(call, pin=self.pin, tag=call.tag or self.tag))
+
+
+class Routes:
+    """Finds out what a request wants and answers it.
+
+    Args:
+        runtime: Answers predictions.
+        service: The Pipeline service's name.
+        ops: Hooks around Pipeline predictions.
+        token: What every caller must send as ``Authorization: Bearer TOKEN``; None asks for nothing.
+        admin_token: What allows to choose a version by header; None allows it to everybody.
+        access_log: Share of requests that are logged, one JSON line each.
+        is_draining: Tells whether the server is about to stop.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        service: str,
+        ops: Ops | None = None,
+        token: str | None = None,
+        admin_token: str | None = None,
+        access_log: float = 0.0,
+        is_draining: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._runtime = runtime
+        self._service = service
+        self._ops = ops
+        self._token = token
+        self._admin_token = admin_token
+        self._access_log = access_log
+        self._is_draining = is_draining
+        self._pages: dict[str, Callable[[], HttpAnswer | Coroutine[Any, Any, HttpAnswer]]] = {
+            "/healthz": lambda: HttpAnswer(200, b"ok\n", _TEXT),
+            "/readyz": self._ready,
+            "/metrics": lambda: HttpAnswer(200, prometheus(runtime).encode(), "text/plain; version=0.0.4"),
+            "/stats": lambda: HttpAnswer(200, orjson.dumps(stats(runtime), option=orjson.OPT_INDENT_2)),
+            "/openapi.json": lambda: HttpAnswer(200, orjson.dumps(openapi(runtime.signature, service))),
+            "/docs": lambda: HttpAnswer(
+                200, docs_page(runtime.signature, service).encode(), "text/html; charset=utf-8"
+            ),
+        }
+
+    def __call__(self, call: HttpCall) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
+        path = call.path.partition("?")[0]
+        if self._token is not None and path not in _OPEN and not self._knows(call, self._token):
+            return HttpAnswer(401, b'{"error":"a token is needed"}', headers={"WWW-Authenticate": "Bearer"})
+        page = self._pages.get(path)
+        if page is not None:
+            if call.method not in ("GET", "HEAD"):
+                return HttpAnswer(405, b"Method Not Allowed", _TEXT, {"Allow": "GET"})
+            try:
+                return page()
+            except CloudEdgeError as error:
+                return _failed(error)
+        try:
+            engine = self._engine(call)
+        except CloudEdgeError as error:
+            return _failed(error)
+        answering = self._predict(engine, call, path)
+        if self._access_log and random.random() < self._access_log:  # noqa: S311 - a share, not a secret
+            return _logged(call, answering)
+        return answering
+
+    def _knows(self, call: HttpCall, token: str) -> bool:
+        header = call.headers.get("authorization", "")
+        return hmac.compare_digest(header.encode(), f"Bearer {token}".encode())
+
+    def _engine(self, call: HttpCall) -> Engine:
+        pin, tag = call.headers.get("x-cloudedge-pin"), call.headers.get("x-cloudedge-tag")
+        if pin is None and tag is None:
+            return self._runtime
+        if pin is not None and self._admin_token is not None and not self._knows(call, self._admin_token):
+            raise InputError("choosing a version needs the admin token", hint="leave X-Cloudedge-Pin out")
+        return _Pinned(self._runtime, pin, tag)
+
+    def _predict(self, engine: Engine, call: HttpCall, path: str) -> Coroutine[Any, Any, HttpAnswer]:
+        if path == "/v1/predict":
+            return predict_http(engine, call)
+        if path.startswith("/GeneralModelService/"):
+            return general_http(engine, call)
+        answering = pipeline_http(engine, call, service=self._service, ops=self._ops)
+        # Hooks are somebody else's code, which may want a task around it.
+        return answering if self._ops is None else _in_task(answering)
+
+    async def _ready(self) -> HttpAnswer:
+        if self._is_draining():
+            return HttpAnswer(503, b"draining\n", _TEXT)
+        is_ready = await asyncio.get_running_loop().run_in_executor(None, self._runtime.is_ready)
+        return HttpAnswer(200, b"ready\n", _TEXT) if is_ready else HttpAnswer(503, b"not ready\n", _TEXT)
+
+
+async def _in_task(answering: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
+    return await asyncio.get_running_loop().create_task(answering)
+
+
+async def _logged(call: HttpCall, answering: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
+    begin = time.monotonic()
+    answer = await answering
+    pin = answer.headers.get("X-Cloudedge-Pin") or answer.headers.get("cloudedge-pin", "")
+    line = {"method": call.method, "path": call.path[:200], "status": answer.status, "pin": pin}
+    line |= {"received": len(call.body), "sent": len(answer.body), "ms": round((time.monotonic() - begin) * 1e3, 3)}
+    _access.info("%s", orjson.dumps(line).decode())
+    return answer
+
+
+# -- plain JSON --------------------------------------------------------------------------------------------------------
+
+
+async def predict_http(engine: Engine, call: HttpCall) -> HttpAnswer:
+    """Answer `POST /v1/predict`."""
+    if call.method != "POST":
+        return HttpAnswer(405, b"Method Not Allowed", _TEXT, {"Allow": "POST"})
+    try:
+        timeout_s = timeout_of(call.headers.get("grpc-timeout"))
+        body = orjson.loads(call.body)
+        answer = await predict_json(engine, body, None if timeout_s is None else time.monotonic() + timeout_s)
+    except orjson.JSONDecodeError as error:
+        return HttpAnswer(400, orjson.dumps({"error": f"the body is not JSON: {error}", "kind": "InputError"}))
+    except Exception as error:  # noqa: BLE001 - every failure has an answer
+        return _failed(error)
+    headers = {"X-Cloudedge-Pin": answer.pin}
+    if answer.tag:
+        headers["X-Cloudedge-Tag"] = answer.tag
+    return HttpAnswer(200, answer_json(answer), headers=headers)
+
+
+async def predict_json(engine: Engine, body: Any, deadline: float | None = None) -> Answer:
+    """Answer what a body of `/v1/predict` asks for."""
+    if not isinstance(body, dict) or not isinstance(body.get("inputs"), dict):
+        raise InputError('the body is {"inputs": {name: nested list, ...}, "outputs": [name, ...]}')
+    outputs = body.get("outputs", [])
+    if not isinstance(outputs, list) or not all(isinstance(name, str) for name in outputs):
+        raise InputError("outputs is a list of names")
+    feed = {name: _array(name, value) for name, value in body["inputs"].items()}
+    return await engine.predict(Call(feed, outputs, deadline=deadline))
+
+
+def answer_json(answer: Answer) -> bytes:
+    """Write an answer as `/v1/predict` does."""
+    outputs = {name: np.ascontiguousarray(array) for name, array in answer.outputs.items()}
+    content: dict[str, Any] = {"outputs": outputs, "pin": answer.pin}
+    if answer.tag:
+        content["tag"] = answer.tag
+    if answer.defaulted:
+        content["defaulted"] = answer.defaulted
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _array(name: str, value: Any) -> NDArray[Any]:
+    try:
+        array = np.array(value)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"feed {name!r} is not a regular nested list of numbers", variable=name) from error
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"feed {name!r} holds something that is not a number", variable=name)
+    return array
+
+
+def _failed(error: Exception) -> HttpAnswer:
+    fault = fault_of(error)
+    content = {"error": fault.message, "kind": type(error).__name__}
+    if isinstance(error, CloudEdgeError) and error.hint and fault.message == error.message:
+        content["hint"] = error.hint
+    return HttpAnswer(fault.status, orjson.dumps(content))

@@ -1,0 +1,503 @@
+"""Versions side by side in one process, and a pointer that says which of them answers.
+
+A version is loaded beside those that answer, measured, probed, and only then can the pointer reach it. A request uses
+the version it was given to from its first array to its last; unloading waits for the last request. Every operation can
+be repeated: what is so already stays so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloudedge.bundle import Bundle, Signature
+from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, NotFound, Unavailable
+from cloudedge.hub import LocalHub
+from cloudedge.serving._batching import Item, Lane, LaneClosed, Pool
+from cloudedge.serving._engine import Answer, Call
+from cloudedge.serving._routing import Routing, Shadow, Variant
+from cloudedge.serving._rowsource import RowSource
+from cloudedge.serving._state import LoadedRef, State, read_state, write_state
+from cloudedge.serving._version import ProbeResult, Version
+
+__all__ = ["Runtime", "RuntimeConfig", "VersionInfo"]
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """How versions are run and what they put up with. Immutable; checked when made."""
+
+    workers: int = 0
+    """Threads that run models; 0: one for each core this process may use."""
+    max_rows: int = 1024
+    """In one request; what bounds the memory a request can take."""
+    max_batch_rows: int = 256
+    """In one run of a model."""
+    batch_budget_s: float = 0.02
+    """How long one run may take; batches stay below what takes longer, as measured when a version is loaded."""
+    max_queue_rows: int = 16_384
+    """Waiting for one version; further requests are refused."""
+    max_wait_s: float = 1.0
+    """As estimated; requests that would wait longer are refused at once."""
+    inline_below_s: float = 0.0002
+    """Models that take less for one row run where requests are read: handing them to a thread costs more."""
+    unload_wait_s: float = 60.0
+    """For the last requests of a version that is unloaded."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise ConfigError(f"workers must not be below 0, not {self.workers}")
+        for name in ("max_rows", "max_batch_rows", "batch_budget_s", "max_queue_rows", "max_wait_s", "unload_wait_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class VersionInfo:
+    """What is known of a version."""
+
+    pin: str
+    name: str
+    bundle: str
+    """Name and digest."""
+    version: str
+    state: str
+    """``queued``, ``loading``, ``ready``, ``unloading`` or ``failed``."""
+    active: bool = False
+    error: str = ""
+    probes: int = 0
+    probes_failed: tuple[str, ...] = ()
+    pending: int = 0
+    """Requests under way."""
+    threads: int = 0
+    max_batch_rows: int = 0
+    run_us: float = 0.0
+    """One row, as measured when it was loaded."""
+    inline: bool = False
+
+
+@dataclass
+class _Entry:
+    """A version from the moment it is asked for."""
+
+    bundle: Bundle
+    name: str
+    state: str = "queued"
+    error: str = ""
+    lane: Lane | None = None
+    done: Future[None] | None = None
+
+
+class Runtime:
+    """Loads bundles and answers calls; an `Engine`.
+
+    Args:
+        config: How versions are run.
+        hub: Where bundles are; the user's own local hub if left out.
+        rows: Makes the source of rows for a bundle; its own tables if left out.
+        state: File that remembers what is loaded and active; nothing is remembered if left out.
+    """
+
+    def __init__(
+        self,
+        config: RuntimeConfig | None = None,
+        *,
+        hub: LocalHub | None = None,
+        rows: Callable[[Bundle], RowSource] | None = None,
+        state: Path | None = None,
+    ) -> None:
+        self.config = config or RuntimeConfig()
+        self.hub = hub or LocalHub()
+        self.home: asyncio.AbstractEventLoop | None = None
+        """The loop that reads requests; quick models run on its thread."""
+        self._rows = rows
+        self._state_file = state
+        self._pool = Pool(self.config.workers or len(os.sched_getaffinity(0)))
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="serving-load")
+        self._lock = threading.RLock()
+        self._entries: dict[str, _Entry] = {}
+        self._lanes: dict[str, Lane] = {}
+        """Versions that can answer; replaced whole, so that readers need no lock."""
+        self._routing = Routing()
+
+    # -- versions ----------------------------------------------------------------------------------------------------
+
+    def start_load(self, ref: str, *, name: str = "") -> str:
+        """Begin to load a bundle beside the others and return its pin; nothing happens if it is loaded already.
+
+        Args:
+            ref: A bundle in the hub, or a folder with a model, which is packed first.
+            name: What people call it; the bundle's own name if left out.
+
+        Raises:
+            NotFound: there is no such bundle.
+        """
+        bundle = self._open(ref)
+        with self._lock:
+            entry = self._entries.get(bundle.pin)
+            if entry is None or entry.state == "failed":
+                entry = self._entries[bundle.pin] = _Entry(bundle, name or bundle.name)
+                entry.done = self._loader.submit(self._load, entry)
+            elif entry.state == "unloading":
+                raise Conflict(f"version {bundle.pin} is being unloaded", hint="try again when it is gone")
+        return bundle.pin
+
+    def load(self, ref: str, *, name: str = "", timeout_s: float = 600) -> VersionInfo:
+        """Load a bundle and wait until it can answer.
+
+        Raises:
+            NotFound: there is no such bundle.
+            InputError: it cannot be served; says why.
+        """
+        pin = self.start_load(ref, name=name)
+        entry = self._entries[pin]
+        if entry.done is not None:
+            entry.done.result(timeout_s)
+        return self.version(pin)
+
+    def _open(self, ref: str) -> Bundle:
+        folder = Path(ref)
+        if "@" not in ref and folder.is_dir():
+            return Bundle.pack(folder, name=_bundle_name(folder), hub=self.hub)
+        return Bundle.open(ref, hub=self.hub)
+
+    def _load(self, entry: _Entry) -> None:
+        entry.state = "loading"
+        try:
+            version = Version(
+                entry.bundle,
+                rows=self._rows(entry.bundle) if self._rows is not None and entry.bundle.signature.lookups else None,
+                workers=len(self._pool),
+                max_rows=self.config.max_rows,
+                max_batch_rows=self.config.max_batch_rows,
+                batch_budget_s=self.config.batch_budget_s,
+            )
+            version.probe()
+        except Exception as error:
+            entry.error = error.message if isinstance(error, CloudEdgeError) else f"{type(error).__name__}: {error}"
+            entry.state = "failed"
+            raise
+        inline = version.has_local_rows and version.tuning.run_s < self.config.inline_below_s
+        lane = Lane(
+            version, self._pool, max_queue_rows=self.config.max_queue_rows, max_wait_s=self.config.max_wait_s,
+            inline=inline,
+        )  # fmt: skip
+        with self._lock:
+            entry.lane, entry.state = lane, "ready"
+            self._lanes = {**self._lanes, version.pin: lane}
+            self._remember()
+
+    def versions(self) -> list[VersionInfo]:
+        """List what is loaded, and what became of loads."""
+        with self._lock:
+            return [self._info(pin, entry) for pin, entry in self._entries.items()]
+
+    def version(self, pin: str) -> VersionInfo:
+        """Find one.
+
+        Raises:
+            NotFound: it was never asked for, or is gone.
+        """
+        with self._lock:
+            return self._info(pin, self._entry(pin))
+
+    def _entry(self, pin: str) -> _Entry:
+        entry = self._entries.get(pin)
+        if entry is None:
+            raise NotFound(
+                f"version {pin!r} is neither loaded nor on its way", hint="POST /versions loads one", pin=pin
+            )
+        return entry
+
+    def _lane(self, pin: str) -> Lane:
+        lane = self._lanes.get(pin)
+        if lane is None:
+            entry = self._entry(pin)
+            raise NotFound(f"version {pin!r} cannot answer: it is {entry.state}", hint=entry.error, pin=pin)
+        return lane
+
+    def _info(self, pin: str, entry: _Entry) -> VersionInfo:
+        found = VersionInfo(
+            pin=pin,
+            name=entry.name,
+            bundle=f"{entry.bundle.name}@{entry.bundle.digest}",
+            version=entry.bundle.version,
+            state=entry.state,
+            active=self._routing.active == pin,
+            error=entry.error,
+        )
+        if entry.lane is None:
+            return found
+        version = entry.lane.version
+        probed = version.probed or ProbeResult(0, (), 0)
+        tuning = version.tuning
+        return VersionInfo(
+            **asdict(found)
+            | {"probes": probed.asked, "probes_failed": probed.failures, "pending": entry.lane.pending}
+            | {"threads": tuning.threads, "max_batch_rows": tuning.max_batch_rows, "inline": entry.lane.is_inline}
+            | {"run_us": round(tuning.run_s * 1e6, 1)}
+        )
+
+    def probe(self, pin: str) -> ProbeResult:
+        """Answer a version's probes again.
+
+        Raises:
+            NotFound: it is not loaded.
+        """
+        return self._lane(pin).version.probe()
+
+    def activate(self, pin: str) -> None:
+        """Move the pointer; weights are cleared.
+
+        Raises:
+            NotFound: it is not loaded.
+            Conflict: it did not answer its probes as expected.
+        """
+        with self._lock:
+            if self._routing.active == pin and not self._routing.variants:
+                return
+            self._require_probed(pin)
+            self._routing = self._routing.activated(pin)
+            self._remember()
+
+    def set_weights(self, variants: Sequence[Variant]) -> None:
+        """Share the traffic between versions, for a canary or an A/B test; none: everything to the active one.
+
+        Raises:
+            NotFound: a version is not loaded.
+            Conflict: one did not answer its probes as expected.
+        """
+        with self._lock:
+            for variant in variants:
+                self._require_probed(variant.pin)
+            self._routing = self._routing.weighted(variants)
+            self._remember()
+
+    def set_shadow(self, shadow: Shadow | None) -> None:
+        """Give a version copies of requests, whose answers are compared and counted and go nowhere; None: stop.
+
+        Raises:
+            NotFound: it is not loaded.
+        """
+        with self._lock:
+            if shadow is not None:
+                self._lane(shadow.pin)
+            self._routing = Routing(self._routing.active, self._routing.variants, shadow)
+            self._remember()
+
+    def _require_probed(self, pin: str) -> None:
+        probed = self._lane(pin).version.probed
+        if probed is not None and not probed.passed:
+            raise Conflict(
+                f"version {pin} did not answer its probes as expected: {'; '.join(probed.failures[:3])}",
+                hint="look at its inputs and tables, then POST /versions/PIN/probe",
+                pin=pin,
+            )
+
+    def unload(self, pin: str) -> None:
+        """Unload a version once its last request is done; nothing happens if it is gone already.
+
+        Raises:
+            Conflict: traffic can reach it.
+            Unavailable: requests were still under way when the wait was over; it takes no new ones.
+        """
+        with self._lock:
+            entry = self._entries.get(pin)
+            if entry is None:
+                return
+            if pin in self._routing.pins:
+                raise Conflict(
+                    f"version {pin} is active, has a weight or is the shadow",
+                    hint="activate another one, or take its weight away, first",
+                    pin=pin,
+                )
+            if entry.state in ("queued", "loading"):
+                raise Conflict(f"version {pin} is being loaded", hint="wait until it is loaded", pin=pin)
+            self._lanes = {key: lane for key, lane in self._lanes.items() if key != pin}
+            entry.state = "unloading" if entry.lane is not None else "failed"
+            self._remember()
+        if entry.lane is not None:
+            if not entry.lane.close(self.config.unload_wait_s):
+                raise Unavailable(f"version {pin} still answers {entry.lane.pending} requests", pin=pin)
+            entry.lane.version.close()
+        with self._lock:
+            self._entries.pop(pin, None)
+
+    @property
+    def routing(self) -> Routing:
+        """Who answers what."""
+        return self._routing
+
+    @property
+    def lanes(self) -> Mapping[str, Lane]:
+        """Versions that can answer, by pin."""
+        return self._lanes
+
+    def is_ready(self, max_age_s: float = 5.0) -> bool:
+        """Tell whether the active version answers its probes, asking it again if that is long ago."""
+        lane = self._lanes.get(self._routing.active or "")
+        if lane is None:
+            return False
+        probed = lane.version.probed
+        if probed is None or time.monotonic() - probed.at > max_age_s:
+            probed = lane.version.probe()
+        return probed.passed
+
+    # -- across restarts ---------------------------------------------------------------------------------------------
+
+    def _remember(self) -> None:
+        if self._state_file is None:
+            return
+        loaded = tuple(
+            LoadedRef(pin=pin, bundle=f"{entry.bundle.name}@{entry.bundle.digest}")
+            for pin, entry in self._entries.items()
+            if entry.state == "ready"
+        )
+        now = self._routing
+        write_state(
+            self._state_file,
+            State(versions=loaded, active=now.active, variants=now.variants, shadow=now.shadow),
+        )
+
+    def restore(self) -> list[str]:
+        """Load what the state file remembers and let it answer as it did; return what could not be brought back."""
+        if self._state_file is None:
+            return []
+        before = read_state(self._state_file)
+        lost = []
+        for ref in before.versions:
+            try:
+                self.load(ref.bundle)
+            except CloudEdgeError as error:
+                lost.append(f"{ref.pin}: {error.message}")
+        with self._lock:
+            here = self._lanes.keys()
+            wanted = before.routing
+            self._routing = Routing(
+                wanted.active if wanted.active in here else None,
+                wanted.variants if all(variant.pin in here for variant in wanted.variants) else (),
+                wanted.shadow if wanted.shadow is not None and wanted.shadow.pin in here else None,
+            )
+            if not lost:
+                self._remember()
+        return lost
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    @property
+    def signature(self) -> Signature:
+        """Feeds and fetches of the active version.
+
+        Raises:
+            NotFound: none is active.
+        """
+        return self.signature_of(None)
+
+    def signature_of(self, pin: str | None) -> Signature:
+        """Feeds and fetches of a version, the active one if None."""
+        return self._lane(pin or self._routing.choose(0.0)[0]).version.signature
+
+    async def predict(self, call: Call) -> Answer:
+        """Answer one call; see `Engine.predict`."""
+        loop = asyncio.get_running_loop()
+        item, lane = self._submit(call, loop)
+        answer: Answer = await item.future  # type: ignore[misc]
+        if self._routing.shadow is not None:
+            self._mirror(call, answer, lane, loop)
+        return answer
+
+    def ask(
+        self, feed: Mapping[str, NDArray[Any]], *, fetch: Sequence[str] = (), pin: str | None = None,
+        tag: str | None = None, timeout_s: float = 30.0,
+    ) -> Answer:  # fmt: skip
+        """Answer one call and wait for it, for programs without a loop.
+
+        Raises:
+            InputError, NotFound, Overloaded, DeadlineExceeded, Unavailable: as `Engine.predict`.
+        """
+        item, _ = self._submit(Call(feed, fetch, pin, tag, time.monotonic() + timeout_s), None)
+        answer: Answer = item.future.result(timeout_s + self.config.unload_wait_s)  # type: ignore[call-arg]
+        return answer
+
+    def _submit(self, call: Call, loop: asyncio.AbstractEventLoop | None) -> tuple[Item, Lane]:
+        while True:
+            pin, tag = (call.pin, "") if call.pin is not None else self._routing.choose(random.random(), call.tag)  # noqa: S311 - a share, not a secret
+            lane = self._lane(pin)
+            version = lane.version
+            try:
+                arrays, rows, key = version.feeds.check(call.feed)
+                names = version.fetch(call.fetch)
+            except CloudEdgeError:
+                version.metrics.refused()
+                raise
+            item = Item(arrays, rows, key, names, tag=tag, deadline=call.deadline, loop=loop)
+            try:
+                lane.put(item, loop if loop is self.home else None)
+            except LaneClosed:
+                continue  # unloaded since it was chosen
+            return item, lane
+
+    def _mirror(self, call: Call, answer: Answer, lane: Lane, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask the shadow the same, if it has nothing else to do, and compare once it has answered."""
+        shadow = self._routing.shadow
+        listener = self._lanes.get(shadow.pin) if shadow is not None else None
+        if shadow is None or listener is None or listener is lane or random.random() >= shadow.share:  # noqa: S311
+            return
+        metrics = listener.version.metrics
+        if listener.pending:
+            metrics.shadowed(differed=None)
+            return
+        try:
+            arrays, rows, key = listener.version.feeds.check(call.feed)
+            item = Item(arrays, rows, key, listener.version.fetch(()), loop=loop)
+            item.future.add_done_callback(
+                lambda done: metrics.shadowed(differed=_differs(done, answer, shadow.tolerance))
+            )
+            listener.put(item)
+        except (CloudEdgeError, LaneClosed):
+            metrics.shadowed(differed=None)
+
+    def close(self) -> None:
+        """Stop loading, finish what is queued, give everything back."""
+        self._loader.shutdown(cancel_futures=True)
+        for lane in self._lanes.values():
+            lane.close(self.config.unload_wait_s)
+        self._pool.close()
+        for lane in self._lanes.values():
+            lane.version.close()
+        self._lanes = {}
+
+    def __enter__(self) -> Runtime:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _differs(done: Any, answer: Answer, tolerance: float) -> bool:
+    if done.cancelled() or done.exception() is not None:
+        return True
+    theirs = done.result().outputs
+    for name, ours in answer.outputs.items():
+        other = theirs.get(name)
+        if other is None or other.shape != ours.shape:
+            return True
+        if not float(np.max(np.abs(other.astype(np.float64) - ours), initial=0.0)) <= tolerance:
+            return True
+    return False
+
+
+def _bundle_name(folder: Path) -> str:
+    name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name.lower()).strip("-")
+    return name or "model"

@@ -1,0 +1,214 @@
+"""A runtime behind its ports: HTTP and baidu_std on one, gRPC on another, in a thread of its own.
+
+`start` returns when it listens; `drain` stops accepting, lets requests under way finish, and closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from cloudedge.errors import CloudEdgeError, ConfigError, Conflict
+from cloudedge.serving._http import Connections, HttpLimits
+from cloudedge.serving._ops import Ops
+from cloudedge.serving._routes import Routes
+from cloudedge.serving._runtime import Runtime
+
+__all__ = ["Server", "ServerConfig"]
+
+_T = TypeVar("_T")
+_BACKLOG = 1024
+_START_S = 30.0
+_SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter while another waits for it: a worker that has an answer should not wait
+Python's usual 5 ms for the reader of requests."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Where a server listens. Immutable; checked when made."""
+
+    host: str = "127.0.0.1"
+    """Loopback unless told otherwise."""
+    port: int = 9393
+    """HTTP and baidu_std; Paddle Serving's own default. 0 takes any free one."""
+    grpc_port: int | None = None
+    """gRPC; 0 takes any free one, None listens to none."""
+    service: str = "model"
+    """Name of the Pipeline service: the first part of its path."""
+    token: str | None = field(default=None, repr=False)
+    """What every caller must bring; None asks for nothing, as Paddle Serving does."""
+    admin_token: str | None = field(default=None, repr=False)
+    """What allows to choose a version by header; None allows it to everybody."""
+    access_log: float = 0.0
+    """Share of requests that are logged, one JSON line each."""
+    limits: HttpLimits = HttpLimits()
+
+    def __post_init__(self) -> None:
+        for port in (self.port, self.grpc_port or 0):
+            if not 0 <= port < 1 << 16:
+                raise ConfigError(f"a port is 0 to 65535, not {port}")
+        if not 0 <= self.access_log <= 1:
+            raise ConfigError(f"access_log is a share from 0 to 1, not {self.access_log}")
+        if not self.service or "/" in self.service:
+            raise ConfigError(f"a service's name is one part of a path, not {self.service!r}")
+
+
+class Server:
+    """Serves a runtime until closed.
+
+    >>> with Server(Runtime(), ServerConfig(port=0)) as server:  # doctest: +SKIP
+    ...     print(server.port)
+    """
+
+    def __init__(self, runtime: Runtime, config: ServerConfig | None = None, *, ops: Ops | None = None) -> None:
+        self.runtime = runtime
+        self.config = config or ServerConfig()
+        self._ops = ops
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="serving-loop", daemon=True)
+        self._listener: asyncio.Server | None = None
+        self._grpc: Any = None
+        self._connections: Connections | None = None
+        self.is_draining = False
+
+    def start(self) -> Server:
+        """Listen and answer.
+
+        Raises:
+            Conflict: something else listens there.
+            ConfigError: it is not an address this process may listen on.
+        """
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
+        self._thread.start()
+        try:
+            self._call(self._listen()).result(_START_S)
+        except CloudEdgeError:
+            self.close()
+            raise
+        return self
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _listen(self) -> None:
+        from cloudedge.serving._baidu_std import BaiduStdProtocol  # noqa: PLC0415 - protobuf
+
+        config = self.config
+        self.runtime.home = self._loop
+        routes = Routes(
+            self.runtime,
+            service=config.service,
+            ops=self._ops,
+            token=config.token,
+            admin_token=config.admin_token,
+            access_log=config.access_log,
+            is_draining=lambda: self.is_draining,
+        )
+        # baidu_std has no place for a token: where one is needed it is not spoken.
+        prpc = None if config.token else lambda: BaiduStdProtocol(self.runtime)
+        self._connections = Connections(routes, config.limits, self._loop, prpc)
+        try:
+            self._listener = await self._loop.create_server(
+                self._connections, config.host, config.port, backlog=_BACKLOG
+            )
+        except OSError as error:
+            kind = Conflict if error.errno == errno.EADDRINUSE else ConfigError
+            raise kind(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
+        if config.grpc_port is not None:
+            from cloudedge.serving._grpc import serve_grpc  # noqa: PLC0415 - heavy
+
+            self._grpc = await serve_grpc(
+                self.runtime, service=config.service, ops=self._ops, host=config.host, port=config.grpc_port,
+                token=config.token, max_message_bytes=config.limits.max_body_bytes,
+            )  # fmt: skip
+        # What has been loaded so far stays: collecting it again and again would cost milliseconds in between.
+        gc.collect()
+        gc.freeze()
+
+    @property
+    def port(self) -> int:
+        """The port of HTTP and baidu_std, once started."""
+        if self._listener is None:
+            return self.config.port
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def grpc_port(self) -> int | None:
+        """The port of gRPC, if it is spoken."""
+        return None if self._grpc is None else int(self._grpc.port)
+
+    @property
+    def connections(self) -> Connections | None:
+        """What is connected, once started."""
+        return self._connections
+
+    def drain(self, within_s: float = 10.0) -> bool:
+        """Stop accepting, let requests under way finish, close; tell whether all finished in time."""
+        if not self._thread.is_alive():
+            return True
+        finished = self._call(self._drain(within_s)).result(within_s + _START_S)
+        self.close()
+        return finished
+
+    async def _drain(self, within_s: float) -> bool:
+        self.is_draining = True
+        end = time.monotonic() + within_s
+        if self._listener is not None:
+            self._listener.close()
+        connections = self._connections
+        if connections is not None:
+            connections.draining = True
+        if self._grpc is not None:
+            await self._grpc.stop(within_s)
+        while connections is not None and connections.busy and time.monotonic() < end:  # noqa: ASYNC110 - no event for all
+            await asyncio.sleep(0.01)
+        return connections is None or not connections.busy
+
+    def close(self) -> None:
+        """Close everything, now."""
+        if self._thread.is_alive():
+            self._call(self._close()).result(_START_S)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        if self.runtime.home is self._loop:
+            self.runtime.home = None
+
+    async def _close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._grpc is not None:
+            await self._grpc.stop(0)
+        if self._connections is not None:
+            self._connections.close()
+        await asyncio.sleep(0)
+
+    def __enter__(self) -> Server:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self if self._thread.is_alive() else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415 - optional
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

@@ -1,0 +1,72 @@
+"""What a server remembers across a restart: which versions were loaded, and who answered."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cloudedge.errors import InputError
+from cloudedge.hub import storage_errors
+from cloudedge.serving._routing import Routing, Shadow, Variant
+
+__all__ = ["LoadedRef", "State", "read_state", "write_state"]
+
+
+class LoadedRef(BaseModel):
+    """A version that was loaded."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pin: str
+    bundle: str
+    """Name and digest, so that it is the same bundle after the restart."""
+
+
+class State(BaseModel):
+    """Everything that is remembered."""
+
+    model_config = ConfigDict(frozen=True)
+
+    versions: tuple[LoadedRef, ...] = ()
+    active: str | None = None
+    variants: tuple[Variant, ...] = ()
+    shadow: Shadow | None = None
+
+    @property
+    def routing(self) -> Routing:
+        """Who answered."""
+        return Routing(self.active, self.variants, self.shadow)
+
+
+def read_state(path: Path) -> State:
+    """Read a state file; one that is not there is empty.
+
+    Raises:
+        InputError: it is not a state file.
+    """
+    try:
+        return State.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return State()
+    except ValidationError as error:
+        raise InputError(
+            f"{path} is not a state file: {error.errors()[0]['msg']}", hint="remove it to start afresh", path=str(path)
+        ) from error
+
+
+def write_state(path: Path, state: State) -> None:
+    """Write a state file, whole or not at all.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with storage_errors("remembering what is loaded", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(state.model_dump_json(indent=2).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)

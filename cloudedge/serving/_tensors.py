@@ -1,0 +1,358 @@
+"""Arrays as both services write them: JSON or protobuf Tensors, nested lists, and what numpy prints.
+
+Nothing here knows a model. Everything is checked before memory is taken for it: a shape is compared with the data
+that is really there, `numpy.save` bytes are read without ever unpickling, and texts are parsed, never evaluated.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import math
+import re
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from cloudedge.errors import InputError
+
+__all__ = [
+    "ELEM_TYPES",
+    "Malformed",
+    "checked_cast",
+    "data_of",
+    "from_base64",
+    "json_field",
+    "json_numbers",
+    "json_text",
+    "malformed",
+    "nested_array",
+    "npy_array",
+    "parse_array",
+    "string_array",
+    "tensor_fields",
+    "typed_array",
+]
+
+Array = NDArray[Any]
+
+STRING, BYTES, GENERAL_STRING = 12, 13, 20
+BFLOAT16 = 6
+MAX_DIMENSIONS = 32
+MAX_STRING_BYTES = 256 << 20  # numpy gives every string the room of the longest
+
+# elem_type: what it is, and the field its numbers travel in.
+ELEM_TYPES: dict[int, tuple[str, str]] = {
+    0: ("int64", "int64_data"),
+    1: ("float32", "float_data"),
+    2: ("int32", "int_data"),
+    3: ("float64", "float64_data"),
+    4: ("int16", "int_data"),
+    5: ("float16", "float_data"),
+    6: ("uint16", "uint32_data"),  # the bits of a bfloat16
+    7: ("uint8", "uint32_data"),
+    8: ("int8", "int_data"),
+    9: ("bool", "bool_data"),
+}
+ELEM_TYPE_OF = {np.dtype(name): number for number, (name, _) in ELEM_TYPES.items() if number != BFLOAT16}
+WIRE_DTYPES: dict[str, np.dtype[Any]] = {
+    "int64_data": np.dtype(np.int64),
+    "float_data": np.dtype(np.float32),
+    "int_data": np.dtype(np.int32),
+    "float64_data": np.dtype(np.float64),
+    "uint32_data": np.dtype(np.uint32),
+    "bool_data": np.dtype(np.bool_),
+}
+
+
+class Malformed(InputError):
+    """A tensor contradicts itself: its type, its shape and its data do not go together."""
+
+
+def malformed(name: str, what: str, hint: str = "") -> Malformed:
+    """Make the error, naming the variable."""
+    return Malformed(f"variable {name!r}: {what}", hint=hint, variable=name)
+
+
+# -- one tensor ------------------------------------------------------------------------------------------------------
+
+
+def typed_array(name: str, elem_type: int, shape: Sequence[int], data: Array, content: bytes = b"") -> Array:
+    """Make the array of a numeric tensor from its numbers, or from raw little-endian `content`.
+
+    A bfloat16 becomes a float32 of the same value.
+
+    Raises:
+        Malformed: type, shape and data do not go together.
+    """
+    kind = ELEM_TYPES.get(elem_type)
+    if kind is None:
+        raise malformed(name, f"elem_type {elem_type} is not one that can be fed", "0 to 9, 12 and 13 (20) can.")
+    dtype = np.dtype(kind[0])
+    if content:
+        if data.size:
+            raise malformed(name, "has both numbers and tensor_content")
+        if len(content) % dtype.itemsize:
+            raise malformed(name, f"tensor_content of {len(content)} bytes is not a whole number of {dtype}")
+        array = np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype, copy=False)
+        if dtype == np.bool_:
+            array = np.frombuffer(content, np.uint8) != 0  # any other byte in a bool is undefined behaviour
+    else:
+        array = checked_cast(name, data, dtype)
+    if elem_type == BFLOAT16:
+        array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return shaped(name, array, shape)
+
+
+def shaped(name: str, array: Array, shape: Sequence[int]) -> Array:
+    """Give an array the shape it was sent with, if the data fits."""
+    if len(shape) > MAX_DIMENSIONS or any(size < 0 for size in shape):
+        raise malformed(name, f"shape {list(shape)[:MAX_DIMENSIONS]} is not one an array can have")
+    if math.prod(shape) != array.size:
+        raise malformed(name, f"shape {list(shape)} needs {math.prod(shape)} values, {array.size} were sent")
+    return array.reshape(tuple(shape))
+
+
+def string_array(name: str, parts: Sequence[str]) -> Array:
+    """Make an array of strings, unless the longest one would make all of them take too much room."""
+    longest = max((len(part) for part in parts), default=0)
+    if longest * len(parts) * 4 > MAX_STRING_BYTES:
+        raise malformed(name, f"{len(parts)} strings of up to {longest} characters are too many for one array")
+    return np.array(list(parts), dtype=np.str_)
+
+
+def npy_array(name: str, raw: bytes) -> Array:
+    """Read what `numpy.save` wrote, numbers only.
+
+    Upstream hands such bytes to the unpickler, which runs whatever they say. Here only the header is interpreted; the
+    array is a view of the bytes.
+    """
+    stream = io.BytesIO(raw)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, fortran, dtype = read_header[version](stream)
+    except (ValueError, KeyError, EOFError, MemoryError, RecursionError) as error:
+        raise malformed(name, "byte_data is not what numpy.save writes") from error
+    if dtype.hasobject or dtype.kind not in "biuf":
+        raise malformed(name, f"byte_data holds {dtype}, and only numbers are read", "Pickled objects are refused.")
+    count = math.prod(shape)
+    if any(size < 0 for size in shape) or len(raw) - stream.tell() != count * dtype.itemsize:
+        raise malformed(name, f"byte_data says shape {shape} of {dtype}, and its length says otherwise")
+    if not count:
+        return np.empty(shape, dtype.newbyteorder("="))
+    array = np.frombuffer(raw, dtype, count=count, offset=stream.tell())
+    return array.astype(dtype.newbyteorder("="), copy=False).reshape(shape, order="F" if fortran else "C")
+
+
+def checked_cast(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Cast, but never silently to another value: rounding of floats is all that is allowed."""
+    if array.dtype == dtype:
+        return array
+    if dtype.kind == "U" or array.dtype.kind not in "biuf":
+        raise malformed(name, f"{_words(array.dtype)} cannot be fed where the model takes {_words(dtype)}")
+    with np.errstate(over="raise", invalid="raise"):
+        try:
+            cast = array.astype(dtype)
+        except FloatingPointError:
+            raise malformed(name, f"holds a value that {dtype} cannot") from None
+    if dtype.kind != "f" and not np.array_equal(cast, array):
+        raise malformed(name, f"holds a value that {dtype} cannot")
+    return cast
+
+
+def _words(dtype: np.dtype[Any]) -> str:
+    return {"U": "text", "O": "a mixture", "c": "complex numbers"}.get(dtype.kind, str(dtype))
+
+
+# -- out of messages and into them -----------------------------------------------------------------------------------
+
+
+def data_of(tensor: Any, elem_type: int) -> Array:
+    """Take the numbers of a protobuf Tensor of either service; empty where its type has none."""
+    kind = ELEM_TYPES.get(elem_type)
+    return np.array(getattr(tensor, kind[1])) if kind else np.empty(0)
+
+
+def json_field(name: str, field: str, value: Any) -> Array:
+    """Take the numbers of one data field of a JSON Tensor."""
+    wanted = WIRE_DTYPES[field]
+    if not isinstance(value, list):
+        raise malformed(name, f"{field} is not a list")
+    kinds = set(map(type, value))
+    if str in kinds and wanted.kind != "b":
+        # JSON made from protobuf puts 64-bit integers, and what is not finite, in quotes.
+        read = float if wanted.kind == "f" else int
+        try:
+            value = [read(item) if type(item) is str else item for item in value]
+        except ValueError:
+            raise malformed(name, f"{field} is not a list of {wanted} values") from None
+        kinds = set(map(type, value))
+    allowed = {bool} if wanted.kind == "b" else {int, float} if wanted.kind == "f" else {int}
+    if not kinds <= allowed:
+        raise malformed(name, f"{field} is not a list of {wanted} values")
+    return checked_cast(name, _leaves(name, value, kinds), wanted)
+
+
+def from_base64(name: str, field: str, value: Any) -> bytes:
+    """Read the bytes of a JSON field."""
+    try:
+        if isinstance(value, str):
+            return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        pass
+    raise malformed(name, f"{field} is not base64")
+
+
+def json_text(array: Array) -> bytes:
+    """Write an array as JSON: nested lists, floats in the fewest digits that read back the same.
+
+    What is not finite is written NaN and Infinity, as Python reads and writes it; JSON itself has nothing for it.
+    """
+    try:
+        text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:  # a scalar, text, or memory in another order
+        return json.dumps(array.tolist(), separators=(",", ":")).encode()
+    return json.dumps(array.tolist(), separators=(",", ":")).encode() if b"null" in text else text
+
+
+def json_numbers(data: Array) -> bytes:
+    """Write a data field as JSON made from protobuf does, which puts what is not finite in quotes."""
+    text = json_text(data)
+    if data.dtype.kind != "f":
+        return text
+    return re.sub(rb"(-?Infinity|NaN)", rb'"\1"', text) if b"N" in text or b"I" in text else text
+
+
+def tensor_fields(array: Array) -> tuple[int, str, Array]:
+    """Say how an array travels: its elem_type, its field, and the numbers, flat, as that field takes them."""
+    elem_type = ELEM_TYPE_OF.get(array.dtype)
+    if elem_type is None:
+        raise InputError(f"arrays of {array.dtype} cannot be sent as a tensor")
+    field = ELEM_TYPES[elem_type][1]
+    return elem_type, field, array.reshape(-1).astype(WIRE_DTYPES[field], copy=False)
+
+
+# -- texts -----------------------------------------------------------------------------------------------------------
+
+REPR = re.compile(
+    r"array\((?P<body>.*?)(?:,\s*shape=\((?P<shape>[\d,\s]*)\))?(?:,\s*dtype=['\"]?[<>=|]?(?P<dtype>\w+)['\"]?)?\)",
+    re.DOTALL,
+)
+NUMBER_CHARACTERS = re.compile(r"[-+.A-Za-z0-9\s,\[\]]*")
+NUMBERS_ONLY = re.compile(r"[-+.0-9eE,\s\[\]]*")
+IRREGULAR = "is not a regular nested list: rows differ in length or depth"
+
+
+def parse_array(name: str, text: str) -> Array:
+    """Read a number or a nested list as JSON, or the way numpy or Python print it.
+
+    Raises:
+        Malformed: it is neither, its rows differ in length, or it was shortened when printed.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return _parse_printed(name, text.strip())
+    if NUMBERS_ONLY.fullmatch(text):  # then numpy can be left alone with it
+        try:
+            array = np.array(value)
+        except (ValueError, OverflowError):
+            raise malformed(name, IRREGULAR) from None
+        if array.dtype.kind in "if":
+            return array
+    return nested_array(name, value)
+
+
+def nested_array(name: str, value: Any) -> Array:
+    """Make an array of a number, a string or nested lists that came as JSON.
+
+    Level by level and not by numpy alone, which makes text of everything where one item is text, and not-a-number of
+    null.
+    """
+    shape: list[int] = []
+    level, kinds = [value], {type(value)}
+    while kinds == {list}:
+        sizes = set(map(len, level))
+        if len(sizes) > 1 or len(shape) == MAX_DIMENSIONS:
+            raise malformed(name, IRREGULAR)
+        shape.append(sizes.pop())
+        level = list(chain.from_iterable(level))
+        kinds = set(map(type, level))
+    if list in kinds:
+        raise malformed(name, IRREGULAR)
+    return _leaves(name, level, kinds).reshape(shape)
+
+
+def _leaves(name: str, items: list[Any], kinds: set[type]) -> Array:
+    if kinds == {str}:
+        return string_array(name, items)
+    if not (kinds <= {int, float} or kinds == {bool}):
+        raise malformed(name, "is not made of numbers alone, or of text alone")
+    try:
+        array: Array = np.array(items)
+    except OverflowError:
+        array = np.empty(0, object)
+    if array.dtype.kind == "O" or (array.dtype.kind == "f" and kinds == {int}):
+        raise malformed(name, "holds a whole number of more than 64 bits")
+    return array
+
+
+def _parse_printed(name: str, text: str) -> Array:
+    wrapped = REPR.fullmatch(text)
+    body = wrapped["body"].strip() if wrapped else text
+    if "..." in body:
+        raise malformed(name, "was shortened when it was printed", "numpy.set_printoptions(threshold=sys.maxsize)")
+    if not body or not NUMBER_CHARACTERS.fullmatch(body):
+        raise malformed(name, "is neither JSON nor what numpy prints")
+    words = body.translate(BRACKETS_AWAY).split()
+    shape = _printed_shape(body)
+    if not words and wrapped and wrapped["shape"]:  # numpy prints no values as [], and their shape beside it
+        shape = tuple(int(size) for size in wrapped["shape"].split(",") if size.strip())
+    if shape is None or math.prod(shape) != len(words):
+        raise malformed(name, IRREGULAR)
+    dtype = wrapped["dtype"] if wrapped else None
+    try:
+        return _numbers(words, dtype).reshape(shape)
+    except (ValueError, TypeError, OverflowError):
+        raise malformed(name, "is neither JSON nor what numpy prints") from None
+
+
+BRACKETS_AWAY = str.maketrans("[],", "   ")
+
+
+def _printed_shape(body: str) -> tuple[int, ...] | None:
+    """Count rows and columns by folding the innermost brackets, level by level."""
+    frame = re.sub(r"[^\[\],]", "", body)
+    if frame == "[]" and not body.translate(BRACKETS_AWAY).strip():
+        return (0,)
+    sizes: list[int] = []
+    while frame:
+        end = frame.find("]")
+        start = frame.rfind("[", 0, end)
+        inner = frame[start : end + 1]
+        if end < 0 or start < 0 or inner.strip("[],") or len(sizes) == MAX_DIMENSIONS:
+            return None
+        sizes.append(len(inner) - 1)
+        frame = frame.replace(inner, "")
+    return tuple(reversed(sizes))
+
+
+def _numbers(words: list[str], dtype: str | None) -> Array:
+    if words and all(word in {"True", "False"} for word in words):
+        return np.array([word == "True" for word in words])
+    if dtype is not None:
+        dtype = np.dtype(dtype).name
+        if dtype not in PRINTED_DTYPES:
+            raise ValueError(dtype)
+    whole = "int" in dtype if dtype else all(word.lstrip("+-").isdecimal() for word in words) and bool(words)
+    return np.array([int(word) if whole else float(word) for word in words], dtype or ("int64" if whole else "float64"))
+
+
+PRINTED_DTYPES = frozenset(str(dtype) for dtype in ELEM_TYPE_OF) | {"uint16", "uint32", "uint64"}

@@ -1,0 +1,283 @@
+"""One loaded version: its program, its rows, what it takes and how it is best run. Knows nothing of other versions.
+
+`execute` is the whole way from the arrays of several requests to their answers; everything that can be done once
+for a batch is.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloudedge.bundle import Bundle, ProbeRequest, Signature, Variable
+from cloudedge.errors import CloudEdgeError, InputError
+from cloudedge.serving._inputs import Arrays, FeedCheck, alias
+from cloudedge.serving._metrics import VersionMetrics
+from cloudedge.serving._predictor import DenseModel, Predictor
+from cloudedge.serving._rowsource import BundleRows, RowSource
+
+__all__ = ["ProbeResult", "Tuning", "Version"]
+
+_MADE_UP_SIDE = 8
+"""How long a varying dimension is in inputs made up for measuring."""
+_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How a version is run, as measured when it was loaded."""
+
+    threads: int
+    """Of the math library, in each run."""
+    max_batch_rows: int
+    """1 where outputs cannot be told apart by rows."""
+    is_batched: bool
+    run_s: float
+    """One row, measured."""
+    releases_lock: bool
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """How the probes went."""
+
+    asked: int
+    failures: tuple[str, ...]
+    at: float
+    """On the monotonic clock."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all answers were as expected."""
+        return not self.failures
+
+
+class Version:
+    """A bundle, loaded.
+
+    Args:
+        bundle: What to load.
+        rows: Where rows come from; the bundle's own tables if None.
+        workers: How many threads will run it.
+        max_rows: In one request.
+        max_batch_rows: In one run, at most.
+        batch_budget_s: How long a run may take; batches stay below what takes longer.
+
+    Raises:
+        InputError: it cannot be served; says why.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        rows: RowSource | None,
+        workers: int,
+        max_rows: int,
+        max_batch_rows: int,
+        batch_budget_s: float,
+    ) -> None:
+        self.bundle = bundle
+        self.pin = bundle.pin
+        self.metrics = VersionMetrics()
+        self.has_local_rows = rows is None
+        self._owned_rows = BundleRows(bundle.sparse) if rows is None else None
+        self._rows: RowSource = self._owned_rows if self._owned_rows is not None else rows  # type: ignore[assignment]
+        with DenseModel(bundle.dense) as model:
+            self.signature = _signature(bundle, model)
+            self.feeds = FeedCheck(self.signature, max_rows=max_rows)
+            self._wire(model)
+            self.tuning = self._tune(model, workers, max_batch_rows, batch_budget_s)
+            if self.tuning.threads == model.threads:
+                self._clone(model, workers)
+        if self.tuning.threads != model.threads:
+            with DenseModel(bundle.dense, threads=self.tuning.threads) as wide:
+                self._clone(wide, workers)
+        self._probe_lock = threading.Lock()
+        self.probed: ProbeResult | None = None
+
+    def _clone(self, model: DenseModel, workers: int) -> None:
+        self.predictors = [model.predictor() for _ in range(workers)]
+        self.inline_predictor = model.predictor()
+        self._probe_predictor = model.predictor()
+
+    def _wire(self, model: DenseModel) -> None:
+        """Connect feeds to the program's inputs, and fetches to its outputs."""
+        place = {name: i for i, v in enumerate(self.signature.feed) for name in (v.alias or v.name, v.name)}
+        looked_up = {place[lookup.feed] for lookup in self.signature.lookups if lookup.feed in place}
+        self._lookups: dict[str, list[tuple[int, str, int]]] = {}
+        for lookup in self.signature.lookups:
+            if lookup.feed not in place or lookup.input not in model.input_names:
+                raise InputError(
+                    f"{self.bundle!r}: look-up of {lookup.feed!r} into {lookup.input!r} does not fit the program",
+                    hint=f"the program takes {model.input_names}",
+                )
+            self._lookups.setdefault(lookup.table, []).append((place[lookup.feed], lookup.input, lookup.padding_id))
+        given = {lookup.input for lookup in self.signature.lookups}
+        self._direct = [
+            (i, v.name)
+            for i, v in enumerate(self.signature.feed)
+            if v.name in model.input_names and v.name not in given
+        ]
+        unfed = set(model.input_names) - given - {name for _, name in self._direct}
+        unused = [
+            v.name for i, v in enumerate(self.signature.feed) if i not in looked_up | {i for i, _ in self._direct}
+        ]
+        if unfed or unused:
+            raise InputError(
+                f"{self.bundle!r}: the program's inputs {sorted(unfed)} are not fed, the feeds {unused} not used",
+                hint="its signature does not belong to its program: pack it again",
+            )
+        named = all(v.name in model.output_names for v in self.signature.fetch)
+        if not named and len(self.signature.fetch) != len(model.output_names):
+            raise InputError(f"{self.bundle!r}: fetches do not fit the program's outputs {model.output_names}")
+        self._outputs = {
+            alias(v): model.output_names.index(v.name) if named else i for i, v in enumerate(self.signature.fetch)
+        }
+
+    def fetch(self, names: Sequence[str]) -> Sequence[str]:
+        """Check the outputs a call wants; all, if it names none.
+
+        Raises:
+            InputError: one is unknown.
+        """
+        for name in names:
+            if name not in self._outputs:
+                raise InputError(
+                    f"fetch {name!r} is unknown", hint=f"this model answers {list(self._outputs)}", variable=name
+                )
+        return names or list(self._outputs)
+
+    def pick(self, outputs: Sequence[NDArray[Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Choose outputs by alias."""
+        return {name: outputs[self._outputs[name]] for name in names}
+
+    def execute(self, arrays: Arrays, predictor: Predictor) -> tuple[list[NDArray[Any]], float]:
+        """Run one batch.
+
+        Returns:
+            The program's outputs, and the share of looked-up rows that are declared defaults.
+
+        Raises:
+            InputError: the engine refused the arrays.
+            Unavailable: rows could not be had.
+        """
+        feed = {name: arrays[i] for i, name in self._direct}
+        defaulted = 0.0
+        if self._lookups:
+            defaulted = self._look_up(arrays, feed)
+        return predictor.run(feed), defaulted
+
+    def _look_up(self, arrays: Arrays, feed: dict[str, NDArray[Any]]) -> float:
+        asked = defaulted = missing = 0
+        for table, uses in self._lookups.items():
+            ids = np.concatenate([arrays[i].reshape(-1) for i, _, _ in uses]).astype(np.uint64, copy=False)
+            found = self._rows.rows(table, ids, self.pin)
+            asked, missing, defaulted = asked + len(ids), missing + found.missing, defaulted + found.defaulted
+            at = 0
+            for i, name, padding_id in uses:
+                shape = arrays[i].shape
+                rows = found.values[at : at + arrays[i].size]
+                at += arrays[i].size
+                if padding_id >= 0:
+                    rows = np.where((arrays[i].reshape(-1) == padding_id)[:, None], np.float32(0), rows)
+                feed[name] = rows.reshape(*shape, rows.shape[-1])
+        self.metrics.looked_up(asked, missing, defaulted)
+        return defaulted / asked if asked else 0.0
+
+    def _made_up(self, rows: int) -> Arrays:
+        """Return inputs to measure with: the first probe's, else zeros."""
+        feed: Mapping[str, Any] = next((p.feed for p in self.bundle.probes.requests), {})
+        arrays = []
+        for v in self.signature.feed:
+            value = feed.get(alias(v), feed.get(v.name))
+            if value is None:
+                one = np.zeros([1, *(_MADE_UP_SIDE if side < 0 else side for side in v.shape)], v.dtype)
+            else:
+                one = np.asarray(value, v.dtype)[:1]
+            arrays.append(np.repeat(one, rows, axis=0))
+        return arrays
+
+    def _tune(self, model: DenseModel, workers: int, max_rows: int, budget_s: float) -> Tuning:
+        """Find out how to run it: by running it."""
+        predictor = model.predictor()
+
+        def measure(predictor: Predictor, rows: int) -> float:
+            arrays = self._made_up(rows)
+            self.execute(arrays, predictor)
+            return statistics.median(_timed(lambda: self.execute(arrays, predictor)) for _ in range(_ROUNDS))
+
+        run_s = measure(predictor, 1)
+        outputs, _ = self.execute(self._made_up(3), predictor)
+        is_batched = all(output.ndim and output.shape[0] == 3 for output in outputs)  # noqa: PLR2004 - three went in
+        threads = 1
+        if run_s > budget_s / 4 and workers > 1:
+            with DenseModel(self.bundle.dense, threads=workers) as wide:
+                threads = workers if measure(wide.predictor(), 1) * 1.5 < run_s else 1
+        rows = 1
+        while is_batched and rows * 2 <= max_rows and measure(predictor, rows * 2) <= budget_s:
+            rows *= 2
+        return Tuning(threads, rows, is_batched, run_s, predictor.releases_lock)
+
+    def probe(self, clock: Callable[[], float] = time.monotonic) -> ProbeResult:
+        """Answer the bundle's probes and compare."""
+        failures = []
+        requests = self.bundle.probes.requests
+        with self._probe_lock:
+            for i, request in enumerate(requests):
+                try:
+                    self._probe_one(request)
+                except CloudEdgeError as error:
+                    failures.append(f"probe {request.name or i}: {error.message}")
+            self.probed = ProbeResult(len(requests), tuple(failures), clock())
+            return self.probed
+
+    def _probe_one(self, request: ProbeRequest) -> None:
+        names = {v.name: alias(v) for v in (*self.signature.feed, *self.signature.fetch)}
+        types = {alias(v): v.dtype for v in self.signature.feed}
+        feed = {names.get(name, name): value for name, value in request.feed.items()}
+        arrays, _, _ = self.feeds.check(
+            {name: np.asarray(value, types.get(name, None)) for name, value in feed.items()}
+        )
+        outputs, defaulted = self.execute(arrays, self._probe_predictor)
+        if defaulted:
+            raise InputError("rows were declared defaults")
+        for name, expected in request.expect.items():
+            wanted = np.asarray(expected)
+            (found,) = self.pick(outputs, self.fetch([names.get(name, name)])).values()
+            if found.shape != wanted.shape:
+                raise InputError(f"{name} has shape {list(found.shape)}, expected {list(wanted.shape)}")
+            difference = float(np.max(np.abs(found.astype(np.float64) - wanted), initial=0.0))
+            if not difference <= request.tolerance:
+                raise InputError(f"{name} is off by {difference:g}, allowed are {request.tolerance:g}")
+
+    def close(self) -> None:
+        """Give everything back; nothing may run any more."""
+        self.predictors = []
+        del self.inline_predictor, self._probe_predictor
+        if self._owned_rows is not None:
+            self._owned_rows.close()
+
+
+def _timed(run: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def _signature(bundle: Bundle, model: DenseModel) -> Signature:
+    """Take the bundle's signature, or what the program itself says where the bundle has none."""
+    if bundle.signature.feed and bundle.signature.fetch:
+        return bundle.signature
+    inputs, outputs = model.describe()
+    return Signature(
+        feed=tuple(Variable(name=n, dtype=d, shape=tuple(s[1:])) for n, (d, s) in inputs.items()),  # type: ignore[arg-type]
+        fetch=tuple(Variable(name=n, dtype=d, shape=tuple(s[1:])) for n, (d, s) in outputs.items()),  # type: ignore[arg-type]
+    )

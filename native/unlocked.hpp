@@ -1,0 +1,10 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace cloudedge {
+
+// Calls into other libraries that would otherwise keep the interpreter lock.
+void bind_unlocked(nanobind::module_& module);
+
+}  // namespace cloudedge

@@ -1,0 +1,134 @@
+"""Models to serve: a tiny MLP, and a click model with and without its table split off."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from cloudedge.bundle import Bundle, Lookup, Probes, Signature, Variable
+from cloudedge.hub import LocalHub
+
+SLOTS = [f"C{i}" for i in range(1, 27)]
+TABLE_ROWS, DIM = 1000, 9
+
+
+def paddle():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import paddle
+    return paddle
+
+
+def _save(folder: Path, build, seed: int) -> None:
+    p = paddle()
+    p.enable_static()
+    try:
+        p.seed(seed)
+        main, start = p.static.Program(), p.static.Program()
+        with warnings.catch_warnings(), p.static.program_guard(main, start):
+            warnings.simplefilter("ignore")
+            inputs, outputs = build(p)
+            executor = p.static.Executor(p.CPUPlace())
+            executor.run(start)
+            p.static.save_inference_model(str(folder / "model"), inputs, outputs, executor, program=main)
+    finally:
+        p.disable_static()
+
+
+def save_tiny(folder: Path, *, seed: int = 1, width: int = 13, hidden: int = 64) -> Path:
+    """13-64-1, as in the performance table."""
+
+    def build(p):
+        x = p.static.data("x", [-1, width], "float32")
+        return [x], [p.static.nn.fc(p.static.nn.fc(x, hidden, activation="relu"), 1)]
+
+    _save(folder, build, seed)
+    return folder
+
+
+def _mlp(p, dense, rows):
+    h = p.concat([dense, *[p.reshape(r, [-1, DIM]) for r in rows]], 1)
+    for _ in range(3):
+        h = p.static.nn.fc(h, 400, activation="relu")
+    return p.nn.functional.sigmoid(p.static.nn.fc(h, 1))
+
+
+def save_ctr_dense(folder: Path, *, seed: int = 1) -> Path:
+    """13 dense + 26 slots whose rows are inputs."""
+
+    def build(p):
+        dense = p.static.data("dense", [-1, 13], "float32")
+        rows = [p.static.data(f"emb_{slot}", [-1, 1, DIM], "float32") for slot in SLOTS]
+        return [dense, *rows], [_mlp(p, dense, rows)]
+
+    _save(folder, build, seed)
+    return folder
+
+
+def save_ctr_full(folder: Path, *, seed: int = 1) -> Path:
+    """The same with its table inside."""
+
+    def build(p):
+        dense = p.static.data("dense", [-1, 13], "float32")
+        ids = [p.static.data(slot, [-1, 1], "int64") for slot in SLOTS]
+        table = p.create_parameter([TABLE_ROWS, DIM], "float32", name="emb")
+        return [dense, *ids], [_mlp(p, dense, [p.nn.functional.embedding(i, table) for i in ids])]
+
+    _save(folder, build, seed)
+    return folder
+
+
+def save_marked(folder: Path, mark: float) -> Path:
+    """Answers x + mark."""
+
+    def build(p):
+        x = p.static.data("x", [-1, 2], "float32")
+        constant = p.nn.initializer.Constant(mark)
+        return [x], [x + p.create_parameter([2], "float32", default_initializer=constant)]
+
+    _save(folder, build, 1)
+    return folder
+
+
+TINY = Signature(
+    feed=(Variable(name="x", shape=(13,)),), fetch=(Variable(name="fetch_name_0", alias="price", shape=(1,)),)
+)
+PAIR = Signature(feed=(Variable(name="x", shape=(2,)),), fetch=(Variable(name="fetch_name_0", alias="y", shape=(2,)),))
+CTR = Signature(
+    feed=(Variable(name="dense", shape=(13,)), *(Variable(name=slot, dtype="int64", shape=(1,)) for slot in SLOTS)),
+    fetch=(Variable(name="fetch_name_0", alias="ctr", shape=(1,)),),
+    lookups=tuple(Lookup(feed=slot, input=f"emb_{slot}", table="emb") for slot in SLOTS),
+)
+
+
+def table(seed: int = 1) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    keys = np.arange(TABLE_ROWS, dtype=np.uint64)
+    return {"keys": keys, "values": rng.standard_normal((TABLE_ROWS, DIM)).astype(np.float32)}
+
+
+def pack_tiny(
+    folder: Path, hub: LocalHub, *, seed: int = 1, probes: Probes | None = None, name: str = "tiny"
+) -> Bundle:
+    return Bundle.pack(save_tiny(folder, seed=seed), name=name, signature=TINY, probes=probes, hub=hub)
+
+
+def pack_marked(folder: Path, hub: LocalHub, mark: float) -> Bundle:
+    probes = Probes.model_validate(
+        {"requests": [{"feed": {"x": [[1.0, 2.0]]}, "expect": {"y": [[1.0 + mark, 2.0 + mark]]}}]}
+    )
+    return Bundle.pack(save_marked(folder, mark), name="marked", signature=PAIR, probes=probes, hub=hub)
+
+
+def pack_ctr(folder: Path, hub: LocalHub, *, seed: int = 1) -> Bundle:
+    return Bundle.pack(
+        save_ctr_dense(folder, seed=seed), name="ctr", signature=CTR, sparse={"emb": table(seed)}, hub=hub
+    )
+
+
+def ctr_feed(rows: int, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    feed = {"dense": rng.random((rows, 13), np.float32)}
+    return feed | {slot: rng.integers(0, TABLE_ROWS, (rows, 1)) for slot in SLOTS}
