@@ -17,6 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stock_models import FEEDS, FETCH
+
+from cloudedge.bundle import Bundle, Lookup, Signature, Variable
+from cloudedge.hub import LocalHub
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SETTLE_S = 90.0  # a cold start reads a gigabyte of libraries
@@ -28,11 +33,16 @@ class Server:
 
     http_port: int
     rpc_port: int
-    session: int
-    """Session id of its processes: each service is started in one of its own."""
+    sessions: tuple[int, ...]
+    """Session ids of its processes: each is started in one of its own."""
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.http_port}{path}"
+
+    def usage(self) -> tuple[float, float]:
+        """Sum up processor seconds, and megabytes of memory in which shared pages are divided among their users."""
+        used = [session_usage(session) for session in self.sessions]
+        return sum(seconds for seconds, _ in used), sum(megabytes for _, megabytes in used)
 
 
 def stock_python() -> Path | None:
@@ -69,7 +79,72 @@ def stock_server(model: Path, name: str, folder: Path, *, tuned: bool = False) -
     with service(command, folder, {"PYTHONPATH": ""}) as process:
         # Its gateway answers before the service behind it does: a wrong name is refused by the latter.
         wait(process, folder, lambda: post(http_port, "/nobody/x", b"{}") == 200)
-        yield Server(http_port, rpc_port, process.pid)
+        yield Server(http_port, rpc_port, (process.pid,))
+
+
+@contextlib.contextmanager
+def cloudedge_server(models: Path, model: str, folder: Path, *, cube: bool = False) -> Iterator[Server]:
+    """Serve a model with `cloudedge serve`; with `cube`, split, and its rows on a cube server of its own."""
+    hub = LocalHub(folder / "hub")
+    bundle = pack(models, model, hub, split=cube)
+    command = [sys.executable, "-m", "cloudedge", "serve", f"{model}:1", "--hub", folder / "hub", "--json"]
+    command += ["--port", "0", "--grpc-port", "0", "--admin-port", "0"]
+    with contextlib.ExitStack() as stack:
+        sessions = []
+        if cube:
+            started, session = stack.enter_context(cube_server(models, bundle.pin, folder / "cube"))
+            sessions.append(session)
+            host, _, port = started["address"].rpartition(":")
+            conf = {"dict_name": "table", "shard": 1, "dup": 1, "timeout": 1000, "retry": 1, "backup_request": 0}
+            conf |= {"type": "ipport", "nodes": [{"ip": host, "port": int(port)}]}
+            (folder / "cube.conf").write_text(json.dumps([conf]))
+            command += ["--cube", folder / "cube.conf"]
+        started, session = stack.enter_context(announced(command, folder))
+        yield Server(started["port"], started["grpc_port"], (*sessions, session))
+
+
+def pack(models: Path, model: str, hub: LocalHub, *, split: bool) -> Bundle:
+    """Pack a model; `split` takes the dense program and the table apart from it."""
+    feeds = [Variable(name=name, dtype=kind, shape=shape) for name, (kind, shape) in FEEDS[model].items()]
+    ids = [feed.name for feed in feeds if split and feed.dtype == "int64"]
+    signature = Signature(
+        feed=feeds,
+        fetch=[Variable(name="fetch_name_0", alias=FETCH, dtype="float32", shape=(1,))],
+        lookups=[Lookup(feed=name, input=f"rows_{name}", table="table") for name in ids],
+    )
+    dense = models / (f"{model}-dense" if split else model)
+    sparse = {"table": models / "table.npz"} if split else None
+    return Bundle.pack(dense, name=model, version=1, signature=signature, sparse=sparse, hub=hub)
+
+
+@contextlib.contextmanager
+def cube_server(models: Path, pin: str, folder: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    folder.mkdir(parents=True)
+    cube = [sys.executable, "-m", "cloudedge", "cube"]
+    for step in (
+        ["dump", models / "table.npz", folder / "rows.seq"],
+        ["build", folder / "rows.seq", "--output", folder / "out", "--dict", "table", "--shards", "1", "--version", "1"],
+    ):
+        subprocess.run([*cube, *step], check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    (part,) = (found.parent for found in (folder / "out").rglob("index.n"))
+    with announced([*cube, "serve", part, "--version", pin, "--port", "0", "--admin-port", "0", "--json"], folder) as up:
+        yield up
+
+
+@contextlib.contextmanager
+def announced(command: list[Any], folder: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Start one of our services and wait until it says, as JSON, where it listens."""
+    with service(command, folder, {"PYTHONPATH": str(ROOT)}) as process:
+        wait(process, folder, lambda: announcement(folder) is not None)
+        yield announcement(folder), process.pid
+
+
+def announcement(folder: Path) -> dict[str, Any] | None:
+    text = (folder / "log").read_text(errors="replace")
+    with contextlib.suppress(ValueError):
+        found: dict[str, Any] = json.JSONDecoder().raw_decode(text[text.index("{\n") :])[0]
+        return found
+    return None
 
 
 @contextlib.contextmanager
@@ -118,7 +193,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def session_usage(session: int) -> tuple[float, float]:
-    """Sum up the processor seconds and the megabytes (shared pages divided among their users) of a session."""
     ticks = pages_kb = 0
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
@@ -131,9 +205,3 @@ def session_usage(session: int) -> tuple[float, float]:
             rollup = (folder / "smaps_rollup").read_text()
             pages_kb += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
     return ticks / os.sysconf("SC_CLK_TCK"), pages_kb / 1024
-
-
-@contextlib.contextmanager
-def cloudedge_server(models: Path, name: str, folder: Path) -> Iterator[Server]:
-    raise NotImplementedError
-    yield
