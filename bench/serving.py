@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one short round")
     parser.add_argument("--json", action="store_true", help="print rows for programs")
-    parser.add_argument("--seconds", type=float, default=2, help="of each round")
+    parser.add_argument("--seconds", type=int, default=2, help="of each round")
     parser.add_argument("--rounds", type=int, default=3, help="in which the systems take turns")
     parser.add_argument("--without-stock", action="store_true", help="measure cloudedge alone; no bars")
     parser.add_argument("--limit", type=Path, help=argparse.SUPPRESS)
@@ -61,7 +61,7 @@ def main() -> None:
         sys.exit("wrk is not installed (Debian package wrk)")
     if not options.without_stock and stock_lab.stock_python() is None:
         sys.exit("stock Paddle Serving is not installed (make peers); --without-stock measures cloudedge alone")
-    seconds, rounds = (1.0, 1) if options.quick else (options.seconds, options.rounds)
+    seconds, rounds = (1, 1) if options.quick else (options.seconds, options.rounds)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="serving-bench-") as made:
         folder = Path(made)
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def measure(
-    models: Path, model: str, systems: list[str], folder: Path, seconds: float, rounds: int
+    models: Path, model: str, systems: list[str], folder: Path, seconds: int, rounds: int
 ) -> Iterator[Row]:
     """Yield the median of each system's rounds, for each number of connections."""
     known = json.loads((models / f"{model}.rows.json").read_text())
@@ -115,8 +115,8 @@ def start(system: str, models: Path, model: str, folder: Path) -> contextlib.Abs
     return stock_lab.stock_server(models / model, model, folder, tuned=system == "tuned")
 
 
-def run(server: stock_lab.Server, model: str, connections: int, seconds: float, environment: dict[str, str]) -> Row:
-    def load(duration: float) -> Row:
+def run(server: stock_lab.Server, model: str, connections: int, seconds: int, environment: dict[str, str]) -> Row:
+    def load(duration: int) -> Row:
         command = ["wrk", "-t1", f"-c{connections}", f"-d{duration}s", "-s", ROOT / "bench/serving.lua"]
         done = subprocess.run(
             [*command, server.url(f"/{model}/prediction")],
