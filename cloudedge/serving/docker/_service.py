@@ -16,24 +16,28 @@ __all__ = ["DockerService", "own_runtime", "stock_runtime"]
 
 OWN_IMAGE, STOCK_IMAGE = "cloudedge-serving", "cloudedge-paddle-serving:0.9.0"
 OWN_PORT, STOCK_PORT, STOCK_RPC_PORT = 9393, 9998, 18080
-HUB = "/models"
+MODELS = "/models"
 
 
-def own_runtime(name: str, reference: str, hub: Path, *, port: int, image: str = OWN_IMAGE) -> Wanted:
+def own_runtime(name: str, reference: str, digest: str, hub: Path, *, port: int, image: str = "") -> Wanted:
     """Say how our runtime serves a bundle of a local hub: the hub is mounted read-only."""
-    command = (reference, "--host", "0.0.0.0", "--port", str(OWN_PORT))  # noqa: S104 - of its container
-    return Wanted(name, image, "", command, {HUB: str(hub.absolute())}, OWN_PORT, port)
+    command = (reference, "--hub", MODELS, "--service", name, "--host", "0.0.0.0", "--port", str(OWN_PORT))  # noqa: S104
+    # The digest makes other bytes under the same reference another container.
+    environment = {"CLOUDEDGE_BUNDLE": digest}
+    return Wanted(name, image or OWN_IMAGE, "", command, {MODELS: str(hub.absolute())}, OWN_PORT, port, environment)
 
 
-def stock_runtime(name: str, model: Path, *, port: int, image: str = STOCK_IMAGE) -> Wanted:
-    """Say how stock Paddle Serving serves a directory in its own form, mounted read-only."""
+def stock_runtime(name: str, model: Path, *, port: int, image: str = "") -> Wanted:
+    """Say how stock Paddle Serving serves a directory in its own form, or an export that holds one, read-only."""
+    if (model / "serving_server").is_dir():
+        model /= "serving_server"
     if not (model / "serving_server_conf.prototxt").is_file():
         raise InputError(
             f"{model} is not a model of Paddle Serving: it has no serving_server_conf.prototxt",
             hint="cloudedge serving export writes one",
         )
-    command = (HUB, name, str(STOCK_RPC_PORT), str(STOCK_PORT))
-    return Wanted(name, image, "", command, {HUB: str(model.absolute())}, STOCK_PORT, port)
+    command = (MODELS, name, str(STOCK_RPC_PORT), str(STOCK_PORT))
+    return Wanted(name, image or STOCK_IMAGE, "", command, {MODELS: str(model.absolute())}, STOCK_PORT, port)
 
 
 @dataclass
@@ -50,8 +54,16 @@ class DockerService:
         wanted = replace(wanted, image_id=self.containers.image_id(wanted.image))
         return wanted, plan_run(wanted, self.containers.found(wanted.name))
 
-    def run(self, wanted: Wanted, how: Build, *, what: str, progress: Callable[[str], None] = lambda _: None) -> Wanted:
+    def run(
+        self, wanted: Wanted, how: Callable[[], Build], *, what: str, progress: Callable[[str], None] = lambda _: None
+    ) -> Wanted:
         """Make a service be as wanted; doing it twice is doing it once.
+
+        Args:
+            wanted: The service as it should be.
+            how: Says how to build the image; asked only where the engine does not have it.
+            what: What is served, for people who list services.
+            progress: Told of every step.
 
         Raises:
             InputError: the image is to be built and cannot be.
@@ -60,7 +72,7 @@ class DockerService:
         wanted, steps = self.plan(wanted)
         if steps and steps[0].kind == "build":
             progress(f"building {wanted.image}")
-            build(self.containers.client, wanted.image, how, progress)
+            build(self.containers.client, wanted.image, how(), progress)
             wanted, steps = self.plan(wanted)
         for step in steps:
             progress(f"{step.kind} {step.subject}: {step.reason}")
@@ -85,8 +97,8 @@ class DockerService:
         elif step.kind == "remove":
             self.containers.remove(step.subject)
 
-    def stop(self, name: str) -> Sequence[Step]:
-        """End a service.
+    def stop(self, name: str, *, dry_run: bool = False) -> Sequence[Step]:
+        """End a service; returns what was done, or would be.
 
         Raises:
             NotFound: there is none of that name.
@@ -94,6 +106,6 @@ class DockerService:
         steps = plan_stop(self.containers.found(name))
         if not steps:
             raise NotFound(f"no service {name!r} runs on this engine", hint="cloudedge serving ps")
-        for step in steps:
+        for step in () if dry_run else steps:
             self.containers.remove(step.subject)
         return steps
