@@ -40,7 +40,7 @@ def serve(
         None, metavar="CUBE.CONF", help="Read rows from these shards, not from the bundle."
     ),
     on_missing_shard: str = typer.Option("error", help="error, or default: zeros, counted and said in the answer."),
-    ops: Path | None = typer.Option(None, metavar="FILE.py", help="Hooks around Pipeline predictions."),
+    ops: str = typer.Option("", metavar="MODULE:NAME", help="Hooks around Pipeline predictions, file.py:Name as well."),
     state: Path | None = typer.Option(None, metavar="FILE", help="Remembers what is loaded and active."),
     workers: int = typer.Option(0, help="Threads that run models; 0: one per core."),
     max_body_mb: int = typer.Option(64, help="Of a request."),
@@ -57,7 +57,7 @@ def serve(
     from cloudedge.serving import AdminServer, HttpLimits, Runtime, RuntimeConfig, Server, ServerConfig  # noqa: PLC0415
     from cloudedge.serving import load_ops as load  # noqa: PLC0415
 
-    hooks = load(ops) if ops is not None else None
+    hooks, hooks_service = load(ops) if ops else (None, None)
     admin_token = _token(token_file) or os.environ.get(ADMIN_TOKEN) or None
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -74,7 +74,8 @@ def serve(
         if runtime.routing.active is None and pins:
             runtime.activate(pins[0])
         config = ServerConfig(
-            host=host, port=port, grpc_port=grpc_port, service=service or _service(runtime), access_log=access_log,
+            host=host, port=port, grpc_port=grpc_port, access_log=access_log,
+            service=service or hooks_service or _service(runtime),
             token=_token(data_token_file), admin_token=admin_token, limits=HttpLimits(max_body_bytes=max_body_mb << 20),
         )  # fmt: skip
         with (
@@ -127,8 +128,14 @@ def _announce(server: Server, admin: AdminServer, host: str, admin_host: str, *,
         return
     say(
         "serving {} as {} on http://{}:{}/{}/prediction, admin API on {}:{}; stop with SIGTERM",
-        active or "nothing yet", server.config.service, host, server.port, server.config.service, admin_host, admin.port,
-    )  # fmt: skip
+        active or "nothing yet",
+        server.config.service,
+        host,
+        server.port,
+        server.config.service,
+        admin_host,
+        admin.port,
+    )
     if active:
         say("try: http://{}:{}/docs", host, server.port)
 

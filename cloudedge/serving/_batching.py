@@ -1,7 +1,7 @@
 """Requests of one version, collected while workers are busy and run together.
 
-A request that finds a worker idle is run at once; what arrives while all are busy shares the next batch. So a batch adds
-no waiting of its own, and its size follows the load. A batch holds requests of one version and one shape, in the order
+A request that finds a worker idle is run at once; what arrives while all are busy shares the next batch. So a batch
+adds no waiting of its own, and its size follows the load. A batch holds requests of one version and one shape, in the order
 they came. The queue is bounded: what could not be begun in time is refused when it arrives.
 
 Programs quick enough are run where the requests are read (`Lane.put` with the loop's own `soon`): passing work to a

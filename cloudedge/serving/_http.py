@@ -1,7 +1,7 @@
 """HTTP/1.1 connections: bytes in, whole requests to a handler, answers out in order.
 
-Parsing is httptools' (the parser of Node.js), the loop is uvloop's where it is installed. A request costs no task and no
-timer: handlers are driven by hand (`_drive`), and one sweep for all connections enforces the time-outs.
+Parsing is httptools' (the parser of Node.js), the loop is uvloop's where it is installed. A request costs no task and
+no timer: handlers are driven by hand (`_drive`), and one sweep for all connections enforces the time-outs.
 
 What clients may do is bounded: length of head and body, bytes held for half-received bodies, connections, pipelined
 requests, and the time for a body, for reading an answer, and for saying nothing.
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Connections) -> None:
         self._server = server
-        self._transport: asyncio.Transport = None  # type: ignore[assignment] - set before anything else happens
+        self._transport: Any = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._foreign: asyncio.Protocol | None = None
         self._first = True
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        self._transport = transport  # type: ignore[assignment]
+        self._transport = transport
         server = self._server
         if len(server.open) >= server.limits.max_connections or server.draining:
             server.refused += 1
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
             try:
                 answer = self._server.handler(call)
-            except Exception:
+            except Exception:  # noqa: BLE001 - whatever it was, the client gets an answer
                 _log.exception("answering %s %s", call.method, call.path)
                 answer = HttpAnswer(500, b'{"error":"internal"}')
             if isinstance(answer, HttpAnswer):
@@ -323,7 +323,7 @@ class Connection(asyncio.Protocol):
         except StopIteration as done:
             self._coroutine = None
             self._send(done.value)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it was, the client gets an answer
             _log.exception("answering a request")
             self._coroutine = None
             self._send(HttpAnswer(500, b'{"error":"internal"}'))

@@ -7,7 +7,7 @@ and infinity (`not_finite` then says whose they are).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ class FeedCheck:
             )
         return count
 
-    def _refuse_names(self, feed: Mapping[str, Any]) -> None:
+    def _refuse_names(self, feed: Mapping[str, Any]) -> NoReturn:
         for name in self.names:
             if name not in feed:
                 raise InputError(f"feed {name!r} is missing", hint=f"this model takes {self.names}", variable=name)

@@ -42,8 +42,11 @@ def openapi(signature: Signature, service: str) -> dict[str, Any]:
     request = {
         "type": "object",
         "required": ["inputs"],
-        "properties": {"inputs": feeds, "outputs": {"type": "array", "items": {"enum": [alias(v) for v in signature.fetch]}}},
-    }  # fmt: skip
+        "properties": {
+            "inputs": feeds,
+            "outputs": {"type": "array", "items": {"enum": [alias(v) for v in signature.fetch]}},
+        },
+    }
     answer = {
         "type": "object",
         "required": ["outputs", "pin"],
@@ -81,7 +84,8 @@ def openapi(signature: Signature, service: str) -> dict[str, Any]:
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{service}</title>
 <style>body{{font:15px/1.5 system-ui,sans-serif;max-width:52em;margin:2em auto;padding:0 1em}}
-table{{border-collapse:collapse}}td,th{{text-align:left;padding:.2em 1em .2em 0}}textarea{{width:100%;height:12em;font:13px monospace}}
+table{{border-collapse:collapse}}td,th{{text-align:left;padding:.2em 1em .2em 0}}
+textarea{{width:100%;height:12em;font:13px monospace}}
 pre{{background:#f4f4f4;padding:1em;white-space:pre-wrap}}</style>
 <h1>{service}</h1>
 <p><code>POST /v1/predict</code> takes JSON; its form is in <a href="openapi.json">openapi.json</a>.</p>

@@ -6,6 +6,9 @@ What running it taught:
 - A predictor is not safe to share between threads; clones share the parameters and nothing else.
 - Paddle's binding keeps the interpreter lock while a model runs. `_unlocked` finds a way around it where the
   installed Paddle has the layout it knows; elsewhere `run` is slower for other threads and as right.
+- After every operator the executor wakes a thread to free what is no longer needed, which costs small models more
+  than the operators do. Told to keep it until the next run, it does not: memory then stays at that of the largest
+  batch, which is bounded.
 - oneDNN, on by default since 3.3, makes small CPU models two to three times slower; memory optimisation breaks PIR
   programs. Neither is asked for.
 """
@@ -32,6 +35,7 @@ _RUN_SYMBOL = "_ZN12paddle_infer9Predictor3RunEv"
 _PYBIND_INSTANCE_BYTES = 56
 """A plain pybind11 object on 64-bit CPython: head, value, holder, weak references, flags."""
 _PYBIND_VALUE_OFFSET = 16
+_KEEP_MEMORY = "FLAGS_eager_delete_tensor_gb"
 _PROGRAMS = (".json", ".pdmodel", "__model__")
 _PARAMETERS = (".pdiparams", "__params__")
 
@@ -42,11 +46,14 @@ def _inference() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
+            import paddle  # noqa: PLC0415 - heavy
             from paddle import inference  # noqa: PLC0415 - heavy
         except ImportError as error:
             raise Unavailable(
                 f"serving needs paddlepaddle: {error}", hint="pip install 'cloudedge[paddle,serve]'"
             ) from error
+    if _KEEP_MEMORY not in os.environ:
+        paddle.set_flags({_KEEP_MEMORY: -1.0})
     return inference
 
 
@@ -165,7 +172,7 @@ class DenseModel:
 
 
 def _dtype(kind: Any) -> str:
-    return {"BOOL": "bool"}.get(kind.name, kind.name.lower())
+    return str(kind.name).lower()
 
 
 def find_program(files: Mapping[str, Path] | Sequence[str]) -> tuple[str, str]:

@@ -105,20 +105,21 @@ class Routes:
             return HttpAnswer(401, b'{"error":"a token is needed"}', headers={"WWW-Authenticate": "Bearer"})
         page = self._pages.get(path)
         if page is not None:
-            if call.method not in ("GET", "HEAD"):
-                return HttpAnswer(405, b"Method Not Allowed", _TEXT, {"Allow": "GET"})
-            try:
-                return page()
-            except CloudEdgeError as error:
-                return _failed(error)
+            return self._page(page, call)
         try:
-            engine = self._engine(call)
+            answering = self._predict(self._engine(call), call, path)
         except CloudEdgeError as error:
             return _failed(error)
-        answering = self._predict(engine, call, path)
-        if self._access_log and random.random() < self._access_log:  # noqa: S311 - a share, not a secret
-            return _logged(call, answering)
-        return answering
+        is_logged = self._access_log and random.random() < self._access_log  # noqa: S311 - a share, not a secret
+        return _logged(call, answering) if is_logged else answering
+
+    def _page(self, page: Callable[[], HttpAnswer | Coroutine[Any, Any, HttpAnswer]], call: HttpCall) -> Any:
+        if call.method != "GET":
+            return HttpAnswer(405, b"Method Not Allowed", _TEXT, {"Allow": "GET"})
+        try:
+            return page()
+        except CloudEdgeError as error:
+            return _failed(error)
 
     def _knows(self, call: HttpCall, token: str) -> bool:
         header = call.headers.get("authorization", "")

@@ -33,6 +33,8 @@ from cloudedge.serving._version import ProbeResult, Version
 
 __all__ = ["Runtime", "RuntimeConfig", "VersionInfo"]
 
+_FEW_CORES, _INLINE_FEW_CORES_S, _INLINE_S = 2, 0.001, 0.0002
+
 
 @dataclass(frozen=True)
 class RuntimeConfig:
@@ -50,8 +52,9 @@ class RuntimeConfig:
     """Waiting for one version; further requests are refused."""
     max_wait_s: float = 1.0
     """As estimated; requests that would wait longer are refused at once."""
-    inline_below_s: float = 0.0002
-    """Models that take less for one row run where requests are read: handing them to a thread costs more."""
+    inline_below_s: float | None = None
+    """Models that take less for one row run where requests are read, because handing them to a thread costs more.
+    None: 1 ms on one or two cores, which the reader and its clients fill anyway, 0.2 ms on more."""
     unload_wait_s: float = 60.0
     """For the last requests of a version that is unloaded."""
 
@@ -188,7 +191,10 @@ class Runtime:
             entry.error = error.message if isinstance(error, CloudEdgeError) else f"{type(error).__name__}: {error}"
             entry.state = "failed"
             raise
-        inline = version.has_local_rows and version.tuning.run_s < self.config.inline_below_s
+        below_s = self.config.inline_below_s
+        if below_s is None:
+            below_s = _INLINE_FEW_CORES_S if len(self._pool) <= _FEW_CORES else _INLINE_S
+        inline = version.has_local_rows and version.tuning.run_s < below_s
         lane = Lane(
             version, self._pool, max_queue_rows=self.config.max_queue_rows, max_wait_s=self.config.max_wait_s,
             inline=inline,

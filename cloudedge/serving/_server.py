@@ -50,7 +50,7 @@ class ServerConfig:
     """What allows to choose a version by header; None allows it to everybody."""
     access_log: float = 0.0
     """Share of requests that are logged, one JSON line each."""
-    limits: HttpLimits = HttpLimits()
+    limits: HttpLimits = field(default_factory=HttpLimits)
 
     def __post_init__(self) -> None:
         for port in (self.port, self.grpc_port or 0):

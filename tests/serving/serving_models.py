@@ -17,7 +17,7 @@ TABLE_ROWS, DIM = 1000, 9
 def paddle():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import paddle
+        import paddle  # noqa: PLC0415 - heavy, and it warns
     return paddle
 
 
