@@ -27,7 +27,7 @@ demo: $(VENV)/ready ## pack, compare, sign, push, pull, verify and serve two ver
 test: $(VENV)/ready ## run the tests; those that need a program that is not here are skipped and say so
 	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/python -m pytest -n auto $(ARGS)
 
-peers: ## install the programs tests compare us with (Debian packages as root, cosign and oras if Go is here)
+peers: ## install what tests compare us with (Debian packages as root, cosign and oras if Go is here, Paddle Serving)
 	@tests/install_peers .peers
 
 fuzz: $(VENV)/ready ## fuzz every parser of foreign bytes, FUZZ_SECONDS (default 10) each, and race the server
@@ -48,6 +48,7 @@ bench: $(VENV)/ready ## measure what the README claims, against peers, in one ru
 	@$(BIN)/python bench/bundle.py
 	@$(BIN)/python bench/cube_build.py
 	@$(BIN)/python bench/cube.py
+	@$(BIN)/python bench/serving.py
 
 lock: ## write constraints.txt anew from what installs today
 	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock

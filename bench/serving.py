@@ -68,7 +68,7 @@ def main() -> None:
         models = stock_lab.make_models(folder / "models")
         for model in ("tiny", "ctr"):
             systems = ["cloudedge"] if options.without_stock else ["stock", "tuned", "cloudedge"]
-            for row in measure(models, model, systems, folder, seconds, rounds):
+            for row in measure(models, model, systems, folder, seconds=seconds, rounds=rounds):
                 if not options.json:
                     print_row(row, header=not rows)
                 rows.append(row)
@@ -81,9 +81,7 @@ def main() -> None:
         print_bars(rows)
 
 
-def measure(
-    models: Path, model: str, systems: list[str], folder: Path, seconds: int, rounds: int
-) -> Iterator[Row]:
+def measure(models: Path, model: str, systems: list[str], folder: Path, *, seconds: int, rounds: int) -> Iterator[Row]:
     """Yield the median of each system's rounds, for each number of connections."""
     known = json.loads((models / f"{model}.rows.json").read_text())
     environment = {
@@ -162,7 +160,9 @@ def limit(model: Path) -> Row:
 
 def print_row(row: Row, *, header: bool) -> None:
     if header:
-        print(f"{'system':>10} {'model':>9} {'conns':>6} {'req/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'cpu ms':>8} {'MB':>6}")
+        print(
+            f"{'system':>10} {'model':>9} {'conns':>6} {'req/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'cpu ms':>8} {'MB':>6}"
+        )
     print(
         f"{row['system']:>10} {row['model']:>9} {row['connections']:>6} {row['rps']:>8.0f} {row['p50_ms']:>8.2f}"
         f" {row['p99_ms']:>8.2f} {row['cpu_ms_per_request']:>8.3f} {row['rss_mb']:>6.0f}",
@@ -181,7 +181,8 @@ def print_bars(rows: list[Row]) -> None:
 
     def bar(what: str, value: float, limit: float, *, at_most: bool = False) -> None:
         passed = value <= limit if at_most else value >= limit
-        print(f"{'pass' if passed else 'FAIL':>6}  {what:54} {value:8.2f}  ({'at most' if at_most else 'at least'} {limit})")
+        side = "at most" if at_most else "at least"
+        print(f"{'pass' if passed else 'FAIL':>6}  {what:54} {value:8.2f}  ({side} {limit})")
 
     print()
     for connections in BARS_AT:
@@ -190,8 +191,18 @@ def print_bars(rows: list[Row]) -> None:
             bar(f"{model}, {connections} connections: times stock's rate", ours["rps"] / stock["rps"], over_stock)
             bar(f"{model}, {connections} connections: times tuned's rate", ours["rps"] / tuned["rps"], over_tuned)
             if model == "tiny":
-                bar(f"tiny, {connections} connections: cpu ms per request", ours["cpu_ms_per_request"], 0.4, at_most=True)
-                bar(f"tiny, {connections} connections: share of stock's p99", ours["p99_ms"] / stock["p99_ms"], 0.1, at_most=True)
+                bar(
+                    f"tiny, {connections} connections: cpu ms per request",
+                    ours["cpu_ms_per_request"],
+                    0.4,
+                    at_most=True,
+                )
+                bar(
+                    f"tiny, {connections} connections: share of stock's p99",
+                    ours["p99_ms"] / stock["p99_ms"],
+                    0.1,
+                    at_most=True,
+                )
         cube = found["cloudedge", "ctr-cube", connections]["rps"] / found["cloudedge", "ctr", connections]["rps"]
         bar(f"ctr, {connections} connections: rate with cube, share of without", cube, 0.5)
 

@@ -44,7 +44,9 @@ paddle.inference.create_predictor = create_without_onednn
 class ModelOp(Op):
     def preprocess(self, input_dicts, data_id, log_id):
         ((_, given),) = input_dicts.items()
-        feed = {name: np.asarray(json.loads(value)) if isinstance(value, str) else value for name, value in given.items()}
+        feed = {
+            name: np.asarray(json.loads(value)) if isinstance(value, str) else value for name, value in given.items()
+        }
         return feed, False, None, ""
 
     def postprocess(self, input_data, fetch_data, data_id, log_id):

@@ -26,7 +26,7 @@ CASES = {
     "cut short before the switch": (WANTED, [OLD, FRONT, OURS], "switch drain remove:cloudedge-ctr-old"),
     "cut short before the old one was removed": (WANTED, [OURS, FRONT, DEAD], "switch remove:cloudedge-ctr-dead"),
     "ours has ended": (
-        WANTED, [replace(OURS, running=False, ready=False), FRONT], f"remove:{OURS.name} start-model await-ready switch",
+        WANTED, [replace(OURS, running=False), FRONT], f"remove:{OURS.name} start-model await-ready switch",
     ),
     "the front has ended": (WANTED, [OURS, replace(FRONT, running=False)], f"remove:{FRONT.name} start-front"),
     "another port": (WANTED, [OURS, replace(FRONT, host_port=1)], f"remove:{FRONT.name} start-front"),
@@ -70,7 +70,7 @@ def test_other_bytes_under_the_same_name_are_another_container(tmp_path):
 
 
 def test_the_front_ends_first():
-    assert [step.subject for step in plan_stop([OURS, OLD, FRONT])][0] == FRONT.name
+    assert plan_stop([OURS, OLD, FRONT])[0].subject == FRONT.name
 
 
 def test_stock_wants_its_own_files(tmp_path):

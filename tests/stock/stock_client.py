@@ -9,4 +9,4 @@ port, name, row = sys.argv[1:]
 client = PipelineClient()
 client.connect(["127.0.0.1:" + port])
 answer = client.predict(feed_dict={"x": row}, fetch=["prob"], asyn=False, log_id=3)
-print(json.dumps({"err_no": answer.err_no, "key": list(answer.key), "value": list(answer.value)}))
+sys.stdout.write(json.dumps({"err_no": answer.err_no, "key": list(answer.key), "value": list(answer.value)}))

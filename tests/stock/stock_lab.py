@@ -74,7 +74,15 @@ def stock_server(model: Path, name: str, folder: Path, *, tuned: bool = False) -
     if python is None:
         raise RuntimeError("stock Paddle Serving is not installed: make peers")
     http_port, rpc_port = free_ports(2)
-    command = [python, ROOT / "dockerfiles/paddle-serving/web_service.py", model, name, rpc_port, http_port, *(["--tuned"] if tuned else [])]
+    command = [
+        python,
+        ROOT / "dockerfiles/paddle-serving/web_service.py",
+        model,
+        name,
+        rpc_port,
+        http_port,
+        *(["--tuned"] if tuned else []),
+    ]
     # It logs and notes its processes into the current directory, and trusts PYTHONPATH.
     with service(command, folder, {"PYTHONPATH": ""}) as process:
         # Its gateway answers before the service behind it does: a wrong name is refused by the latter.
@@ -123,11 +131,24 @@ def cube_server(models: Path, pin: str, folder: Path) -> Iterator[tuple[dict[str
     cube = [sys.executable, "-m", "cloudedge", "cube"]
     for step in (
         ["dump", models / "table.npz", folder / "rows.seq"],
-        ["build", folder / "rows.seq", "--output", folder / "out", "--dict", "table", "--shards", "1", "--version", "1"],
+        [
+            "build",
+            folder / "rows.seq",
+            "--output",
+            folder / "out",
+            "--dict",
+            "table",
+            "--shards",
+            "1",
+            "--version",
+            "1",
+        ],
     ):
         subprocess.run([*cube, *step], check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     (part,) = (found.parent for found in (folder / "out").rglob("index.n"))
-    with announced([*cube, "serve", part, "--version", pin, "--port", "0", "--admin-port", "0", "--json"], folder) as up:
+    with announced(
+        [*cube, "serve", part, "--version", pin, "--port", "0", "--admin-port", "0", "--json"], folder
+    ) as up:
         yield up
 
 
@@ -168,7 +189,9 @@ def wait(process: subprocess.Popen[bytes], folder: Path, ready: Any) -> None:
     deadline = time.monotonic() + SETTLE_S
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"no answer from {process.args}:\n{(folder / 'log').read_text(errors='replace')[-3000:]}")
+            raise RuntimeError(
+                f"no answer from {process.args}:\n{(folder / 'log').read_text(errors='replace')[-3000:]}"
+            )
         time.sleep(0.1)
 
 

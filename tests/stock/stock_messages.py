@@ -10,8 +10,8 @@ METHOD = f"/{PACKAGE}.PipelineService/inference"
 MESSAGES = {
     "Tensor": (
         "1 int64_data *int64, 2 float_data *float, 3 int_data *int32, 4 float64_data *double, 5 uint32_data *uint32, "
-        "6 bool_data *bool, 7 complex64_data *float, 8 complex128_data *double, 9 str_data *string, 10 byte_data bytes, "
-        "20 elem_type int32, 21 shape *int32, 22 lod *int32, 23 name string"
+        "6 bool_data *bool, 7 complex64_data *float, 8 complex128_data *double, 9 str_data *string, "
+        "10 byte_data bytes, 20 elem_type int32, 21 shape *int32, 22 lod *int32, 23 name string"
     ),
     "Request": (
         "1 key *string, 2 value *string, 3 tensors *Tensor, 4 name string, 5 method string, 6 logid int64, "

@@ -39,9 +39,7 @@ def write(folder: Path) -> None:
     for name, feeds in FEEDS.items():
         program, startup = paddle.static.Program(), paddle.static.Program()
         with paddle.static.program_guard(program, startup):
-            inputs = {
-                feed: paddle.static.data(feed, [None, *shape], dtype) for feed, (dtype, shape) in feeds.items()
-            }
+            inputs = {feed: paddle.static.data(feed, [None, *shape], dtype) for feed, (dtype, shape) in feeds.items()}
             output = net(paddle, name, inputs)
         if name != "ctr-dense":  # it takes the parameters that `ctr` left
             executor.run(startup)

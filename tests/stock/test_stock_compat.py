@@ -100,7 +100,7 @@ def test_many_clients_get_their_own_answers(tiny, tiny_rows):
 
 @pytest.mark.parametrize(
     "more",
-    [{"logid": 10001}, {"logid": "10001"}, {"clientip": "10.0.0.8"}, {"nobody_knows": [1]}, {"name": "other"}, {"tensors": []}],
+    [{"logid": 7}, {"logid": "7"}, {"clientip": "10.0.0.8"}, {"nobody_knows": [1]}, {"name": "other"}, {"tensors": []}],
     ids=["logid", "logid as text", "clientip", "unknown field", "name in the body", "no tensors"],
 )  # fmt: skip
 def test_what_a_request_may_also_say(tiny, tiny_rows, more):
@@ -144,7 +144,7 @@ REFUSED = {
     "more keys than values": ("/tiny/prediction", json.dumps({"key": ["x", "y"], "value": [ROW]}), 8000),
     "bad elem_type": ("/tiny/prediction", json.dumps({"tensors": [TENSOR | {"elem_type": 99}]}), 8000),
     "complex numbers": ("/tiny/prediction", json.dumps({"tensors": [TENSOR | {"elem_type": 10}]}), 8000),
-    "data that does not fit its shape": ("/tiny/prediction", json.dumps({"tensors": [TENSOR | {"shape": [3, 13]}]}), 8000),
+    "data that does not fit": ("/tiny/prediction", json.dumps({"tensors": [TENSOR | {"shape": [3, 13]}]}), 8000),
 }  # fmt: skip
 
 
@@ -232,9 +232,10 @@ def test_a_pickle_is_not_opened_by_us(models, tmp_path):
     planted = b"\x80\x04cposix\nsystem\n(S'touch %s'\ntR." % str(opened).encode()
     np.load(io.BytesIO(planted), allow_pickle=True)  # as stock does
     opened.unlink()
-    with cloudedge_server(models, "tiny", tmp_path / "run") as server, grpc.insecure_channel(
-        f"127.0.0.1:{server.rpc_port}"
-    ) as channel:
+    with (
+        cloudedge_server(models, "tiny", tmp_path / "run") as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.rpc_port}") as channel,
+    ):
         inference = channel.unary_unary(METHOD, Request.SerializeToString, Response.FromString)
         tensor = Tensor(name="x", elem_type=13, shape=[1], byte_data=planted)
         assert inference(Request(tensors=[tensor], name="tiny"), timeout=30).err_no != 0

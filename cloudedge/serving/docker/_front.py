@@ -40,7 +40,11 @@ class Message:
             name, colon, value = line.partition(b":")
             name, value = name.lower(), value.strip()
             # Two readings of one message are how requests are smuggled past a front.
-            if not colon or name.strip() != name or (name == b"content-length" and self.fields.get(name, value) != value):
+            if (
+                not colon
+                or name.strip() != name
+                or (name == b"content-length" and self.fields.get(name, value) != value)
+            ):
                 raise Broken("a header line is not one")
             self.fields[name] = value
         self.chunked = self.fields.get(b"transfer-encoding", b"").lower() == b"chunked"
@@ -86,7 +90,7 @@ class Front:
                     upstream, bound = None, self.target
                     try:
                         upstream = await asyncio.wait_for(asyncio.open_connection(*bound, limit=MAX_HEAD), CONNECT_S)
-                    except (OSError, asyncio.TimeoutError):  # noqa: UP041 - two classes until Python 3.11
+                    except (OSError, asyncio.TimeoutError):  # two classes until Python 3.11
                         writer.write(answer(503, b'{"err_no":9000,"err_msg":"no container answers"}'))
                         return
                 if not await exchange(request, reader, writer, *upstream):
@@ -94,7 +98,7 @@ class Front:
         except Broken:
             with contextlib.suppress(OSError):
                 writer.write(answer(400, b""))
-        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):  # noqa: UP041
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
             pass  # one side went away; closing tells the other
         finally:
             for open_writer in (writer, *(upstream[1:] if upstream else ())):
@@ -192,8 +196,13 @@ async def copy_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 
 
 def answer(status: int, body: bytes) -> bytes:
-    head = f"HTTP/1.1 {status} -\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    return head.encode() + body
+    lines = (
+        f"HTTP/1.1 {status} -",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    )
+    return "\r\n".join((*lines, "", "")).encode() + body
 
 
 async def main(port: int, target_file: Path) -> None:
