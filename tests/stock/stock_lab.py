@@ -111,8 +111,8 @@ def cloudedge_server(models: Path, model: str, folder: Path, *, cube: bool = Fal
         yield Server(started["port"], started["grpc_port"], (*sessions, session))
 
 
-def pack(models: Path, model: str, hub: LocalHub, *, split: bool) -> Bundle:
-    """Pack a model; `split` takes the dense program and the table apart from it."""
+def pack(models: Path, model: str, hub: LocalHub, *, split: bool, version: int = 1, folder: str = "") -> Bundle:
+    """Pack a model; `split` takes the dense program and the table apart from it, `folder` other files."""
     feeds = [Variable(name=name, dtype=kind, shape=shape) for name, (kind, shape) in FEEDS[model].items()]
     ids = [feed.name for feed in feeds if split and feed.dtype == "int64"]
     signature = Signature(
@@ -120,9 +120,9 @@ def pack(models: Path, model: str, hub: LocalHub, *, split: bool) -> Bundle:
         fetch=[Variable(name="fetch_name_0", alias=FETCH, dtype="float32", shape=(1,))],
         lookups=[Lookup(feed=name, input=f"rows_{name}", table="table") for name in ids],
     )
-    dense = models / (f"{model}-dense" if split else model)
+    dense = models / (folder or (f"{model}-dense" if split else model))
     sparse = {"table": models / "table.npz"} if split else None
-    return Bundle.pack(dense, name=model, version=1, signature=signature, sparse=sparse, hub=hub)
+    return Bundle.pack(dense, name=model, version=version, signature=signature, sparse=sparse, hub=hub)
 
 
 @contextlib.contextmanager

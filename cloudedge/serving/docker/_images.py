@@ -44,7 +44,7 @@ class Build:
             for path in sorted(self.folder.iterdir()):
                 if path.name != WHEELHOUSE:
                     archive.add(path, path.name)
-            archive.add(self.wheelhouse, WHEELHOUSE)
+            archive.add(self.wheelhouse.resolve(), WHEELHOUSE)  # the directory itself, not a link to it
 
 
 def build(client: Any, image: str, how: Build, progress: Progress) -> None:
