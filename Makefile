@@ -28,7 +28,7 @@ test: $(VENV)/ready ## run the tests; those that need a program that is not here
 	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/python -m pytest -n auto $(ARGS)
 
 peers: ## install what tests compare us with (Debian packages as root, cosign and oras if Go is here, Paddle Serving)
-	@tests/install_peers .peers
+	@tests/install_peers .peers; tests/serving_wire/install_genuine .peers
 
 fuzz: $(VENV)/ready ## fuzz every parser of foreign bytes, FUZZ_SECONDS (default 10) each, and race the server
 	@tests/fuzz/run $(or $(FUZZ_SECONDS),10)
@@ -49,6 +49,7 @@ bench: $(VENV)/ready ## measure what the README claims, against peers, in one ru
 	@$(BIN)/python bench/cube_build.py
 	@$(BIN)/python bench/cube.py
 	@$(BIN)/python bench/serving.py
+	@$(BIN)/python bench/serving_wire.py
 
 lock: ## write constraints.txt anew from what installs today
 	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from cloudedge.cli import bundle, config, cube, cube_net, hub, key, serve, serving_docker
+from cloudedge.cli import bundle, config, cube, cube_net, hub, key, predict, serve, serving_docker
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
 
@@ -30,6 +30,7 @@ app.add_typer(key.app, name="key", rich_help_panel="Models")
 cube.app.add_typer(cube_net.app)  # without a name: its commands stand beside the others
 app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
 app.command("serve", rich_help_panel="Serving")(serve.serve)
+app.command(rich_help_panel="Serving")(predict.predict)
 app.add_typer(serving_docker.app, name="serving", rich_help_panel="Serving")
 app.add_typer(config.app, name="config", rich_help_panel="Set-up")
 

@@ -68,7 +68,7 @@ class CubeRows:
             values = np.zeros((len(ids), width), np.float32)  # nothing was found, so nobody said how wide it is
         defaulted = int(np.count_nonzero(found.defaulted))
         missing = len(ids) - int(np.count_nonzero(found.found)) - defaulted
-        return FoundRows(values, missing=missing, defaulted=defaulted)
+        return FoundRows(values, missing=missing, defaulted=found.defaulted if defaulted else None)
 
     def close(self) -> None:
         """Close all connections."""

@@ -2,27 +2,39 @@
 
 A `Runtime` loads bundles side by side and answers calls with the one the pointer says; a `Server` puts it behind HTTP,
 gRPC and baidu_std; an `AdminServer` lets others load, probe, activate and unload, as `AdminClient` does from Python.
+A `Client` asks for predictions.
+
+The names are imported when they are first used: who only administers replicas needs nothing of what answers requests.
 """
 
-from cloudedge.serving._admin import AdminServer
-from cloudedge.serving._admin_client import AdminClient
-from cloudedge.serving._engine import Answer, Call, Engine
-from cloudedge.serving._http import HttpLimits
-from cloudedge.serving._ops import Op, RequestOp, WebService, load_ops
-from cloudedge.serving._routing import Routing, Shadow, Variant
-from cloudedge.serving._rowsource import FoundRows, RowSource
-from cloudedge.serving._runtime import Runtime, RuntimeConfig, VersionInfo
-from cloudedge.serving._server import Server, ServerConfig
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloudedge.serving._admin import AdminServer
+    from cloudedge.serving._admin_client import AdminClient
+    from cloudedge.serving._client import Client, Prediction
+    from cloudedge.serving._engine import Answer, Call, Engine
+    from cloudedge.serving._http import HttpLimits
+    from cloudedge.serving._ops import Op, RequestOp, WebService, load_ops
+    from cloudedge.serving._routing import Routing, Shadow, Variant
+    from cloudedge.serving._rowsource import FoundRows, RowSource
+    from cloudedge.serving._runtime import Runtime, RuntimeConfig, VersionInfo
+    from cloudedge.serving._server import Server, ServerConfig
 
 __all__ = [
     "AdminClient",
     "AdminServer",
     "Answer",
     "Call",
+    "Client",
     "Engine",
     "FoundRows",
     "HttpLimits",
     "Op",
+    "Prediction",
     "RequestOp",
     "Routing",
     "RowSource",
@@ -36,3 +48,27 @@ __all__ = [
     "WebService",
     "load_ops",
 ]
+
+_HOMES = {
+    "_admin": ("AdminServer",),
+    "_admin_client": ("AdminClient",),
+    "_client": ("Client", "Prediction"),
+    "_engine": ("Answer", "Call", "Engine"),
+    "_http": ("HttpLimits",),
+    "_ops": ("Op", "RequestOp", "WebService", "load_ops"),
+    "_routing": ("Routing", "Shadow", "Variant"),
+    "_rowsource": ("FoundRows", "RowSource"),
+    "_runtime": ("Runtime", "RuntimeConfig", "VersionInfo"),
+    "_server": ("Server", "ServerConfig"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"cloudedge.serving.{home}"), name)
+    raise AttributeError(f"module 'cloudedge.serving' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,7 +1,8 @@
 """The GeneralModelService over baidu_std, the protocol of Paddle Serving's brpc client.
 
 A frame is "PRPC", the size of what follows the header, the size of its meta (both big-endian), an RpcMeta and a
-payload. Answers also carry the pin in the meta, in a field that brpc passes over. Frames on one connection are answered in whatever order they are done; the correlation id tells them apart.
+payload. Frames on one connection are answered in whatever order they are done; the correlation id tells them apart.
+An answer's meta also carries the pin, in a field that brpc passes over.
 """
 
 from __future__ import annotations
@@ -39,6 +40,15 @@ class Frame(NamedTuple):
 
     meta: Any
     payload: bytes
+
+    def plain(self, limit: int) -> bytes:
+        """Return the payload, decompressed if it came so.
+
+        Raises:
+            InputError: it cannot be decompressed, or holds more than `limit` bytes.
+        """
+        wrapper = WRAPPERS.get(self.meta.compress_type)
+        return inflate(self.payload, limit, wrapper) if wrapper else self.payload
 
 
 class FrameReader:
@@ -105,12 +115,10 @@ async def answer_frame(engine: Engine, frame: Frame, *, max_inflated: int = MAX_
     try:
         code, text = _refusal(frame)
         if not code:
-            wrapper = WRAPPERS.get(compress_type)
-            plain = inflate(frame.payload, max_inflated, wrapper) if wrapper else frame.payload
-            wanted = read_request(GeneralRequest.FromString(plain))
+            wanted = read_request(GeneralRequest.FromString(frame.plain(max_inflated)))
             answer = await answer_general(engine, wanted, deadline=time.monotonic() + call_s)
             payload = fill_response(engine, answer).SerializeToString()
-            payload = deflate(payload, wrapper) if wrapper else payload
+            payload = deflate(payload, WRAPPERS[compress_type]) if compress_type else payload
             pin = answer.pin
     except DecodeError:
         code, text = BAD_REQUEST, "the payload is not a Request message"

@@ -1,11 +1,11 @@
 """Requests of one version, collected while workers are busy and run together.
 
 A request that finds a worker idle is run at once; what arrives while all are busy shares the next batch. So a batch
-adds no waiting of its own, and its size follows the load. A batch holds requests of one version and one shape, in the order
-they came. The queue is bounded: what could not be begun in time is refused when it arrives.
+adds no waiting of its own, and its size follows the load. A batch holds requests of one version and one shape, in the
+order they came. The queue is bounded: what could not be begun in time is refused when it arrives.
 
-Programs quick enough are run where the requests are read (`Lane.put` with the loop's own `soon`): passing work to a
-thread and back costs more than running them.
+Programs quick enough are run on the thread that reads requests (`Lane.put` with that thread's loop): passing work to
+another thread and back costs more than running them.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Lane:
             if version.feeds.not_finite(arrays) is not None:
                 self._run_finite(batch, predictor)
                 return
-            outputs, defaulted = version.execute(arrays, predictor)
+            outputs, shares = version.execute(arrays, predictor)
         except Exception as error:  # noqa: BLE001 - whatever it was, everybody who waits has to learn it
             if len(batch) > 1 and isinstance(error, InputError):
                 for item in batch:
@@ -258,6 +258,7 @@ class Lane:
         at = 0
         for item in batch:
             mine = outputs if len(batch) == 1 else [output[at : at + item.rows] for output in outputs]
+            defaulted = 0.0 if shares is None else float(shares[at : at + item.rows].mean())
             at += item.rows
             item.outcome = Answer(version.pick(mine, item.names), version.pin, item.tag, defaulted)
         self._row_s += _SMOOTHING * ((end - begin) / at - self._row_s)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from cloudedge.bundle import Signature
 from cloudedge.errors import InputError
-from cloudedge.serving._tensors import checked_cast, malformed, parse_array, string_array
+from cloudedge.serving._tensors import checked_cast, malformed, string_array
+from cloudedge.serving._texts import parse_array
 
 __all__ = ["Feed", "Plan", "plan_of"]
 

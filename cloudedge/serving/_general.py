@@ -22,7 +22,8 @@ from cloudedge.serving._feeds import plan_of
 from cloudedge.serving._gzip import deflate, inflate
 from cloudedge.serving._messages import GENERAL_SERVICE, GeneralRequest, GeneralResponse
 from cloudedge.serving._sent import GENERAL, Sent, from_json, from_message
-from cloudedge.serving._tensors import json_numbers, tensor_fields
+from cloudedge.serving._tensors import tensor_fields
+from cloudedge.serving._texts import json_numbers
 
 __all__ = ["Wanted", "add_tensor", "answer_general", "fill_response", "general_http", "read_request"]
 
@@ -115,9 +116,9 @@ async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MA
     """
     service, _, method = call.path.partition("?")[0].strip("/").partition("/")
     if service not in (GENERAL_SERVICE, "GeneralModelService") or method not in METHODS:
-        return HttpAnswer(404, b"Not Found", "text/plain; charset=utf-8")
+        return HttpAnswer(404, b"Not Found\n", "text/plain; charset=utf-8")
     if call.method != "POST":
-        return HttpAnswer(405, b"Method Not Allowed", "text/plain; charset=utf-8", {"Allow": "POST"})
+        return HttpAnswer(405, b"Method Not Allowed\n", "text/plain; charset=utf-8", {"Allow": "POST"})
     as_proto = call.headers.get("content-type", "").partition(";")[0].strip().lower() in PROTO_TYPES
     headers: dict[str, str] = {}
     try:

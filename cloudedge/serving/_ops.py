@@ -20,10 +20,10 @@ import importlib.util
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,6 @@ __all__ = ["Op", "OpFault", "Ops", "RequestOp", "Results", "WebService", "load_o
 
 Array = NDArray[Any]
 Results: TypeAlias = Mapping[str, "str | Array"]
-T = TypeVar("T")
 
 INPUT, TYPE, UNKNOWN = 5000, 7000, 10000
 
@@ -163,30 +162,30 @@ class Ops:
                 done[op.name] = first
                 continue
             taken = {before.name: done[before.name] for before in op.input_ops} or {"@DAGExecutor": first}
-            feed, skip, code, text = await _hook(op, "preprocess", op.preprocess, taken, data_id, call.log_id)
-            _check_product(code, text)
+            feed, skip = await _hook(op, "preprocess", 2, taken, data_id, call.log_id)
             if op.with_serving and not skip:
                 answer = await engine.predict(replace(call, feed=_feed_of(op, engine, feed)))
                 feed, version = dict(answer.outputs), (answer.pin, answer.tag)
-            result, code, text = await _hook(op, "postprocess", op.postprocess, taken, feed, data_id, call.log_id)
-            _check_product(code, text)
+            (result,) = await _hook(op, "postprocess", 1, taken, feed, data_id, call.log_id)
             if not isinstance(result, dict):
                 raise OpFault(TYPE, f"op {op.name}: postprocess must return a dict")
             done[op.name] = result
         return (_strings(done[self.order[-1].name]), *version)
 
 
-async def _hook(op: Op, stage: str, hook: Callable[..., T], *arguments: Any) -> T:
+async def _hook(op: Op, stage: str, results: int, *arguments: Any) -> list[Any]:
+    """Run a hook; returns its results, without the product error that follows them, which is raised."""
+    hook = getattr(op, stage)
     try:
-        return await asyncio.to_thread(hook, *arguments) if op.threaded else hook(*arguments)
+        returned = await asyncio.to_thread(hook, *arguments) if op.threaded else hook(*arguments)
+        found, (code, text) = list(returned[:results]), returned[results:]
+        code = None if code is None else int(code)
     except Exception as error:
         _log.warning("op %s failed in %s", op.name, stage, exc_info=error)
         raise OpFault(UNKNOWN, f"op {op.name} failed in {stage}; the server's log says why") from error
-
-
-def _check_product(code: int | None, text: str) -> None:
     if code is not None:
-        raise OpFault(int(code), str(text))
+        raise OpFault(code, str(text))
+    return found
 
 
 def _feed_of(op: Op, engine: Engine, feed: Any) -> dict[str, Array]:

@@ -24,7 +24,8 @@ from cloudedge.serving._faults import Fault, fault_of, timeout_of
 from cloudedge.serving._feeds import plan_of
 from cloudedge.serving._ops import OpFault, Ops, Results
 from cloudedge.serving._sent import PIPELINE, Sent, from_json, from_message
-from cloudedge.serving._tensors import Malformed, json_numbers, json_text, string_array, tensor_fields
+from cloudedge.serving._tensors import Malformed, string_array, tensor_fields
+from cloudedge.serving._texts import json_numbers, json_text
 
 __all__ = ["Asked", "Told", "answer_pipeline", "pipeline_http", "pipeline_message"]
 
@@ -58,6 +59,13 @@ class Told(NamedTuple):
     err_no: int = 0
     err_msg: str = ""
     status: int = 200
+
+
+MORE_KEYS = Told(err_no=PACKAGE, err_msg="rpc package error: more keys than values")
+
+
+def _no_service(name: str) -> Told:
+    return Told(err_no=NO_SERVICE, err_msg=f"there is no service {name[:100]!r} here")
 
 
 async def answer_pipeline(engine: Engine, asked: Asked, ops: Ops | None = None) -> Told:
@@ -131,24 +139,28 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
     """
     segments = call.path.partition("?")[0].split("/")
     if len(segments) != 3 or segments[0] or not segments[1] or not segments[2]:  # noqa: PLR2004 - /name/method
-        return HttpAnswer(404, b"Not Found", "text/plain; charset=utf-8")
+        return HttpAnswer(404, b"Not Found\n", "text/plain; charset=utf-8")
     if call.method != "POST":
-        return HttpAnswer(405, b"Method Not Allowed", "text/plain; charset=utf-8", {"Allow": "POST"})
+        return HttpAnswer(405, b"Method Not Allowed\n", "text/plain; charset=utf-8", {"Allow": "POST"})
     try:
         asked = _asked(call)
     except (ValueError, TypeError, InputError) as error:
         return _bad_request(error.message if isinstance(error, InputError) else str(error))
     if asked is None:
-        return _http(Told(err_no=PACKAGE, err_msg="rpc package error: more keys than values"))
-    if unquote(segments[1]) != service:
-        return _http(Told(err_no=NO_SERVICE, err_msg=f"there is no service {unquote(segments[1])[:100]!r} here"))
-    told = await answer_pipeline(engine, asked, ops)
-    return _http(told, as_tensors=asked.as_tensors)
+        told, as_tensors = MORE_KEYS, False
+    elif unquote(segments[1]) != service:
+        told, as_tensors = _no_service(unquote(segments[1])), False
+    else:
+        told, as_tensors = await answer_pipeline(engine, asked, ops), asked.as_tensors
+    try:
+        return _http(told, as_tensors=as_tensors)
+    except Exception as error:  # noqa: BLE001 - an output of a type, or text of hooks, that cannot be written
+        return _http(_told(fault_of(error)))
 
 
 def _asked(call: HttpCall) -> Asked | None:
     """Read the body; None where it has more keys than values, which is an answer of its own."""
-    message = orjson.loads(call.body or b"{}")  # upstream takes nothing for an empty message
+    message = orjson.loads(call.body or b"{}")  # upstream's gateway takes nothing for an empty request
     if type(message) is not dict:
         raise TypeError("the body is not a JSON object")
     keys, values, tensors = (
@@ -241,14 +253,18 @@ async def pipeline_message(
 ) -> tuple[Any, Told]:  # fmt: skip
     """Answer a Pipeline `Request` with a `Response`."""
     if request.name and request.name != service:
-        told = Told(err_no=NO_SERVICE, err_msg=f"there is no service {request.name[:100]!r} here")
+        told = _no_service(request.name)
     elif len(request.key) > len(request.value):
-        told = Told(err_no=PACKAGE, err_msg="rpc package error: more keys than values")
+        told = MORE_KEYS
     else:
         values = dict(zip(request.key, request.value, strict=False))
         tensors = [from_message(tensor, PIPELINE) for tensor in request.tensors]
         told = await answer_pipeline(engine, Asked(values, tensors, request.logid, tag, deadline), ops)
-    return _message(told, as_tensors=as_tensors), told
+    try:
+        return _message(told, as_tensors=as_tensors), told
+    except Exception as error:  # noqa: BLE001 - as above
+        told = _told(fault_of(error))
+        return _message(told, as_tensors=False), told
 
 
 def _message(told: Told, *, as_tensors: bool) -> Any:

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -29,7 +31,7 @@ from numpy.typing import NDArray
 from cloudedge import _core
 from cloudedge.errors import InputError, Unavailable
 
-__all__ = ["DenseModel", "Predictor"]
+__all__ = ["DenseModel", "Predictor", "engine", "find_program"]
 
 _RUN_SYMBOL = "_ZN12paddle_infer9Predictor3RunEv"
 _PYBIND_INSTANCE_BYTES = 56
@@ -41,8 +43,14 @@ _PARAMETERS = (".pdiparams", "__params__")
 
 
 @lru_cache(maxsize=1)
-def _inference() -> Any:
-    """Import Paddle's engine; it warns about build tools that nobody here needs."""
+def engine() -> Any:
+    """Import Paddle's engine, once.
+
+    It warns about build tools that nobody here needs, and it takes SIGTERM and others over, which would keep a server
+    from finishing what it has begun: they are given back, on the main thread to whoever had them.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -54,6 +62,11 @@ def _inference() -> Any:
             ) from error
     if _KEEP_MEMORY not in os.environ:
         paddle.set_flags({_KEEP_MEMORY: -1.0})
+    paddle.disable_signal_handler()
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)
     return inference
 
 
@@ -130,7 +143,7 @@ class DenseModel:
     def __init__(self, files: Mapping[str, Path], *, threads: int = 1) -> None:
         program, parameters = find_program(files)
         self.threads = threads
-        inference = _inference()
+        inference = engine()
         # Cloning reads the program again, so the links stay until there are enough clones.
         self._folder = tempfile.TemporaryDirectory(prefix="cloudedge-model-")
         linked = [_link(files[path], Path(self._folder.name) / Path(path).name) for path in (program, parameters)]
@@ -147,15 +160,6 @@ class DenseModel:
         self.input_names: list[str] = list(self._native.get_input_names())
         self.output_names: list[str] = list(self._native.get_output_names())
 
-    def describe(self) -> tuple[dict[str, tuple[str, list[int]]], dict[str, tuple[str, list[int]]]]:
-        """Return dtype and shape, batch dimension first, of inputs and outputs."""
-        types = self._native.get_input_types(), self._native.get_output_types()
-        shapes = self._native.get_input_tensor_shape(), self._native.get_output_tensor_shape()
-        return (
-            {name: (_dtype(types[0][name]), list(shapes[0][name])) for name in self.input_names},
-            {name: (_dtype(types[1][name]), list(shapes[1][name])) for name in self.output_names},
-        )
-
     def predictor(self) -> Predictor:
         """Make a clone for one thread."""
         return Predictor(self._native.clone())
@@ -169,10 +173,6 @@ class DenseModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _dtype(kind: Any) -> str:
-    return str(kind.name).lower()
 
 
 def find_program(files: Mapping[str, Path] | Sequence[str]) -> tuple[str, str]:

@@ -40,6 +40,8 @@ _access = logging.getLogger("cloudedge.serving.access")
 _TEXT = "text/plain; charset=utf-8"
 _OPEN = {"/healthz", "/readyz"}
 
+Page = Callable[[], "HttpAnswer | Coroutine[Any, Any, HttpAnswer]"]
+
 
 @dataclass(frozen=True)
 class _Pinned:
@@ -88,7 +90,7 @@ class Routes:
         self._admin_token = admin_token
         self._access_log = access_log
         self._is_draining = is_draining
-        self._pages: dict[str, Callable[[], HttpAnswer | Coroutine[Any, Any, HttpAnswer]]] = {
+        self._pages: dict[str, Page] = {
             "/healthz": lambda: HttpAnswer(200, b"ok\n", _TEXT),
             "/readyz": self._ready,
             "/metrics": lambda: HttpAnswer(200, prometheus(runtime).encode(), "text/plain; version=0.0.4"),
@@ -113,7 +115,7 @@ class Routes:
         is_logged = self._access_log and random.random() < self._access_log  # noqa: S311 - a share, not a secret
         return _logged(call, answering) if is_logged else answering
 
-    def _page(self, page: Callable[[], HttpAnswer | Coroutine[Any, Any, HttpAnswer]], call: HttpCall) -> Any:
+    def _page(self, page: Page, call: HttpCall) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
         if call.method != "GET":
             return HttpAnswer(405, b"Method Not Allowed", _TEXT, {"Allow": "GET"})
         try:

@@ -23,8 +23,8 @@ class FoundRows:
     """One row per id; zeros where the table has none."""
     missing: int = 0
     """Ids that the table does not have; zeros are its answer."""
-    defaulted: int = 0
-    """Ids whose shard was away and whose rows are a declared default."""
+    defaulted: NDArray[np.bool_] | None = None
+    """Which ids got a declared default because their shard was away; None: no one."""
 
 
 class RowSource(Protocol):

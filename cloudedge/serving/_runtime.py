@@ -26,6 +26,7 @@ from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, NotFound, Un
 from cloudedge.hub import LocalHub
 from cloudedge.serving._batching import Item, Lane, LaneClosed, Pool
 from cloudedge.serving._engine import Answer, Call
+from cloudedge.serving._predictor import engine
 from cloudedge.serving._routing import Routing, Shadow, Variant
 from cloudedge.serving._rowsource import RowSource
 from cloudedge.serving._state import LoadedRef, State, read_state, write_state
@@ -120,6 +121,7 @@ class Runtime:
         rows: Callable[[Bundle], RowSource] | None = None,
         state: Path | None = None,
     ) -> None:
+        engine()  # here and not in the thread that loads: only the main thread can keep its signals
         self.config = config or RuntimeConfig()
         self.hub = hub or LocalHub()
         self.home: asyncio.AbstractEventLoop | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,7 @@ PIPELINE = Dialect("str_data", "byte_data", string_type=12, bytes_type=13)
 GENERAL = Dialect("data", "tensor_content", string_type=20, bytes_type=None)
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(NamedTuple):  # and not a frozen dataclass, which takes five times as long to make
     """One tensor, taken apart but not yet believed."""
 
     name: str

@@ -1,7 +1,7 @@
-"""Arrays as both services write them: JSON or protobuf Tensors, nested lists, and what numpy prints.
+"""Arrays as both services carry them in Tensors, JSON or protobuf.
 
 Nothing here knows a model. Everything is checked before memory is taken for it: a shape is compared with the data
-that is really there, `numpy.save` bytes are read without ever unpickling, and texts are parsed, never evaluated.
+that is really there, and `numpy.save` bytes are read without ever unpickling.
 """
 
 from __future__ import annotations
@@ -9,15 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import json
 import math
-import re
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from cloudedge.errors import InputError
@@ -29,12 +25,10 @@ __all__ = [
     "data_of",
     "from_base64",
     "json_field",
-    "json_numbers",
-    "json_text",
     "malformed",
-    "nested_array",
     "npy_array",
-    "parse_array",
+    "plain_array",
+    "shaped",
     "string_array",
     "tensor_fields",
     "typed_array",
@@ -197,100 +191,11 @@ def json_field(name: str, field: str, value: Any) -> Array:
     allowed = {bool} if wanted.kind == "b" else {int, float} if wanted.kind == "f" else {int}
     if not kinds <= allowed:
         raise malformed(name, f"{field} is not a list of {wanted} values")
-    return checked_cast(name, _leaves(name, value, kinds), wanted)
+    return checked_cast(name, plain_array(name, value, kinds), wanted)
 
 
-def from_base64(name: str, field: str, value: Any) -> bytes:
-    """Read the bytes of a JSON field."""
-    try:
-        if isinstance(value, str):
-            return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        pass
-    raise malformed(name, f"{field} is not base64")
-
-
-def json_text(array: Array) -> bytes:
-    """Write an array as JSON: nested lists, floats in the fewest digits that read back the same.
-
-    What is not finite is written NaN and Infinity, as Python reads and writes it; JSON itself has nothing for it.
-    """
-    try:
-        text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
-    except orjson.JSONEncodeError:  # a scalar, text, or memory in another order
-        return json.dumps(array.tolist(), separators=(",", ":")).encode()
-    return json.dumps(array.tolist(), separators=(",", ":")).encode() if b"null" in text else text
-
-
-def json_numbers(data: Array) -> bytes:
-    """Write a data field as JSON made from protobuf does, which puts what is not finite in quotes."""
-    text = json_text(data)
-    if data.dtype.kind != "f":
-        return text
-    return re.sub(rb"(-?Infinity|NaN)", rb'"\1"', text) if b"N" in text or b"I" in text else text
-
-
-def tensor_fields(array: Array) -> tuple[int, str, Array]:
-    """Say how an array travels: its elem_type, its field, and the numbers, flat, as that field takes them."""
-    elem_type = ELEM_TYPE_OF.get(array.dtype)
-    if elem_type is None:
-        raise InputError(f"arrays of {array.dtype} cannot be sent as a tensor")
-    field = ELEM_TYPES[elem_type][1]
-    return elem_type, field, array.reshape(-1).astype(WIRE_DTYPES[field], copy=False)
-
-
-# -- texts -----------------------------------------------------------------------------------------------------------
-
-REPR = re.compile(
-    r"array\((?P<body>.*?)(?:,\s*shape=\((?P<shape>[\d,\s]*)\))?(?:,\s*dtype=['\"]?[<>=|]?(?P<dtype>\w+)['\"]?)?\)",
-    re.DOTALL,
-)
-NUMBER_CHARACTERS = re.compile(r"[-+.A-Za-z0-9\s,\[\]]*")
-NUMBERS_ONLY = re.compile(r"[-+.0-9eE,\s\[\]]*")
-IRREGULAR = "is not a regular nested list: rows differ in length or depth"
-
-
-def parse_array(name: str, text: str) -> Array:
-    """Read a number or a nested list as JSON, or the way numpy or Python print it.
-
-    Raises:
-        Malformed: it is neither, its rows differ in length, or it was shortened when printed.
-    """
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return _parse_printed(name, text.strip())
-    if NUMBERS_ONLY.fullmatch(text):  # then numpy can be left alone with it
-        try:
-            array = np.array(value)
-        except (ValueError, OverflowError):
-            raise malformed(name, IRREGULAR) from None
-        if array.dtype.kind in "if":
-            return array
-    return nested_array(name, value)
-
-
-def nested_array(name: str, value: Any) -> Array:
-    """Make an array of a number, a string or nested lists that came as JSON.
-
-    Level by level and not by numpy alone, which makes text of everything where one item is text, and not-a-number of
-    null.
-    """
-    shape: list[int] = []
-    level, kinds = [value], {type(value)}
-    while kinds == {list}:
-        sizes = set(map(len, level))
-        if len(sizes) > 1 or len(shape) == MAX_DIMENSIONS:
-            raise malformed(name, IRREGULAR)
-        shape.append(sizes.pop())
-        level = list(chain.from_iterable(level))
-        kinds = set(map(type, level))
-    if list in kinds:
-        raise malformed(name, IRREGULAR)
-    return _leaves(name, level, kinds).reshape(shape)
-
-
-def _leaves(name: str, items: list[Any], kinds: set[type]) -> Array:
+def plain_array(name: str, items: list[Any], kinds: set[type]) -> Array:
+    """Make a flat array of items of these kinds: numbers alone, or text alone."""
     if kinds == {str}:
         return string_array(name, items)
     if not (kinds <= {int, float} or kinds == {bool}):
@@ -304,55 +209,20 @@ def _leaves(name: str, items: list[Any], kinds: set[type]) -> Array:
     return array
 
 
-def _parse_printed(name: str, text: str) -> Array:
-    wrapped = REPR.fullmatch(text)
-    body = wrapped["body"].strip() if wrapped else text
-    if "..." in body:
-        raise malformed(name, "was shortened when it was printed", "numpy.set_printoptions(threshold=sys.maxsize)")
-    if not body or not NUMBER_CHARACTERS.fullmatch(body):
-        raise malformed(name, "is neither JSON nor what numpy prints")
-    words = body.translate(BRACKETS_AWAY).split()
-    shape = _printed_shape(body)
-    if not words and wrapped and wrapped["shape"]:  # numpy prints no values as [], and their shape beside it
-        shape = tuple(int(size) for size in wrapped["shape"].split(",") if size.strip())
-    if shape is None or math.prod(shape) != len(words):
-        raise malformed(name, IRREGULAR)
-    dtype = wrapped["dtype"] if wrapped else None
+def from_base64(name: str, field: str, value: Any) -> bytes:
+    """Read the bytes of a JSON field."""
     try:
-        return _numbers(words, dtype).reshape(shape)
-    except (ValueError, TypeError, OverflowError):
-        raise malformed(name, "is neither JSON nor what numpy prints") from None
+        if isinstance(value, str):
+            return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        pass
+    raise malformed(name, f"{field} is not base64")
 
 
-BRACKETS_AWAY = str.maketrans("[],", "   ")
-
-
-def _printed_shape(body: str) -> tuple[int, ...] | None:
-    """Count rows and columns by folding the innermost brackets, level by level."""
-    frame = re.sub(r"[^\[\],]", "", body)
-    if frame == "[]" and not body.translate(BRACKETS_AWAY).strip():
-        return (0,)
-    sizes: list[int] = []
-    while frame:
-        end = frame.find("]")
-        start = frame.rfind("[", 0, end)
-        inner = frame[start : end + 1]
-        if end < 0 or start < 0 or inner.strip("[],") or len(sizes) == MAX_DIMENSIONS:
-            return None
-        sizes.append(len(inner) - 1)
-        frame = frame.replace(inner, "")
-    return tuple(reversed(sizes))
-
-
-def _numbers(words: list[str], dtype: str | None) -> Array:
-    if words and all(word in {"True", "False"} for word in words):
-        return np.array([word == "True" for word in words])
-    if dtype is not None:
-        dtype = np.dtype(dtype).name
-        if dtype not in PRINTED_DTYPES:
-            raise ValueError(dtype)
-    whole = "int" in dtype if dtype else all(word.lstrip("+-").isdecimal() for word in words) and bool(words)
-    return np.array([int(word) if whole else float(word) for word in words], dtype or ("int64" if whole else "float64"))
-
-
-PRINTED_DTYPES = frozenset(str(dtype) for dtype in ELEM_TYPE_OF) | {"uint16", "uint32", "uint64"}
+def tensor_fields(array: Array) -> tuple[int, str, Array]:
+    """Say how an array travels: its elem_type, its field, and the numbers, flat, as that field takes them."""
+    elem_type = ELEM_TYPE_OF.get(array.dtype)
+    if elem_type is None:
+        raise InputError(f"arrays of {array.dtype} cannot be sent as a tensor")
+    field = ELEM_TYPES[elem_type][1]
+    return elem_type, field, array.reshape(-1).astype(WIRE_DTYPES[field], copy=False)

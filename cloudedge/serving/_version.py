@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloudedge.bundle import Bundle, ProbeRequest, Signature, Variable
+from cloudedge.bundle import Bundle, ProbeRequest, Signature
 from cloudedge.errors import CloudEdgeError, InputError
 from cloudedge.serving._inputs import Arrays, FeedCheck, alias
 from cloudedge.serving._metrics import VersionMetrics
-from cloudedge.serving._predictor import DenseModel, Predictor
+from cloudedge.serving._predictor import DenseModel, Predictor, find_program
+from cloudedge.serving._program import read_signature
 from cloudedge.serving._rowsource import BundleRows, RowSource
 
 __all__ = ["ProbeResult", "Tuning", "Version"]
+
+Shares = NDArray[np.float64]
 
 _MADE_UP_SIDE = 8
 """How long a varying dimension is in inputs made up for measuring."""
@@ -64,7 +67,7 @@ class Version:
 
     Args:
         bundle: What to load.
-        rows: Where rows come from; the bundle's own tables if None.
+        rows: Where rows come from, closed with the version; the bundle's own tables if None.
         workers: How many threads will run it.
         max_rows: In one request.
         max_batch_rows: In one run, at most.
@@ -88,10 +91,9 @@ class Version:
         self.pin = bundle.pin
         self.metrics = VersionMetrics()
         self.has_local_rows = rows is None
-        self._owned_rows = BundleRows(bundle.sparse) if rows is None else None
-        self._rows: RowSource = self._owned_rows if self._owned_rows is not None else rows  # type: ignore[assignment]
+        self._rows = rows or BundleRows(bundle.sparse)
         with DenseModel(bundle.dense) as model:
-            self.signature = _signature(bundle, model)
+            self.signature = _signature(bundle)
             self.feeds = FeedCheck(self.signature, max_rows=max_rows)
             self._wire(model)
             self.tuning = self._tune(model, workers, max_batch_rows, batch_budget_s)
@@ -159,38 +161,41 @@ class Version:
         """Choose outputs by alias."""
         return {name: outputs[self._outputs[name]] for name in names}
 
-    def execute(self, arrays: Arrays, predictor: Predictor) -> tuple[list[NDArray[Any]], float]:
+    def execute(self, arrays: Arrays, predictor: Predictor) -> tuple[list[NDArray[Any]], Shares | None]:
         """Run one batch.
 
         Returns:
-            The program's outputs, and the share of looked-up rows that are declared defaults.
+            The program's outputs, and for each row of the batch the share of its ids that got a declared default, if
+            any did.
 
         Raises:
             InputError: the engine refused the arrays.
             Unavailable: rows could not be had.
         """
         feed = {name: arrays[i] for i, name in self._direct}
-        defaulted = 0.0
-        if self._lookups:
-            defaulted = self._look_up(arrays, feed)
-        return predictor.run(feed), defaulted
+        shares = self._look_up(arrays, feed) if self._lookups else None
+        return predictor.run(feed), shares
 
-    def _look_up(self, arrays: Arrays, feed: dict[str, NDArray[Any]]) -> float:
+    def _look_up(self, arrays: Arrays, feed: dict[str, NDArray[Any]]) -> Shares | None:
         asked = defaulted = missing = 0
+        by_row = np.zeros(len(arrays[0]))
         for table, uses in self._lookups.items():
             ids = np.concatenate([arrays[i].reshape(-1) for i, _, _ in uses]).astype(np.uint64, copy=False)
             found = self._rows.rows(table, ids, self.pin)
-            asked, missing, defaulted = asked + len(ids), missing + found.missing, defaulted + found.defaulted
+            asked, missing = asked + len(ids), missing + found.missing
             at = 0
             for i, name, padding_id in uses:
-                shape = arrays[i].shape
-                rows = found.values[at : at + arrays[i].size]
-                at += arrays[i].size
+                size, shape = arrays[i].size, arrays[i].shape
+                rows = found.values[at : at + size]
                 if padding_id >= 0:
                     rows = np.where((arrays[i].reshape(-1) == padding_id)[:, None], np.float32(0), rows)
                 feed[name] = rows.reshape(*shape, rows.shape[-1])
+                if found.defaulted is not None:
+                    counts = found.defaulted[at : at + size].reshape(shape[0], -1).sum(axis=1)
+                    by_row, defaulted = by_row + counts, defaulted + int(counts.sum())
+                at += size
         self.metrics.looked_up(asked, missing, defaulted)
-        return defaulted / asked if asked else 0.0
+        return by_row * len(by_row) / asked if defaulted else None
 
     def _made_up(self, rows: int) -> Arrays:
         """Return inputs to measure with: the first probe's, else zeros."""
@@ -245,7 +250,7 @@ class Version:
         feed = {names.get(name, name): value for name, value in request.feed.items()}
         arrays, _, _ = self.feeds.check({name: np.asarray(value, types.get(name)) for name, value in feed.items()})
         outputs, defaulted = self.execute(arrays, self._probe_predictor)
-        if defaulted:
+        if defaulted is not None:
             raise InputError("rows were declared defaults")
         for name, expected in request.expect.items():
             wanted = np.asarray(expected)
@@ -260,8 +265,7 @@ class Version:
         """Give everything back; nothing may run any more."""
         self.predictors = []
         del self.inline_predictor, self._probe_predictor
-        if self._owned_rows is not None:
-            self._owned_rows.close()
+        self._rows.close()
 
 
 def _quickest(run: Callable[[], object]) -> float:
@@ -275,12 +279,10 @@ def _quickest(run: Callable[[], object]) -> float:
     return best
 
 
-def _signature(bundle: Bundle, model: DenseModel) -> Signature:
+def _signature(bundle: Bundle) -> Signature:
     """Take the bundle's signature, or what the program itself says where the bundle has none."""
     if bundle.signature.feed and bundle.signature.fetch:
         return bundle.signature
-    inputs, outputs = model.describe()
-    return Signature(
-        feed=tuple(Variable(name=n, dtype=d, shape=tuple(s[1:])) for n, (d, s) in inputs.items()),
-        fetch=tuple(Variable(name=n, dtype=d, shape=tuple(s[1:])) for n, (d, s) in outputs.items()),
-    )
+    files = bundle.dense
+    program, _ = find_program(files)
+    return read_signature(files[program], program)

@@ -92,6 +92,42 @@ def save_marked(folder: Path, mark: float) -> Path:
     return folder
 
 
+def save_rows(folder: Path) -> Path:
+    """Answers the rows that were looked up for `ids` and `more`, side by side, plus a parameter that is 0."""
+
+    def build(p):
+        ids = p.static.data("rows_ids", [-1, 1, 3], "float32")
+        more = p.static.data("rows_more", [-1, 1, 3], "float32")
+        zero = p.create_parameter([1], "float32", default_initializer=p.nn.initializer.Constant(0.0))
+        return [ids, more], [p.concat([p.reshape(ids, [-1, 3]), p.reshape(more, [-1, 3])], 1) + zero]
+
+    _save(folder, build, 1)
+    return folder
+
+
+def save_lengths(folder: Path) -> Path:
+    """Answers the sum of each row, whose length varies."""
+
+    def build(p):
+        x = p.static.data("x", [-1, -1], "float32")
+        zero = p.create_parameter([1], "float32", default_initializer=p.nn.initializer.Constant(0.0))
+        return [x], [p.sum(x, 1, keepdim=True) + zero]
+
+    _save(folder, build, 1)
+    return folder
+
+
+ROWS = Signature(
+    feed=(Variable(name="ids", dtype="int64", shape=(1,)), Variable(name="more", dtype="int64", shape=(1,))),
+    fetch=(Variable(name="fetch_name_0", alias="rows", shape=(6,)),),
+    lookups=(
+        Lookup(feed="ids", input="rows_ids", table="t"),
+        Lookup(feed="more", input="rows_more", table="t", padding_id=7),
+    ),
+)
+LENGTHS = Signature(
+    feed=(Variable(name="x", shape=(-1,)),), fetch=(Variable(name="fetch_name_0", alias="sum", shape=(1,)),)
+)
 TINY = Signature(
     feed=(Variable(name="x", shape=(13,)),), fetch=(Variable(name="fetch_name_0", alias="price", shape=(1,)),)
 )
@@ -132,3 +168,13 @@ def ctr_feed(rows: int, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     feed = {"dense": rng.random((rows, 13), np.float32)}
     return feed | {slot: rng.integers(0, TABLE_ROWS, (rows, 1)) for slot in SLOTS}
+
+
+def row_table(*, gaps: bool = True, dtype: str = "float32") -> dict[str, np.ndarray]:
+    """Keys 0, 2, 4 ... (or without gaps); row k is (k, k + 0.25, k + 0.5)."""
+    keys = np.arange(0, 40, 2 if gaps else 1, dtype=np.uint64)
+    return {"keys": keys, "values": (keys[:, None] + np.array([0, 0.25, 0.5])).astype(dtype)}
+
+
+def pack_rows(folder: Path, hub: LocalHub, arrays: dict[str, np.ndarray] | None = None) -> Bundle:
+    return Bundle.pack(save_rows(folder), name="rows", signature=ROWS, sparse={"t": arrays or row_table()}, hub=hub)

@@ -113,6 +113,7 @@ def test_package_errors(body):
     "body",
     [
         {"key": [], "value": []},
+        b"",
         {"key": ["x", "z"], "value": ["[1,2]", "[1,2]"]},
         {"key": ["x"], "value": ["not an array"]},
         {"key": ["x"], "value": ["[[1,2],[3]]"]},
@@ -123,7 +124,7 @@ def test_package_errors(body):
         {"key": ["x"], "value": ["[1,2,3]"]},
         {"key": ["x"], "value": ["__import__('os').system('true')"]},
     ],
-    ids=["missing", "extra", "text", "ragged", "null", "mixed", "object", "too large", "shape", "code"],
+    ids=["missing", "nothing", "extra", "text", "ragged", "null", "mixed", "object", "too large", "shape", "code"],
 )
 def test_input_errors(body):
     status, err_no, text = error(ask(body))
@@ -134,7 +135,6 @@ def test_input_errors(body):
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
         b"{",
         b"[]",
         b"3",
@@ -169,7 +169,7 @@ def test_malformed_json(body):
 @pytest.mark.parametrize("path", ["/uci", "/uci/a/b", "/", "//prediction", "/uci/", "uci/prediction"])
 def test_not_two_segments(path):
     answer = ask(GOOD, path=path)
-    assert (answer.status, answer.body) == (404, b"Not Found")
+    assert (answer.status, answer.body) == (404, b"Not Found\n")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD"])
@@ -177,7 +177,7 @@ def test_other_methods(method):
     call = post("/uci/prediction", "{}")
     call = type(call)(method, call.path, call.headers, call.body)
     answer = run(pipeline_http(TinyEngine(), call, service="uci"))
-    assert (answer.status, answer.body) == (405, b"Method Not Allowed")
+    assert (answer.status, answer.body) == (405, b"Method Not Allowed\n")
 
 
 @pytest.mark.parametrize(

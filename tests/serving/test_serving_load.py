@@ -1,0 +1,136 @@
+"""Promises under load, on real sockets: versions change, too much is asked, and nobody gets another's answer."""
+
+import asyncio
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from cloudedge.errors import CloudEdgeError
+from cloudedge.serving import Runtime, RuntimeConfig, Server, ServerConfig
+from cloudedge.serving._metrics import resident_bytes
+
+CONNECTIONS = 32
+
+
+class Outcome:
+    def __init__(self):
+        self.answered = 0
+        self.statuses = {}
+        self.wrong = []
+
+
+async def _client(port, number, outcome, is_over, marks):
+    """Ask and compare: the answer has to be of its request and of the version it names."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    i = 0
+    while not is_over():
+        i += 1
+        x = [[number * 1000 + i % 1000, i % 7]]
+        body = json.dumps({"inputs": {"x": x}}).encode()
+        writer.write(b"POST /v1/predict HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        head = await reader.readuntil(b"\r\n\r\n")
+        status = int(head.split(b" ", 2)[1])
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        found = json.loads(await reader.readexactly(length))
+        outcome.statuses[status] = outcome.statuses.get(status, 0) + 1
+        if status != 200:
+            continue
+        mark = marks[found["pin"]]
+        if found["outputs"]["y"] != [[x[0][0] + mark, x[0][1] + mark]] or found["pin"].encode() not in head:
+            outcome.wrong.append((x, found))
+        outcome.answered += 1
+    writer.close()
+
+
+def drive(port, connections, is_over, marks):
+    outcome = Outcome()
+
+    async def everybody():
+        await asyncio.gather(*(_client(port, number, outcome, is_over, marks) for number in range(connections)))
+
+    thread = threading.Thread(target=lambda: asyncio.run(everybody()))
+    thread.start()
+    return thread, outcome
+
+
+@pytest.mark.parametrize("changes", [40])
+@pytest.mark.parametrize("inline_below_s", [1.0, 1e-9], ids=["inline", "threads"])
+def test_versions_change_under_load_and_nobody_notices(models, changes, inline_below_s):
+    marks = {bundle.pin: float(i) for i, bundle in enumerate(models.marked)}
+    over = threading.Event()
+    config = RuntimeConfig(workers=2, inline_below_s=inline_below_s)
+    with Runtime(config, hub=models.hub) as runtime, Server(runtime, ServerConfig(port=0)) as server:
+        runtime.load(models.ref(models.marked[0]))
+        runtime.activate(models.marked[0].pin)
+        thread, outcome = drive(server.port, CONNECTIONS, over.is_set, marks)
+        try:
+            resident = []
+            for i in range(changes):
+                before, after = models.marked[i % 2], models.marked[(i + 1) % 2]
+                runtime.load(models.ref(after))
+                runtime.activate(after.pin)
+                runtime.unload(before.pin)
+                resident.append(resident_bytes())
+        finally:
+            over.set()
+            thread.join(60)
+        assert outcome.statuses.keys() == {200}
+        assert not outcome.wrong
+        assert outcome.answered > changes
+        # Half of the changes are for warming up; afterwards what comes goes again.
+        assert resident[-1] - resident[changes // 2] < 48 * 2**20
+
+
+def test_too_much_is_refused_and_the_rest_is_answered(models):
+    """Three times what the queue takes: what is answered is right, and afterwards everything is as before."""
+    marks = {models.marked[0].pin: 0.0}
+    config = RuntimeConfig(workers=1, max_queue_rows=CONNECTIONS // 3, max_batch_rows=2, inline_below_s=1e-9)
+    with Runtime(config, hub=models.hub) as runtime, Server(runtime, ServerConfig(port=0)) as server:
+        runtime.load(models.ref(models.marked[0]))
+        runtime.activate(models.marked[0].pin)
+
+        def run(connections):
+            end = time.monotonic() + 1.5
+            thread, outcome = drive(server.port, connections, lambda: time.monotonic() > end, marks)
+            thread.join(60)
+            assert not outcome.wrong
+            return outcome
+
+        run(2)
+        before = resident_bytes()
+        flood = run(3 * CONNECTIONS)
+        assert flood.statuses.keys() <= {200, 429}
+        assert flood.answered > 0
+        assert runtime.lanes[models.marked[0].pin].queued_rows == 0
+        assert resident_bytes() - before < 64 * 2**20
+        assert run(2).statuses.keys() == {200}
+
+
+def test_unloading_waits_for_the_last_request(models):
+    with Runtime(RuntimeConfig(workers=1, inline_below_s=1e-9), hub=models.hub) as runtime:
+        for bundle in models.marked[:2]:
+            runtime.load(models.ref(bundle))
+        pin = models.marked[0].pin
+        runtime.activate(pin)
+        stop, failures = threading.Event(), []
+
+        def ask():
+            while not stop.is_set():
+                try:
+                    runtime.ask({"x": np.ones((1, 2), np.float32)})
+                except CloudEdgeError as error:
+                    failures.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        runtime.activate(models.marked[1].pin)
+        runtime.unload(pin)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert pin not in runtime.lanes

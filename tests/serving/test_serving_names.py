@@ -1,0 +1,22 @@
+"""What the package exports, and what that costs."""
+
+import subprocess
+import sys
+
+import cloudedge.serving
+
+
+def test_every_name_leads_somewhere():
+    assert sorted(cloudedge.serving.__all__) == cloudedge.serving.__all__
+    homes = [name for names in cloudedge.serving._HOMES.values() for name in names]
+    assert sorted(homes) == cloudedge.serving.__all__
+    for name in homes:
+        assert getattr(cloudedge.serving, name).__module__.startswith("cloudedge.serving.")
+
+
+def test_administering_needs_nothing_of_what_answers():
+    code = (
+        "import sys; from cloudedge.serving import AdminClient, Variant; "
+        "sys.exit(any(name in sys.modules for name in ('paddle', 'httptools', 'uvloop', 'grpc', 'orjson')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
