@@ -132,10 +132,7 @@ def test_a_service_is_replaced_under_load(kind, models, request):
         assert replaced != model
         assert name in cloudedge("ps")
         assert isinstance(cloudedge("logs", name), str)
-        bad = [*second[1:], "--name", name, "--port", port, "--timeout-s", "20"]
-        before = containers(name, "model")
-        assert refused(kind, models, bad)
-        assert containers(name, "model") == before, "what ran goes on running"
+        check_refusal(kind, models, [*second[1:], *options])
         answer = requests.post(f"http://127.0.0.1:{port}/{name}/x", request_body(known["rows"][0]), timeout=60)
         assert answer.json()["err_no"] == 0
     finally:
@@ -144,8 +141,10 @@ def test_a_service_is_replaced_under_load(kind, models, request):
     assert containers(name, "model") == containers(name, "front") == []
 
 
-def refused(kind, models, options):
-    """Try to run a model that cannot be loaded."""
+def check_refusal(kind, models, options):
+    """Try to run a model that cannot be loaded; what ran has to go on running."""
+    name = options[options.index("--name") + 1]
+    before = containers(name, "model")
     if kind == "stock":
         broken = models / "broken"
         shutil.copytree(models / "tiny", broken, dirs_exist_ok=True)
@@ -156,10 +155,12 @@ def refused(kind, models, options):
         pack(models, "tiny", LocalHub(models / "hub"), split=False, version=3, folder="broken-own")
         broken = "tiny:3"
     done = subprocess.run(
-        [sys.executable, "-m", "cloudedge", "serving", "run", *map(str, (broken, *options))],
+        [sys.executable, "-m", "cloudedge", "serving", "run", *map(str, (broken, *options, "--timeout-s", 20))],
         capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(HERE.parents[1])},
     )  # fmt: skip
-    return done.returncode == 1 and "does not get ready" in done.stderr
+    assert done.returncode == 1
+    assert "does not get ready" in done.stderr
+    assert containers(name, "model") == before
 
 
 def containers(name, role):
