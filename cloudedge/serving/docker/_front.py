@@ -16,6 +16,8 @@ import signal
 import sys
 from pathlib import Path
 
+__all__ = ["Front", "main"]
+
 MAX_HEAD = 64 * 1024
 CHUNK = 256 * 1024
 CONNECT_S = 5.0
