@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 import requests
 from stock_lab import cloudedge_server, make_models, request_body, stock_python, stock_server
-from stock_messages import METHOD, Request, Response, Tensor
+
+grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
+pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+from stock_messages import METHOD, Request, Response, Tensor  # noqa: E402 - needs protobuf
 
 HERE = Path(__file__).parent
 CLOSE = pytest.approx
@@ -21,6 +25,8 @@ CLOSE = pytest.approx
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
+    if importlib.util.find_spec("paddle") is None:  # not imported here: it changes the process it is in
+        pytest.skip("paddlepaddle is not installed")
     return make_models(tmp_path_factory.mktemp("models") / "made")
 
 
