@@ -11,7 +11,8 @@ the right number; one wrong answer ends the run.
 
 The systems take turns, round by round, and medians count. `cpu_ms_per_request` is the processor time of all of a
 service's processes, cube server included; `rss_mb` their memory, shared pages divided among them. Neighbours on the
-machine slow all systems down alike: ratios and processor time say more than rates.
+machine are no help: what they used is measured too (`others_share`), and where it is more than a tenth, only processor
+time can be compared.
 
     python bench/serving.py [--quick] [--json] [--seconds 2] [--rounds 3]
 
@@ -24,6 +25,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -127,15 +129,32 @@ def run(server: stock_lab.Server, model: str, connections: int, seconds: int, en
 
     load(1)  # warm connections, caches and branches
     before, _ = server.usage()
+    machine, ours = machine_seconds(), children_seconds()
     result = load(seconds)
     after, megabytes = server.usage()
+    busy, total = (now - then for now, then in zip(machine_seconds(), machine, strict=True))
+    others = busy - (after - before) - (children_seconds() - ours)
     return {
         "rps": result["requests"] / result["seconds"],
         "p50_ms": result["p50_ms"],
         "p99_ms": result["p99_ms"],
         "cpu_ms_per_request": (after - before) * 1e3 / result["requests"],
         "rss_mb": megabytes,
+        "others_share": max(0.0, others / total),
     }
+
+
+def machine_seconds() -> tuple[float, float]:
+    """Return the processor seconds of the whole machine so far: busy ones, and all."""
+    user, nice, system, idle, wait, *rest = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    busy = user + nice + system + sum(rest)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return busy / ticks, (busy + idle + wait) / ticks
+
+
+def children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def limit_of(models: Path, model: str) -> Row:
@@ -184,7 +203,8 @@ def print_bars(rows: list[Row]) -> None:
         side = "at most" if at_most else "at least"
         print(f"{'pass' if passed else 'FAIL':>6}  {what:54} {value:8.2f}  ({side} {limit})")
 
-    print()
+    others = statistics.median(row["others_share"] for row in rows)
+    print(f"\nothers used {others:.0%} of the machine" + ("; rates and latencies do not count" if others > 0.1 else ""))
     for connections in BARS_AT:
         for model, over_stock, over_tuned in (("tiny", 10, 4), ("ctr", 8, 5)):
             stock, tuned, ours = (found[system, model, connections] for system in ("stock", "tuned", "cloudedge"))
