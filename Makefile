@@ -30,7 +30,7 @@ test: $(VENV)/ready ## run the tests; those that need a program that is not here
 kills: $(VENV)/ready ## deliver 50 times under load and kill deliveries and servers at 200 seeded moments
 	@CLOUDEDGE_DELIVERIES=50 CLOUDEDGE_KILLS=200 $(BIN)/python -m pytest -n0 -s tests/cube_transfer/test_transfer_power.py
 
-peers: ## install the programs tests compare us with (Debian packages as root, cosign and oras if Go is here)
+peers: ## install what tests compare us with (Debian packages as root, cosign and oras if Go is here, Paddle Serving)
 	@tests/install_peers .peers; tests/serving_wire/install_genuine .peers
 
 fuzz: $(VENV)/ready ## fuzz every parser of foreign bytes, FUZZ_SECONDS (default 10) each, and race the server
@@ -51,6 +51,7 @@ bench: $(VENV)/ready ## measure what the README claims, against peers, in one ru
 	@$(BIN)/python bench/bundle.py
 	@$(BIN)/python bench/cube_build.py
 	@$(BIN)/python bench/cube.py
+	@$(BIN)/python bench/serving.py
 	@$(BIN)/python bench/serving_wire.py
 	@$(BIN)/python bench/transfer.py
 
