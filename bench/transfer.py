@@ -109,10 +109,14 @@ def bench_delivery(folder: Path, rows: int, say: Callable[[str], None]) -> dict[
     try:
         with Delivery(servers.replicas, Workshop(folder / "work"), policy=Policy(keep=4)) as delivery:
             warm, _ = timed(lambda: delivery.deliver([first]))
+            used = [servers.cpu_seconds()]
             delta_s, delta = timed(lambda: delivery.deliver([chained], [first]))
+            used.append(servers.cpu_seconds())
             back_s, _ = timed(delivery.rollback)
             as_base = TableVersion("emb", "as-base", alone.rows)
+            used.append(servers.cpu_seconds())
             base_s, base = timed(lambda: delivery.deliver([as_base]))
+            used.append(servers.cpu_seconds())
             old, new = (delivery.workshop.base(each, SHARDS) for each in (first, alone))
     finally:
         servers.close()
@@ -120,8 +124,13 @@ def bench_delivery(folder: Path, rows: int, say: Callable[[str], None]) -> dict[
         "rows": rows,
         "changed_rows": len(picked),
         "changed_bytes": changed_bytes,
-        "base": {"seconds": base_s, "bytes": base.shipped_bytes, "first_seconds": warm},
-        "delta": {"seconds": delta_s, "bytes": delta.shipped_bytes},
+        "base": {
+            "seconds": base_s,
+            "cpu_seconds": used[3] - used[2],
+            "bytes": base.shipped_bytes,
+            "first_seconds": warm,
+        },
+        "delta": {"seconds": delta_s, "cpu_seconds": used[1] - used[0], "bytes": delta.shipped_bytes},
         "rollback_seconds": back_s,
         "rsync": rsync(folder, [each.directory for each in old], [each.directory for each in new]),
         **diff(folder, first, alone, say),
@@ -129,8 +138,8 @@ def bench_delivery(folder: Path, rows: int, say: Callable[[str], None]) -> dict[
     found["delta_bytes_per_changed_byte"] = delta.shipped_bytes / changed_bytes
     found["delta_speedup_over_base"] = base_s / delta_s
     say(f"{rows:,} rows x {DIM} float32, {len(picked):,} rows ({changed_bytes / 1e6:.1f} MB) changed, {SHARDS} shards")
-    say(f"  base      {base_s:7.2f} s  {base.shipped_bytes / 1e6:8.1f} MB")
-    say(f"  delta     {delta_s:7.2f} s  {delta.shipped_bytes / 1e6:8.1f} MB")
+    say(f"  base      {base_s:7.2f} s  {base.shipped_bytes / 1e6:8.1f} MB  (cpu {used[3] - used[2]:.2f} s)")
+    say(f"  delta     {delta_s:7.2f} s  {delta.shipped_bytes / 1e6:8.1f} MB  (cpu {used[1] - used[0]:.2f} s)")
     say(f"  rsync     {found['rsync']['seconds']:7.2f} s  {found['rsync']['bytes'] / 1e6:8.1f} MB (files only)")
     say(f"  rollback  {back_s:7.2f} s       0.0 MB")
     return found

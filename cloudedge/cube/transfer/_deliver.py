@@ -215,7 +215,9 @@ class Delivery(Courier):
         """Move every pointer, or none: where one cannot be moved, those that were moved go back."""
         if not steps:
             return
-        before = self._active_before(operation) or {each.replica: each.status.active for each in observed if each.status}
+        before = self._active_before(operation) or {
+            each.replica: each.status.active for each in observed if each.status
+        }
         writer.record(operation.number, _ACTIVATION, "intent", before=before)
         deadline = self._soon()
 
