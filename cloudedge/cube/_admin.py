@@ -107,7 +107,9 @@ class AdminServer:
         return int(self._http.server_address[1])
 
     def close(self) -> None:
-        """Stop listening; a load under way ends first."""
+        """Stop listening; a load under way ends first, a fetch breaks off."""
+        if self._holdings is not None:
+            self._holdings.close()
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
