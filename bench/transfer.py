@@ -33,6 +33,7 @@ from cloudedge.hub import LocalHub
 ROOT = Path(__file__).resolve().parent.parent
 SHARDS, DIM = 2, 16
 ROW_BYTES = 8 + 4 * DIM
+BAR_ROWS = 10_000_000
 BARS = {
     "delta_bytes_per_changed_byte": ("at most", 1.1),
     "delta_speedup_over_base": ("at least", 10.0),
@@ -210,7 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="one million rows")
-    parser.add_argument("--rows", type=int, default=10_000_000, help="how many")
+    parser.add_argument("--rows", type=int, default=BAR_ROWS, help="how many")
     parser.add_argument("--disk", default=str(ROOT / "build"), help="a directory on a disk")
     options = parser.parse_args()
 
@@ -228,6 +229,9 @@ def main() -> None:
         results |= bench_delivery(large, 1_000_000 if options.quick else options.rows, say)
     missed = []
     for name, (how, bar) in BARS.items():
+        if name == "delta_speedup_over_base" and results["rows"] < BAR_ROWS:
+            say(f"       {name}: {results[name]:.2f}; its bar is for {BAR_ROWS:,} rows, where requests no longer count")
+            continue
         is_met = results[name] <= bar if how == "at most" else results[name] >= bar
         say(f"{'met   ' if is_met else 'MISSED'} {name}: {results[name]:.2f}, {how} {bar}")
         missed += [] if is_met else [name]
