@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -36,6 +37,9 @@ struct Address {
   std::uint16_t port() const;
   std::string text() const;  // 127.0.0.1:8000, [::1]:8000
 };
+
+// An address given as a number; none when it is a name.
+std::optional<Address> parse_address(const std::string& host, std::uint16_t port);
 
 // Resolves a name or a number. Throws std::runtime_error saying which.
 Address resolve(const std::string& host, std::uint16_t port);
