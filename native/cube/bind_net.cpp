@@ -319,7 +319,7 @@ void bind_memory_version(nb::module_& m) {
       [](const std::string& name, const KeyArray& keys, const RowArray& values) -> std::shared_ptr<Version> {
         if (keys.shape(0) != values.shape(0)) throw std::invalid_argument("keys and values differ in length");
         nb::gil_scoped_release release;
-        return std::make_shared<MemoryVersion>(name, span(keys), values.data(), values.shape(1));
+        return memory_version(name, span(keys), values.data(), static_cast<std::uint32_t>(values.shape(1)));
       },
       "name"_a, "keys"_a, "values"_a, "A version of rows in memory, for tests.");
 }

@@ -30,10 +30,6 @@ int find(const std::string& host, std::uint16_t port, int flags, Address& addres
 
 }  // namespace
 
-void Descriptor::close() {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
-
 bool Address::is_loopback() const {
   if (storage.ss_family == AF_INET) {
     sockaddr_in in;

@@ -1,4 +1,4 @@
-// Sockets as values: an owned descriptor, addresses from text, and the options every connection here gets.
+// Sockets as values: addresses from text, and the options every connection here gets.
 #pragma once
 
 #include <sys/socket.h>
@@ -6,28 +6,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
+
+#include "../descriptor.hpp"
 
 namespace cloudedge::cube {
-
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() { close(); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void close();
-
- private:
-  int fd_ = -1;
-};
 
 struct Address {
   sockaddr_storage storage{};

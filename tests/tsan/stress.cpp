@@ -34,7 +34,7 @@ VersionPtr make_version(const std::string& name) {
   std::vector<std::uint64_t> keys(kRows);
   for (std::size_t i = 0; i < kRows; ++i) keys[i] = i * 977;
   const std::vector<std::uint8_t> values(kRows * kWidth, static_cast<std::uint8_t>(std::stoul(name) % 251));
-  return std::make_shared<MemoryVersion>(name, keys, values.data(), kWidth);
+  return memory_version(name, keys, values.data(), kWidth);
 }
 
 std::size_t resident_bytes() {
