@@ -33,7 +33,7 @@ kills: $(VENV)/ready ## deliver 50 times under load and kill deliveries and serv
 kills-release: $(VENV)/ready ## release under load and kill the release at every write of its journal
 	@CLOUDEDGE_TEST_EVERY=1 $(BIN)/python -m pytest -n0 -s tests/release_real/test_release_kills.py
 
-peers: ## install the programs tests compare us with (Debian packages as root, cosign and oras if Go is here)
+peers: ## install what tests compare us with (Debian packages as root, cosign and oras if Go is here, Paddle Serving)
 	@tests/install_peers .peers; tests/serving_wire/install_genuine .peers
 
 fuzz: $(VENV)/ready ## fuzz every parser of foreign bytes, FUZZ_SECONDS (default 10) each, and race the server
@@ -54,6 +54,7 @@ bench: $(VENV)/ready ## measure what the README claims, against peers, in one ru
 	@$(BIN)/python bench/bundle.py
 	@$(BIN)/python bench/cube_build.py
 	@$(BIN)/python bench/cube.py
+	@$(BIN)/python bench/serving.py
 	@$(BIN)/python bench/serving_wire.py
 	@$(BIN)/python bench/transfer.py
 	@$(BIN)/python bench/release.py

@@ -33,6 +33,7 @@ from cloudedge.hub import LocalHub
 ROOT = Path(__file__).resolve().parent.parent
 SHARDS, DIM = 2, 16
 ROW_BYTES = 8 + 4 * DIM
+BAR_ROWS = 10_000_000
 BARS = {
     "delta_bytes_per_changed_byte": ("at most", 1.1),
     "delta_speedup_over_base": ("at least", 10.0),
@@ -109,10 +110,14 @@ def bench_delivery(folder: Path, rows: int, say: Callable[[str], None]) -> dict[
     try:
         with Delivery(servers.replicas, Workshop(folder / "work"), policy=Policy(keep=4)) as delivery:
             warm, _ = timed(lambda: delivery.deliver([first]))
+            used = [servers.cpu_seconds()]
             delta_s, delta = timed(lambda: delivery.deliver([chained], [first]))
+            used.append(servers.cpu_seconds())
             back_s, _ = timed(delivery.rollback)
             as_base = TableVersion("emb", "as-base", alone.rows)
+            used.append(servers.cpu_seconds())
             base_s, base = timed(lambda: delivery.deliver([as_base]))
+            used.append(servers.cpu_seconds())
             old, new = (delivery.workshop.base(each, SHARDS) for each in (first, alone))
     finally:
         servers.close()
@@ -120,8 +125,13 @@ def bench_delivery(folder: Path, rows: int, say: Callable[[str], None]) -> dict[
         "rows": rows,
         "changed_rows": len(picked),
         "changed_bytes": changed_bytes,
-        "base": {"seconds": base_s, "bytes": base.shipped_bytes, "first_seconds": warm},
-        "delta": {"seconds": delta_s, "bytes": delta.shipped_bytes},
+        "base": {
+            "seconds": base_s,
+            "cpu_seconds": used[3] - used[2],
+            "bytes": base.shipped_bytes,
+            "first_seconds": warm,
+        },
+        "delta": {"seconds": delta_s, "cpu_seconds": used[1] - used[0], "bytes": delta.shipped_bytes},
         "rollback_seconds": back_s,
         "rsync": rsync(folder, [each.directory for each in old], [each.directory for each in new]),
         **diff(folder, first, alone, say),
@@ -129,8 +139,8 @@ def bench_delivery(folder: Path, rows: int, say: Callable[[str], None]) -> dict[
     found["delta_bytes_per_changed_byte"] = delta.shipped_bytes / changed_bytes
     found["delta_speedup_over_base"] = base_s / delta_s
     say(f"{rows:,} rows x {DIM} float32, {len(picked):,} rows ({changed_bytes / 1e6:.1f} MB) changed, {SHARDS} shards")
-    say(f"  base      {base_s:7.2f} s  {base.shipped_bytes / 1e6:8.1f} MB")
-    say(f"  delta     {delta_s:7.2f} s  {delta.shipped_bytes / 1e6:8.1f} MB")
+    say(f"  base      {base_s:7.2f} s  {base.shipped_bytes / 1e6:8.1f} MB  (cpu {used[3] - used[2]:.2f} s)")
+    say(f"  delta     {delta_s:7.2f} s  {delta.shipped_bytes / 1e6:8.1f} MB  (cpu {used[1] - used[0]:.2f} s)")
     say(f"  rsync     {found['rsync']['seconds']:7.2f} s  {found['rsync']['bytes'] / 1e6:8.1f} MB (files only)")
     say(f"  rollback  {back_s:7.2f} s       0.0 MB")
     return found
@@ -201,7 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="one million rows")
-    parser.add_argument("--rows", type=int, default=10_000_000, help="how many")
+    parser.add_argument("--rows", type=int, default=BAR_ROWS, help="how many")
     parser.add_argument("--disk", default=str(ROOT / "build"), help="a directory on a disk")
     options = parser.parse_args()
 
@@ -219,6 +229,9 @@ def main() -> None:
         results |= bench_delivery(large, 1_000_000 if options.quick else options.rows, say)
     missed = []
     for name, (how, bar) in BARS.items():
+        if name == "delta_speedup_over_base" and results["rows"] < BAR_ROWS:
+            say(f"       {name}: {results[name]:.2f}; its bar is for {BAR_ROWS:,} rows, where requests no longer count")
+            continue
         is_met = results[name] <= bar if how == "at most" else results[name] >= bar
         say(f"{'met   ' if is_met else 'MISSED'} {name}: {results[name]:.2f}, {how} {bar}")
         missed += [] if is_met else [name]

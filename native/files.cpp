@@ -36,10 +36,6 @@ void throw_unwritable(const std::string& path, int error) {
   throw FileError(FileError::Kind::kUnwritable, path, FileError::kNowhere, reason(error));
 }
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 InputFile::InputFile(std::string path) : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
   struct stat status {};
   if (fd_.get() < 0 || ::fstat(fd_.get(), &status) != 0) throw_unreadable(path_, errno);

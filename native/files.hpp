@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "descriptor.hpp"
+
 namespace cloudedge {
 
 class FileError : public std::runtime_error {
@@ -39,22 +41,6 @@ class FileError : public std::runtime_error {
 [[noreturn]] void throw_refused(const std::string& path, std::uint64_t offset, const std::string& what);
 [[noreturn]] void throw_unreadable(const std::string& path, int error);
 [[noreturn]] void throw_unwritable(const std::string& path, int error);
-
-// A descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor();
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // A regular file opened for reading at any offset.
 class InputFile {

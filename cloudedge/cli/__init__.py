@@ -25,6 +25,7 @@ from cloudedge.cli import (
     release,
     serve,
     serving,
+    serving_docker,
     simulate,
 )
 from cloudedge.cli._output import say
@@ -40,8 +41,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-release.register(app)
-app.add_typer(simulate.app)
 bundle.app.add_typer(bundle_split.app)  # without a name: its command stands beside the others
 app.add_typer(bundle.app, name="bundle", rich_help_panel="Models")
 app.add_typer(hub.app, name="hub", rich_help_panel="Models")
@@ -51,10 +50,13 @@ cube.app.add_typer(cube_status.app)
 cube.app.add_typer(cube_transfer.app)
 app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
 app.command("serve", rich_help_panel="Serving")(serve.serve)
-app.command("up", rich_help_panel="Releases")(local.up)
-app.command("down", rich_help_panel="Releases")(local.down)
+serving.app.add_typer(serving_docker.app)
 app.add_typer(serving.app, name="serving", rich_help_panel="Serving")
 app.command(rich_help_panel="Serving")(predict.predict)
+release.register(app)
+app.command("up", rich_help_panel="Releases")(local.up)
+app.command("down", rich_help_panel="Releases")(local.down)
+app.add_typer(simulate.app)
 app.add_typer(config.app, name="config", rich_help_panel="Set-up")
 
 

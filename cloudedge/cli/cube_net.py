@@ -37,6 +37,7 @@ def serve(
     version: str = typer.Option("", help="Serve DIR/<version>, or name the part DIR."),
     empty: bool = typer.Option(False, "--empty", help="Load nothing; wait for the admin API or a control command."),
     threads: int = typer.Option(0, help="Threads that answer; 0: one per core."),
+    spin_us: int = typer.Option(100, help="How long a busy thread looks for the next request before it sleeps."),
     admin_port: int = typer.Option(8028, help="Port of the admin API; 0 takes any free one."),
     admin_host: str = typer.Option("127.0.0.1", help=f"Its address; others than loopback need {TOKEN_VARIABLE}."),
     token_file: Path | None = typer.Option(None, help=f"File with the admin token, instead of {TOKEN_VARIABLE}."),
@@ -56,7 +57,9 @@ def serve(
     from cloudedge.cube._holdings import Holdings  # noqa: PLC0415
     from cloudedge.cube._server import Server, ServerConfig  # noqa: PLC0415
 
-    config = ServerConfig(host=host, port=port, threads=threads, data_dir=directory, remote_control=remote_control)
+    config = ServerConfig(
+        host=host, port=port, threads=threads, data_dir=directory, remote_control=remote_control, spin_us=spin_us
+    )
     stop = threading.Event()
     server = Server(config)
     holdings = None if state is None else Holdings(server, state, limit_bytes_per_s=fetch_limit)

@@ -76,7 +76,9 @@ class AdminServer(AdminHttp):
         self.listen()
 
     def close(self) -> None:
-        """Stop listening; a load under way ends first."""
+        """Stop listening; a load under way ends first, a fetch breaks off."""
+        if self._holdings is not None:
+            self._holdings.close()
         super().close()
         self._jobs.close()
         if self._files is not None:

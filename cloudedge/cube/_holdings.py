@@ -10,6 +10,7 @@ as long as the delta does, loaded or not. The active version and the one before 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,16 @@ from cloudedge.cube._server import Server
 from cloudedge.cube._workspace import sync_directory, write_synced
 from cloudedge.cube.transfer._artifact import NOTE, Artifact, ArtifactFile, Source, is_version_name
 from cloudedge.cube.transfer._fetch import Throttle, fetch
-from cloudedge.errors import CloudEdgeError, Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
+from cloudedge.errors import (
+    CloudEdgeError,
+    Conflict,
+    InputError,
+    IntegrityError,
+    Interrupted,
+    NotFound,
+    StorageError,
+    Unavailable,
+)
 
 __all__ = ["Holdings"]
 
@@ -51,6 +61,17 @@ class _Held:
     """False for one that is kept as a base only."""
 
 
+class _Gate(Throttle):
+    """Lets bytes through until it is closed."""
+
+    is_closed = False
+
+    def take(self, count: int) -> None:
+        if self.is_closed:
+            raise Interrupted("the server is stopping", hint="What was fetched is kept for the next time.")
+        super().take(count)
+
+
 class Holdings:
     """A server's versions on disk.
 
@@ -73,7 +94,7 @@ class Holdings:
         self.directory = directory
         self.versions = directory / "versions"
         self._clock = clock or SystemClock()
-        self._limit = None if limit_bytes_per_s is None else Throttle(limit_bytes_per_s, self._clock)
+        self._gate = _Gate(math.inf if limit_bytes_per_s is None else limit_bytes_per_s, self._clock)
         self._changing = threading.Lock()  # held while a version is loaded or removed
         self._writing = threading.Lock()
         self._held: dict[str, _Held] = {}
@@ -84,6 +105,10 @@ class Holdings:
             self.versions.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot keep versions in {directory}: {error.strerror}", path=str(directory)) from error
+
+    def close(self) -> None:
+        """Break off what is being fetched; it goes on after the next start."""
+        self._gate.is_closed = True
 
     def restore(self) -> list[str]:
         """Load what was loaded when the process last ran, and activate what was active.
@@ -308,7 +333,7 @@ class Holdings:
                     size=file.size,
                     deadline=deadline,
                     token=source.token or None,
-                    limit=self._limit,
+                    limit=self._gate,
                     clock=self._clock,
                 ).received_bytes
             except StorageError:

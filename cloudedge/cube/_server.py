@@ -53,12 +53,16 @@ class ServerConfig:
     """From a request's first byte to its last."""
     write_timeout_s: float = 30
     """For a client that does not read its answers."""
+    spin_us: int = 100
+    """How long a thread that has been busy looks for the next request before it sleeps; 0: never."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
             raise ConfigError(f"port must be 0 to 65535, not {self.port}")
         if self.threads < 0:
             raise ConfigError(f"threads must not be below 0, not {self.threads}")
+        if self.spin_us < 0:
+            raise ConfigError(f"spin_us must not be below 0, not {self.spin_us}")
         positive = ("max_body_bytes", "max_keys", "max_connections", "max_held_bytes")
         for name in (*positive, "idle_timeout_s", "request_timeout_s", "write_timeout_s"):
             if getattr(self, name) <= 0:
@@ -107,6 +111,7 @@ class Server:
             message_ms=int(self.config.request_timeout_s * 1000),
             write_ms=int(self.config.write_timeout_s * 1000),
             held_bytes=self.config.max_held_bytes,
+            spin_us=self.config.spin_us,
         )
 
     def start(self) -> Server:

@@ -12,29 +12,37 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from cloudedge.errors import IntegrityError
 
 __all__ = ["md5_line", "pack", "packed_files", "verify_md5"]
 
 _CHUNK = 1 << 20
+_STRETCH = 32 << 20  # of a tar, handed to the device while the next one is written
 _FILE = re.compile(r"(data|index)\.([0-9]+|n)")
 
 
 class _Hashing:
-    """A file to write to that hashes what passes."""
+    """A file to write to that hashes what passes, and starts the device early so that the last sync is short."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: FileIO) -> None:
         self._file = file
         self._at = 0
+        self._started = 0
         self.md5 = hashlib.md5(usedforsecurity=False)
 
     def write(self, data: bytes) -> int:
         self.md5.update(data)
-        self._at += len(data)
-        return self._file.write(data)
+        written = 0
+        while written < len(data):
+            written += self._file.write(memoryview(data)[written:])
+        self._at += written
+        if self._at - self._started >= _STRETCH and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fileno(), self._started, self._at - self._started, os.POSIX_FADV_DONTNEED)
+            self._started = self._at
+        return written
 
     def tell(self) -> int:
         return self._at
@@ -53,7 +61,7 @@ def packed_files(directory: Path) -> list[Path]:
 
 def pack(directory: Path, tar: Path) -> str:
     """Write the tar of a part's directory to a new file, wait until the device has it, and return its MD5."""
-    with tar.open("xb") as file:
+    with FileIO(tar, "x") as file:
         hashing = _Hashing(file)
         with tarfile.open(fileobj=hashing, mode="w", format=tarfile.GNU_FORMAT, copybufsize=_CHUNK) as out:  # type: ignore[call-overload]
             for path in packed_files(directory):
@@ -61,7 +69,6 @@ def pack(directory: Path, tar: Path) -> str:
                 member.size = path.stat().st_size
                 with path.open("rb", buffering=0) as content:
                     out.addfile(member, content)
-        file.flush()
         os.fsync(file.fileno())
     return hashing.md5.hexdigest()
 

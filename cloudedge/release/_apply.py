@@ -176,7 +176,7 @@ class Run:
         elif step.action == "bake":
             return bake(self._ground, self._writer, self._number, self._plan)
         elif step.action == "tag":
-            self._tag(self._plan.lives if undo else lives_after(self._plan))
+            self._tag(self._plan.lives if undo else lives_after(self._plan), undo=undo)
         return {}
 
     def _at_place(self, step: Step, order: int) -> dict[str, Any]:
@@ -212,15 +212,21 @@ class Run:
             if answering and not same_shares(place.active, {pin: 1.0}):
                 raise Conflict(f"{place.name} answers with {dict(place.active) or 'nothing'}")
 
-    def _tag(self, lives: Sequence[Life]) -> None:
-        mark = self._ground.shelf.mark
-        mark({"live": lives[0].ref if lives else None})
-        for back in range(1, self._plan.options.retain + 1):
-            role = "previous" if back == 1 else f"previous-{back}"
+    def _tag(self, lives: Sequence[Life], *, undo: bool) -> None:
+        """Mark what is live and what was, one tag at a time.
+
+        The order keeps every bundle marked by at least one tag in between: going forward, a tag takes over from the
+        one before it (`next` holds what becomes live); going back, `live` takes over from `previous`.
+        """
+        roles = ["live", "previous", *(f"previous-{back}" for back in range(2, self._plan.options.retain + 1))]
+        wanted = {role: lives[back].ref if back < len(lives) else None for back, role in enumerate(roles)}
+        for role in roles if undo else reversed(roles):
             try:
-                mark({role: lives[back].ref if back < len(lives) else None})
+                self._ground.shelf.mark({role: wanted[role]})
             except NotFound:
-                mark({role: None})  # collected long ago, when more recent ones stood between
+                if role == "live":
+                    raise
+                self._ground.shelf.mark({role: None})  # collected long ago, when more recent ones stood between
         self._writer.remember("lives", [asdict(life) for life in lives])
 
     def _drain(self, stage: str, failed: Mapping[str, str]) -> None:

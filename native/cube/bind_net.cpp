@@ -108,16 +108,19 @@ void bind_server(nb::module_& m) {
           [](BoundServer* self, nb::object loader, nb::object patch_loader, const std::string& host,
              std::uint16_t port, unsigned threads, const std::string& data_dir, bool remote_control,
              std::size_t max_body, std::size_t max_keys, std::size_t max_connections, std::int64_t idle_ms,
-             std::int64_t message_ms, std::int64_t write_ms, std::size_t held_bytes) {
+             std::int64_t message_ms, std::int64_t write_ms, std::size_t held_bytes, std::int64_t spin_us) {
             const Limits limits{max_body, max_keys, max_connections};
-            const Patience patience{
-                .idle_ms = idle_ms, .message_ms = message_ms, .write_ms = write_ms, .held_bytes = held_bytes};
+            const Patience patience{.idle_ms = idle_ms,
+                                    .message_ms = message_ms,
+                                    .write_ms = write_ms,
+                                    .held_bytes = held_bytes,
+                                    .spin_us = spin_us};
             new (self) BoundServer(host, port, threads, data_dir, remote_control, limits, patience,
                                    std::move(loader), std::move(patch_loader));
           },
           nb::kw_only(), "loader"_a, "patch_loader"_a, "host"_a, "port"_a, "threads"_a, "data_dir"_a,
           "remote_control"_a, "max_body"_a, "max_keys"_a, "max_connections"_a, "idle_ms"_a, "message_ms"_a,
-          "write_ms"_a, "held_bytes"_a)
+          "write_ms"_a, "held_bytes"_a, "spin_us"_a)
       .def("start",
            [](BoundServer& self) {
              try {
@@ -250,20 +253,19 @@ void bind_load(nb::module_& m) {
       "generate_load",
       [](const std::string& peer, const std::string& host, std::uint16_t port, unsigned connections, unsigned batch,
          std::uint64_t key_space, std::uint32_t value_bytes, double seconds, double warmup_seconds, std::uint64_t seed,
-         const std::optional<std::string>& pin) {
-        Traffic options{.peer = peer == "redis"  ? Peer::redis
-                                    : peer == "echo" ? Peer::echo
-                                                     : Peer::cube,
-                            .host = host,
-                            .port = port,
-                            .connections = connections,
-                            .batch = batch,
-                            .key_space = key_space,
-                            .value_bytes = value_bytes,
-                            .seconds = seconds,
-                            .warmup_seconds = warmup_seconds,
-                            .seed = seed,
-                            .pin = pin};
+         const std::optional<std::string>& pin, bool poll) {
+        const Traffic options{.peer = peer == "redis" ? Peer::redis : peer == "echo" ? Peer::echo : Peer::cube,
+                              .host = host,
+                              .port = port,
+                              .connections = connections,
+                              .batch = batch,
+                              .key_space = key_space,
+                              .value_bytes = value_bytes,
+                              .seconds = seconds,
+                              .warmup_seconds = warmup_seconds,
+                              .seed = seed,
+                              .pin = pin,
+                              .poll = poll};
         TrafficResult result;
         {
           nb::gil_scoped_release release;
@@ -282,7 +284,7 @@ void bind_load(nb::module_& m) {
         return out;
       },
       nb::kw_only(), "peer"_a, "host"_a, "port"_a, "connections"_a, "batch"_a, "key_space"_a, "value_bytes"_a,
-      "seconds"_a, "warmup_seconds"_a, "seed"_a, "pin"_a.none(), "Load a cube, redis or echo server and time it.");
+      "seconds"_a, "warmup_seconds"_a, "seed"_a, "pin"_a.none(), "poll"_a = false, "Load a cube, redis or echo server and time it.");
 
   m.def(
       "fill_redis",
@@ -317,7 +319,7 @@ void bind_memory_version(nb::module_& m) {
       [](const std::string& name, const KeyArray& keys, const RowArray& values) -> std::shared_ptr<Version> {
         if (keys.shape(0) != values.shape(0)) throw std::invalid_argument("keys and values differ in length");
         nb::gil_scoped_release release;
-        return std::make_shared<MemoryVersion>(name, span(keys), values.data(), values.shape(1));
+        return memory_version(name, span(keys), values.data(), static_cast<std::uint32_t>(values.shape(1)));
       },
       "name"_a, "keys"_a, "values"_a, "A version of rows in memory, for tests.");
 }

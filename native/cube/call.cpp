@@ -131,7 +131,7 @@ class ShardCall {
     if (may_reuse) flight.link = replica.take_idle();
     flight.reused = flight.link != nullptr;
     if (!flight.reused) {
-      flight.link = replica.connect();
+      flight.link = replica.connect(std::min(deadline_ns_, now_ns() + options_.connect_timeout_ms * kMs));
       flight.connecting = true;
     }
     if (flight.link == nullptr) {

@@ -9,7 +9,7 @@ namespace {
 
 using Status = Parse::Status;
 
-constexpr std::size_t kMaxChunkLine = 64;  // a chunk's size in hex, and extensions nobody uses
+constexpr std::size_t kMaxChunkLine = 64;  // a chunk's size in hex, and extensions nobody uses; its end not counted
 
 Parse refuse(int code, const char* reason) { return {.status = Status::refused, .code = code, .reason = reason}; }
 Parse need(std::size_t size) { return {.status = Status::incomplete, .size = size}; }
@@ -103,7 +103,7 @@ Parse parse_field(std::string_view line, const Limits& limits, Request& request,
 Parse take_chunk_line(std::string_view text, std::size_t& at, std::size_t& size) {
   std::string_view line;
   if (!take_line(text, at, line)) {
-    if (text.size() - at > kMaxChunkLine) return refuse(400, "a chunk does not start with its size\n");
+    if (text.size() - at > kMaxChunkLine + 1) return refuse(400, "a chunk does not start with its size\n");
     return need(text.size() + 1);
   }
   const auto [stop, failed] = std::from_chars(line.data(), line.data() + line.size(), size, 16);
@@ -134,11 +134,13 @@ Parse scan_chunks(std::string_view text, std::size_t start, const Limits& limits
   }
   std::string_view trailer;
   const std::size_t trailers = at;
-  while (take_line(text, at, trailer)) {
-    if (trailer.empty()) return {.status = Status::complete, .size = at};
+  bool ended = false;
+  while (!ended && take_line(text, at, trailer)) ended = trailer.empty();
+  // The same whether they came at once or in pieces.
+  if ((ended ? at : text.size()) - trailers > limits.header) {
+    return refuse(431, "the trailers are longer than this server takes\n");
   }
-  if (text.size() - trailers > limits.header) return refuse(431, "the trailers are longer than this server takes\n");
-  return need(text.size() + 1);
+  return ended ? Parse{.status = Status::complete, .size = at} : need(text.size() + 1);
 }
 
 bool copy_chunks(std::string_view text, std::size_t at, std::size_t max_size, Buffer& body) {

@@ -204,7 +204,8 @@ class Inflater {
       const std::size_t distance = kDistances[symbol].base + extra;
       if (distance > written() || length > max_size_ - written()) return false;
       std::uint8_t* const to = out_.prepare(length);
-      for (std::size_t i = 0; i < length; ++i) to[i] = to[i - static_cast<std::ptrdiff_t>(distance)];
+      const std::uint8_t* const from = to - distance;  // may reach into what is written here
+      for (std::size_t i = 0; i < length; ++i) to[i] = from[i];
       out_.commit(length);
     }
   }

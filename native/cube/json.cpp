@@ -282,8 +282,8 @@ void ResponseWriter::values(std::span<const Value> values, wire::Tally& tally) {
   for (const Value& value : values) {
     out_.append(any_ ? "," : "{\"values\":[");
     any_ = true;
-    if (!value.found || value.size > wire::kMaxValue) {
-      ++(value.found ? tally.too_long : tally.missing);
+    if (!value.found) {
+      ++(value.too_long() ? tally.too_long : tally.missing);
       out_.append("{\"status\":4294967295,\"value\":\"\"}");
     } else {
       out_.append("{\"status\":0,\"value\":\"");

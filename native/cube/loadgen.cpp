@@ -131,12 +131,15 @@ class Generator {
     }
     const std::int64_t begin_ns = now_ns() + static_cast<std::int64_t>(options_.warmup_seconds * 1e9);
     const std::int64_t end_ns = begin_ns + static_cast<std::int64_t>(options_.seconds * 1e9);
+    const int wait_ms = options_.poll ? 0 : 1000;
     std::array<epoll_event, 64> events;
-    for (now_ns_ = now_ns(); now_ns_ < end_ns;) {
-      const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 1000);
+    std::int64_t answered_ns = now_ns();
+    for (now_ns_ = answered_ns; now_ns_ < end_ns;) {
+      const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms);
       now_ns_ = now_ns();
       measuring_ = now_ns_ >= begin_ns;
-      if (count == 0 && now_ns_ > begin_ns + 10'000'000'000) fail("no answer for ten seconds");
+      if (count > 0) answered_ns = now_ns_;
+      if (now_ns_ > answered_ns + 10'000'000'000) fail("no answer for ten seconds");
       for (int i = 0; i < count; ++i) on_event(*static_cast<Stream*>(events[static_cast<std::size_t>(i)].data.ptr));
     }
     result_.seconds = options_.seconds;

@@ -27,6 +27,7 @@ struct Traffic {
   double warmup_seconds = 0.2;
   std::uint64_t seed = 1;
   std::optional<std::string> pin;
+  bool poll = false;  // look for answers without sleeping: the server then never has to wake this thread
 };
 
 struct TrafficResult {

@@ -1,6 +1,5 @@
 #include "loop.hpp"
 
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -12,7 +11,6 @@
 namespace cloudedge::cube {
 namespace {
 
-constexpr int kEvents = 128;
 constexpr std::size_t kScratch = 64 * 1024;       // read at once: several requests of thousands of keys
 constexpr std::size_t kFlushAt = 256 * 1024;      // of answers collected before they are sent
 constexpr std::size_t kMaxRead = 1024 * 1024;     // at once, of a message whose size is known
@@ -33,6 +31,7 @@ Loop::Loop(const Patience& patience, Counters& counters)
       counters_(counters),
       epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       wakeup_(checked(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
+      spin_(patience.spin_us),
       scratch_(std::make_unique_for_overwrite<std::uint8_t[]>(kScratch)) {
   const std::int64_t shortest =
       std::min({patience.idle_ms, patience.message_ms, patience.write_ms, patience.linger_ms});
@@ -46,16 +45,13 @@ Loop::Loop(const Patience& patience, Counters& counters)
 Loop::~Loop() = default;
 
 void Loop::run() {
-  epoll_event events[kEvents];
   while (!stopped_ && !(drain_until_ns_ != 0 && connections_.empty())) {
-    const int count = ::epoll_wait(epoll_.get(), events, kEvents, wait_ms());
-    now_ns_ = now_ns();
     bool woken = false;
-    for (int i = 0; i < count; ++i) {
-      if (events[i].data.ptr == nullptr) {
+    for (const epoll_event& event : wait()) {
+      if (event.data.ptr == nullptr) {
         woken = true;
       } else {
-        on_event(*static_cast<Connection*>(events[i].data.ptr), events[i].events);
+        on_event(*static_cast<Connection*>(event.data.ptr), event.events);
       }
     }
     if (woken) run_tasks();  // after the events: a task may close a connection that had one
@@ -63,6 +59,28 @@ void Loop::run() {
     if (now_ns_ - swept_ns_ >= every_ms * 1'000'000) sweep();
   }
   while (!connections_.empty()) close(*connections_.begin()->second);
+}
+
+// What happened, and when it was seen in now_ns_.
+std::span<epoll_event> Loop::wait() {
+  const auto look = [this](int wait_ms) {
+    const int count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()), wait_ms);
+    now_ns_ = now_ns();
+    return std::span(events_.data(), static_cast<std::size_t>(std::max(count, 0)));  // -1: interrupted
+  };
+  const std::int64_t since_ns = now_ns();
+  if (spin_.pays()) {
+    do {
+      if (const auto found = look(0); !found.empty()) {
+        spin_.found();
+        return found;
+      }
+    } while (now_ns_ - since_ns < spin_.limit_ns());
+    spin_.missed();
+  }
+  const auto found = look(wait_ms());
+  spin_.slept(now_ns_ - since_ns);
+  return found;
 }
 
 int Loop::wait_ms() const {

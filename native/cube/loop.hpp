@@ -9,6 +9,9 @@
 // - what waits in all connections together has a limit, and the connection that would pass it is closed.
 #pragma once
 
+#include <sys/epoll.h>
+
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -21,6 +24,7 @@
 #include "buffer.hpp"
 #include "http.hpp"
 #include "socket.hpp"
+#include "spin.hpp"
 #include "stats.hpp"
 
 namespace cloudedge::cube {
@@ -32,6 +36,7 @@ struct Patience {
   std::int64_t write_ms = 30'000;    // without the peer taking a byte of its answer
   std::int64_t linger_ms = 1'000;    // for the peer to close after we said we would
   std::size_t held_bytes = 1 << 30;  // of half messages and untaken answers, over all connections
+  std::int64_t spin_us = 100;        // of looking for events before sleeping, where that pays; 0: never
 };
 
 struct Connection {
@@ -88,6 +93,7 @@ class Loop {
   void stop();
 
  private:
+  std::span<epoll_event> wait();
   void run_tasks();
   void on_event(Connection& connection, std::uint32_t events);
   void read(Connection& connection);
@@ -105,6 +111,8 @@ class Loop {
   std::unique_ptr<Handler> handler_;
   Descriptor epoll_;
   Descriptor wakeup_;
+  Spin spin_;
+  std::array<epoll_event, 128> events_;
   std::mutex mutex_;
   std::vector<std::function<void()>> tasks_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> connections_;

@@ -14,7 +14,7 @@ Value MappedVersion::Rows::value(std::uint32_t row) const {
   std::uint32_t total;
   std::memcpy(&total, record, sizeof total);
   const auto size = total - static_cast<std::uint32_t>(kPrefixBytes);
-  if (size > kMaxValue) return {nullptr, 0, false};
+  if (size > kMaxValue) return {nullptr, size, false};
   return {record + kPrefixBytes, size, true};
 }
 

@@ -1,7 +1,6 @@
 #include "replica.hpp"
 
-#include <cerrno>
-#include <stdexcept>
+#include <optional>
 #include <utility>
 
 namespace cloudedge::cube {
@@ -12,10 +11,10 @@ constexpr std::size_t kKeepInput = 1 << 20;  // of a connection's memory while i
 
 }  // namespace
 
-Replica::Replica(Endpoint endpoint, std::size_t max_idle)
-    : endpoint_(std::move(endpoint)),
-      name_(endpoint_.host + ":" + std::to_string(endpoint_.port)),
-      max_idle_(max_idle) {}
+Replica::Replica(const Endpoint& endpoint, std::size_t max_idle)
+    : name_(endpoint.host + ":" + std::to_string(endpoint.port)),
+      max_idle_(max_idle),
+      host_(endpoint.host, endpoint.port) {}
 
 std::unique_ptr<Link> Replica::take_idle() {
   const std::lock_guard lock(mutex_);
@@ -25,23 +24,11 @@ std::unique_ptr<Link> Replica::take_idle() {
   return link;
 }
 
-std::unique_ptr<Link> Replica::connect() {
-  Address address;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!resolved_.load(std::memory_order_relaxed)) {
-      try {
-        address_ = resolve(endpoint_.host, endpoint_.port);
-      } catch (const std::runtime_error&) {
-        errno = EHOSTUNREACH;
-        return nullptr;
-      }
-      resolved_ = true;
-    }
-    address = address_;
-  }
+std::unique_ptr<Link> Replica::connect(std::int64_t until_ns) {
+  const std::optional<Address> address = host_.address(until_ns);
+  if (!address) return nullptr;
   auto link = std::make_unique<Link>();
-  link->fd = connect_to(address);
+  link->fd = connect_to(*address);
   return link->fd ? std::move(link) : nullptr;
 }
 

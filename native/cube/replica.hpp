@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "buffer.hpp"
+#include "host.hpp"
 #include "socket.hpp"
 
 namespace cloudedge::cube {
@@ -31,32 +32,30 @@ struct Link {
 
 class Replica {
  public:
-  Replica(Endpoint endpoint, std::size_t max_idle);
+  Replica(const Endpoint& endpoint, std::size_t max_idle);
 
   const std::string& name() const { return name_; }
 
   // A connection that was used before, or null.
   std::unique_ptr<Link> take_idle();
-  // A new connection on its way; null and errno when that failed at once.
-  std::unique_ptr<Link> connect();
+  // A new connection on its way; null and errno when that failed at once, or when until then the address is unknown.
+  std::unique_ptr<Link> connect(std::int64_t until_ns);
   void put_back(std::unique_ptr<Link> link);
   // Closes what is idle: one of them turned out to be dead, so the others are too.
   void drop_idle();
 
   void avoid_until(std::int64_t ns) { avoid_until_ns_.store(ns, std::memory_order_relaxed); }
   bool avoided(std::int64_t now_ns) const { return avoid_until_ns_.load(std::memory_order_relaxed) > now_ns; }
-  void resolve_again() { resolved_.store(false, std::memory_order_relaxed); }
+  void resolve_again() { host_.refresh(); }
 
   std::atomic<int> in_flight = 0;
 
  private:
-  const Endpoint endpoint_;
   const std::string name_;
   const std::size_t max_idle_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Link>> idle_;
-  Address address_;
-  std::atomic<bool> resolved_ = false;
+  Host host_;
   std::atomic<std::int64_t> avoid_until_ns_ = 0;
 };
 

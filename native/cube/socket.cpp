@@ -12,10 +12,23 @@
 #include <system_error>
 
 namespace cloudedge::cube {
+namespace {
 
-void Descriptor::close() {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+// The first address of a host; an error of getaddrinfo otherwise.
+int find(const std::string& host, std::uint16_t port, int flags, Address& address) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | flags;
+  addrinfo* found = nullptr;
+  const int failed = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (failed != 0) return failed;
+  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
+  address.size = found->ai_addrlen;
+  ::freeaddrinfo(found);
+  return 0;
 }
+
+}  // namespace
 
 bool Address::is_loopback() const {
   if (storage.ss_family == AF_INET) {
@@ -43,17 +56,16 @@ std::string Address::text() const {
   return out + ":" + std::to_string(port());
 }
 
-Address resolve(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int failed = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (failed != 0) throw std::runtime_error("cannot resolve " + host + ": " + ::gai_strerror(failed));
+std::optional<Address> parse_address(const std::string& host, std::uint16_t port) {
   Address address;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  address.size = found->ai_addrlen;
-  ::freeaddrinfo(found);
+  return find(host, port, AI_NUMERICHOST, address) == 0 ? std::optional(address) : std::nullopt;
+}
+
+Address resolve(const std::string& host, std::uint16_t port) {
+  Address address;
+  if (const int failed = find(host, port, 0, address); failed != 0) {
+    throw std::runtime_error("cannot resolve " + host + ": " + ::gai_strerror(failed));
+  }
   return address;
 }
 

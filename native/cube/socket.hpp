@@ -1,32 +1,15 @@
-// Sockets as values: an owned descriptor, addresses from text, and the options every connection here gets.
+// Sockets as values: addresses from text, and the options every connection here gets.
 #pragma once
 
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <utility>
+
+#include "../descriptor.hpp"
 
 namespace cloudedge::cube {
-
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() { close(); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void close();
-
- private:
-  int fd_ = -1;
-};
 
 struct Address {
   sockaddr_storage storage{};
@@ -36,6 +19,9 @@ struct Address {
   std::uint16_t port() const;
   std::string text() const;  // 127.0.0.1:8000, [::1]:8000
 };
+
+// An address given as a number; none when it is a name.
+std::optional<Address> parse_address(const std::string& host, std::uint16_t port);
 
 // Resolves a name or a number. Throws std::runtime_error saying which.
 Address resolve(const std::string& host, std::uint16_t port);

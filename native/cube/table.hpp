@@ -143,7 +143,7 @@ struct VariableRows {
   }
   Value value(std::uint32_t row) const {
     const std::uint32_t size = length(row);
-    if (size == kTooLong) return {nullptr, 0, false};
+    if (size == kTooLong) return {nullptr, size, false};
     return {at(row) + kHead, size, true};
   }
   void prefetch(std::uint32_t row) const {

@@ -15,9 +15,13 @@ struct Value {
   const std::uint8_t* data;  // valid while the Version lives
   std::uint32_t size;
   bool found;
+
+  // There, but longer than servers deliver. Its key counts as not found, and `size` is not 0.
+  bool too_long() const { return !found && size > 0; }
 };
 
-class Version {
+// Shared with itself, so that whoever hands one through Python still lets it go without Python.
+class Version : public std::enable_shared_from_this<Version> {
  public:
   virtual ~Version() = default;
   virtual const std::string& name() const = 0;

@@ -226,12 +226,12 @@ void ResponseWriter::begin(std::uint64_t correlation_id) {
 
 void ResponseWriter::values(std::span<const Value> values, Tally& tally) {
   std::size_t bytes = 0;
-  for (const Value& value : values) bytes += value.size;
+  for (const Value& value : values) bytes += value.found ? value.size : 0;
   std::uint8_t* const first = out_.prepare(bytes + values.size() * 16);
   std::uint8_t* at = first;
   for (const Value& value : values) {
-    if (!value.found || value.size > kMaxValue) {
-      ++(value.found ? tally.too_long : tally.missing);
+    if (!value.found) {
+      ++(value.too_long() ? tally.too_long : tally.missing);
       constexpr std::uint8_t kNotFound[] = {0x0a, 0x08, 0x08, 0xff, 0xff, 0xff, 0xff, 0x0f, 0x12, 0x00};
       std::memcpy(at, kNotFound, sizeof kNotFound);
       at += sizeof kNotFound;

@@ -19,7 +19,6 @@ namespace cloudedge::cube::wire {
 using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::size_t kHeaderSize = 12;
-constexpr std::size_t kMaxValue = 1024;  // a longer value is reported as not found, as upstream does
 constexpr std::uint32_t kPinField = 1001;
 constexpr std::uint32_t kMissing = 0xffffffff;  // status of a key that is not there: -1 as uint32
 constexpr std::string_view kDictService = "rec.mcube.DictService";

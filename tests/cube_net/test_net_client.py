@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
 
 import net_plain as plain
@@ -223,6 +227,42 @@ def test_a_name_that_does_not_resolve(client):
     nowhere = type("Nowhere", (), {"address": "no-such-host.invalid:1"})
     with pytest.raises(ShardUnavailable, match=r"no-such-host\.invalid:1"):
         client(nowhere).seek([1])
+
+
+ENDLESS_LOOKUP = """
+#include <unistd.h>
+int getaddrinfo(const char* node, const char* service, const void* hints, void** found) {
+  int (*real)(const char*, const char*, const void*, void**) = dlsym(RTLD_NEXT, "getaddrinfo");
+  while (strcmp(node, "slow.invalid") == 0 && (*(const int*)hints & 4) == 0) pause();  // 4: numbers only
+  return real(node, service, hints, found);
+}
+"""
+
+
+def test_a_lookup_that_never_ends_ends_with_the_timeout(start, tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler (cc)")
+    source, library = tmp_path / "lookup.c", tmp_path / "lookup.so"
+    source.write_text("#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <string.h>\n" + ENDLESS_LOOKUP)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    program = f"""
+from cloudedge.cube import Client, ClientConfig, ShardUnavailable
+with Client(ClientConfig([["slow.invalid:1", "127.0.0.1:{start({1: (1.0,)}).port}"]], timeout_ms=2000)) as client:
+    print(client.seek([1]).found)
+with Client(ClientConfig([["slow.invalid:1"]], timeout_ms=200)) as client:
+    try:
+        client.seek([1])
+    except ShardUnavailable as error:
+        print(error)
+"""
+    environment = os.environ | {"LD_PRELOAD": str(library)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("[ True]\n")
+    assert "slow.invalid:1" in done.stdout
+    assert "timed out" in done.stdout
 
 
 def test_a_closed_client_says_so(start, client):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import socket
+import time
 
 import net_plain as plain
 import pytest
@@ -291,3 +293,19 @@ def test_what_is_not_http_is_refused_and_closed(shard, data, status):
     answer = raw(shard.port, data)
     assert answer.startswith(b"HTTP/1.1 %d " % status), answer
     assert b"Connection: close\r\n" in answer
+
+
+def test_limits_hold_alike_for_what_comes_at_once_and_in_pieces(shard):
+    head = b"POST /DictService/seek HTTP/1.1\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    longest = b"0;" + b"x" * 62 + b"\r\n\r\n"
+    too_long = b"0;" + b"x" * 63 + b"\r\n\r\n"
+    trailers = b"0\r\n" + b"X: y\r\n" * 4_000 + b"\r\n"
+    for end, status in ((longest, b"200"), (too_long, b"400"), (trailers, b"431")):
+        for cut in (len(head), len(head) + 65, len(head) + len(end) - 3):
+            with plain.Peer(shard.port) as peer:
+                whole = head + end
+                peer.send(whole[:cut])
+                time.sleep(0.02)  # so that the server sees them apart
+                with contextlib.suppress(OSError):  # refused and closed after the first piece
+                    peer.send(whole[cut:])
+                assert peer.socket.recv(100).split()[1] == status

@@ -120,6 +120,23 @@ def test_a_download_that_broke_off_goes_on(place, tables, workshop, monkeypatch)
     assert place.stage(version, artifact) == 0
 
 
+def test_a_server_that_stops_does_not_wait_for_a_download(place, tables, workshop, files):
+    version = tables.fresh(20_000)
+    artifact = workshop.base(version, 1)[0]
+    slow = Holdings(place.server, place.folder, limit_bytes_per_s=70_000)  # 10 s for all of it
+    with AdminServer(place.server, holdings=slow) as admin:
+        url = f"http://127.0.0.1:{admin.port}"
+        body = {"name": "v", "artifact": artifact.as_json(), "sources": [{"url": files.url(artifact.directory)}]}
+        assert requests.post(f"{url}/staged", json=body, timeout=10).status_code == 202
+        data = place.folder / "versions" / "v"
+        while not any(path.name.startswith(".data.0") and path.stat().st_size for path in data.glob(".*")):
+            time.sleep(0.01)
+    assert not (data / "artifact.json").exists()
+    place.open()
+    source = [Source(files.url(artifact.directory))]
+    assert 0 < place.held.stage("v", artifact, source, deadline_s=30) < artifact.size
+
+
 def test_another_source_is_asked_when_one_fails(place, tables, workshop, files):
     version = tables.fresh()
     artifact = workshop.base(version, 1)[0]

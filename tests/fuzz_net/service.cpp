@@ -16,7 +16,7 @@ struct World {
   World() {
     const std::vector<std::uint64_t> keys = {1, 2, 300, ~std::uint64_t{0}};
     const std::vector<std::uint8_t> values(keys.size() * 12, 7);
-    catalog.add(std::make_shared<MemoryVersion>("100", keys, values.data(), 12));
+    catalog.add(memory_version("100", keys, values.data(), 12));
     catalog.activate("100");
     shared.vars_page = [] { return std::string("vars\n"); };
   }

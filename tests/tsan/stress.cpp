@@ -34,7 +34,7 @@ VersionPtr make_version(const std::string& name) {
   std::vector<std::uint64_t> keys(kRows);
   for (std::size_t i = 0; i < kRows; ++i) keys[i] = i * 977;
   const std::vector<std::uint8_t> values(kRows * kWidth, static_cast<std::uint8_t>(std::stoul(name) % 251));
-  return std::make_shared<MemoryVersion>(name, keys, values.data(), kWidth);
+  return memory_version(name, keys, values.data(), kWidth);
 }
 
 std::size_t resident_bytes() {
@@ -47,7 +47,7 @@ std::size_t resident_bytes() {
 
 // The control service over HTTP, from yet another thread.
 void send_command(std::uint16_t port, const std::string& body) {
-  const Descriptor fd = connect_to(resolve("127.0.0.1", port));
+  const cloudedge::Descriptor fd = connect_to(resolve("127.0.0.1", port));
   pollfd wait = {fd.get(), POLLOUT, 0};
   ::poll(&wait, 1, 5000);
   const std::string request = "POST /ControlService/cmd HTTP/1.1\r\nConnection: close\r\nContent-Length: " +

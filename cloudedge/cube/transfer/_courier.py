@@ -17,9 +17,9 @@ from cloudedge.cube.transfer._files import FileServer
 from cloudedge.cube.transfer._plan import DeliveryPlan, Observed, Policy, Step, Wanted, plan_delivery, plan_forget
 from cloudedge.cube.transfer._replica import Replica
 from cloudedge.cube.transfer._shards import TableVersion
-from cloudedge.cube.transfer._steps import Hands, observe, table_of
+from cloudedge.cube.transfer._steps import Hands, asked, table_of
 from cloudedge.cube.transfer._workshop import Workshop
-from cloudedge.errors import InputError, NotFound
+from cloudedge.errors import CloudEdgeError, InputError, NotFound
 
 __all__ = ["Courier", "refuse"]
 
@@ -81,8 +81,15 @@ class Courier:
         self.close()
 
     def observe(self) -> list[Observed]:
-        """Ask every replica what it has."""
-        return self._each(list(self.replicas.values()), observe)
+        """Ask every replica what it has; one that does not answer after a few tries is a finding, not an error."""
+        return self._each(list(self.replicas.values()), self._look)
+
+    def _look(self, replica: Replica) -> Observed:
+        try:
+            return self._hands.call(replica, "to ask what is there", lambda: asked(replica), deadline=self._soon())
+        except CloudEdgeError as error:
+            why = error.__cause__ if isinstance(error.__cause__, CloudEdgeError) else error
+            return Observed(replica.name, table_of(replica), replica.shard, None, why)
 
     def shards_of(self, table: str) -> int:
         """Count a table's shards.
@@ -135,7 +142,7 @@ class Courier:
 
     def forget(self, replica: Replica, version: str) -> list[str]:
         """Let versions of one replica go that are beyond retention once `version` is active; returns which."""
-        steps = plan_forget(observe(replica), version, self.policy.keep)
+        steps = plan_forget(self._look(replica), version, self.policy.keep)
         for step in steps:
             self._unload(replica.name, step.version)
         return [step.version for step in steps]
@@ -143,7 +150,7 @@ class Courier:
     def _plan_one(
         self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion]
     ) -> tuple[DeliveryPlan, Wanted]:
-        seen = observe(replica)
+        seen = self._look(replica)
         wanted = self._wanted(version, bases, [seen])
         plan = plan_delivery([wanted], [seen], self.policy)
         # Whether the other shards have replicas is not asked here.

@@ -11,7 +11,7 @@ from cloudedge.cube.transfer._replica import Replica
 from cloudedge.cube.transfer._shards import ShardRows
 from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, IntegrityError
 
-__all__ = ["Hands", "observe", "table_of"]
+__all__ = ["Hands", "asked", "observe", "table_of"]
 
 _LONGEST_PAUSE = 10
 
@@ -23,13 +23,17 @@ def table_of(replica: Replica) -> str:
     return replica.name.split("/", 1)[0]
 
 
+def asked(replica: Replica) -> Observed:
+    """Ask a replica what it has."""
+    return Observed(replica.name, table_of(replica), replica.shard, replica.status())
+
+
 def observe(replica: Replica) -> Observed:
-    """Ask a replica what it has; one that does not answer is a finding, not an error."""
-    table = table_of(replica)
+    """Ask a replica once what it has; one that does not answer is a finding, not an error."""
     try:
-        return Observed(replica.name, table, replica.shard, replica.status())
+        return asked(replica)
     except CloudEdgeError as error:
-        return Observed(replica.name, table, replica.shard, None, error)
+        return Observed(replica.name, table_of(replica), replica.shard, None, error)
 
 
 class Hands:

@@ -1,0 +1,231 @@
+"""How fast a model is served, beside stock Paddle Serving 0.9.0 on the same machine, with the same bytes.
+
+One run: a 13-64-1 net (`tiny`) and a CTR model of 26 slots (`ctr`), one row per request as Pipeline's JSON of keys and
+values, 1, 8 and 32 connections that stay open, loaded by `wrk` with one thread. Every answer is checked: err_no 0 and
+the right number; one wrong answer ends the run.
+
+- `stock`: the Pipeline service as its users write it (tests/stock/stock_service.py) on Python 3.9;
+- `tuned`: the same without log lines and with up to 8 requests merged within 2 ms, which only its code can say;
+- `cloudedge`: `cloudedge serve` as it comes. `ctr-cube` is the same CTR model with its table on a cube server.
+- `paddle.inference` in a loop, in this process's child: what nobody who calls Paddle row by row can beat.
+
+The systems take turns, round by round, and medians count. `cpu_ms_per_request` is the processor time of all of a
+service's processes, cube server included; `rss_mb` their memory, shared pages divided among them. Neighbours on the
+machine are no help: what they used is measured too (`others_share`), and where it is more than a tenth, only processor
+time can be compared.
+
+    python bench/serving.py [--quick] [--json] [--seconds 2] [--rounds 3]
+
+Needs `wrk`, and stock Paddle Serving (`make peers`) unless `--without-stock`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests/stock"))
+
+import stock_lab  # noqa: E402 - found through the line above
+import stock_models  # noqa: E402
+
+CONNECTIONS = (1, 8, 32)
+BARS_AT = (8, 32)
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--json", action="store_true", help="print rows for programs")
+    parser.add_argument("--seconds", type=int, default=2, help="of each round")
+    parser.add_argument("--rounds", type=int, default=3, help="in which the systems take turns")
+    parser.add_argument("--without-stock", action="store_true", help="measure cloudedge alone; no bars")
+    parser.add_argument("--limit", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.limit:
+        print(json.dumps(limit(options.limit)))
+        return
+    if not shutil.which("wrk"):
+        sys.exit("wrk is not installed (Debian package wrk)")
+    if not options.without_stock and stock_lab.stock_python() is None:
+        sys.exit("stock Paddle Serving is not installed (make peers); --without-stock measures cloudedge alone")
+    seconds, rounds = (1, 1) if options.quick else (options.seconds, options.rounds)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="serving-bench-") as made:
+        folder = Path(made)
+        models = stock_lab.make_models(folder / "models")
+        for model in ("tiny", "ctr"):
+            systems = ["cloudedge"] if options.without_stock else ["stock", "tuned", "cloudedge"]
+            for row in measure(models, model, systems, folder, seconds=seconds, rounds=rounds):
+                if not options.json:
+                    print_row(row, header=not rows)
+                rows.append(row)
+        limits = [limit_of(models, model) for model in ("tiny", "ctr")]
+    if options.json:
+        print(json.dumps({"rows": rows, "limits": limits}, indent=2))
+        return
+    print_limits(limits)
+    if not options.without_stock:
+        print_bars(rows)
+
+
+def measure(models: Path, model: str, systems: list[str], folder: Path, *, seconds: int, rounds: int) -> Iterator[Row]:
+    """Yield the median of each system's rounds, for each number of connections."""
+    known = json.loads((models / f"{model}.rows.json").read_text())
+    environment = {
+        "BODY": stock_lab.request_body(known["rows"][0]).decode(),
+        "EXPECT": str(known["expect"][0][0][0]),
+    }
+    with contextlib.ExitStack() as stack:
+        servers = {
+            (system, model): stack.enter_context(start(system, models, model, folder / f"{system}-{model}"))
+            for system in systems
+        }
+        if model == "ctr":
+            servers["cloudedge", "ctr-cube"] = stack.enter_context(
+                stock_lab.cloudedge_server(models, "ctr", folder / "cube", cube=True)
+            )
+        for connections in CONNECTIONS:
+            tries: dict[tuple[str, str], list[Row]] = {key: [] for key in servers}
+            for _ in range(rounds):
+                for key, server in servers.items():
+                    tries[key].append(run(server, model, connections, seconds, environment))
+            for (system, served), found in tries.items():
+                middle = {name: round(statistics.median(row[name] for row in found), 3) for name in found[0]}
+                yield {"system": system, "model": served, "connections": connections, **middle}
+
+
+def start(system: str, models: Path, model: str, folder: Path) -> contextlib.AbstractContextManager[stock_lab.Server]:
+    if system == "cloudedge":
+        return stock_lab.cloudedge_server(models, model, folder)
+    return stock_lab.stock_server(models / model, model, folder, tuned=system == "tuned")
+
+
+def run(server: stock_lab.Server, model: str, connections: int, seconds: int, environment: dict[str, str]) -> Row:
+    def load(duration: int) -> Row:
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{duration}s", "-s", ROOT / "bench/serving.lua"]
+        done = subprocess.run(
+            [*command, server.url(f"/{model}/prediction")],
+            env=os.environ | environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        result: Row = json.loads(done.stdout.splitlines()[-1])
+        if result["bad"] or not result["requests"]:
+            sys.exit(f"{server}: {result['bad']} answers were not as they should be: {done.stderr}")
+        return result
+
+    load(1)  # warm connections, caches and branches
+    before, _ = server.usage()
+    machine, ours = machine_seconds(), children_seconds()
+    result = load(seconds)
+    after, megabytes = server.usage()
+    busy, total = (now - then for now, then in zip(machine_seconds(), machine, strict=True))
+    others = busy - (after - before) - (children_seconds() - ours)
+    return {
+        "rps": result["requests"] / result["seconds"],
+        "p50_ms": result["p50_ms"],
+        "p99_ms": result["p99_ms"],
+        "cpu_ms_per_request": (after - before) * 1e3 / result["requests"],
+        "rss_mb": megabytes,
+        "others_share": max(0.0, others / total),
+    }
+
+
+def machine_seconds() -> tuple[float, float]:
+    """Return the processor seconds of the whole machine so far: busy ones, and all."""
+    user, nice, system, idle, wait, *rest = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    busy = user + nice + system + sum(rest)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return busy / ticks, (busy + idle + wait) / ticks
+
+
+def children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def limit_of(models: Path, model: str) -> Row:
+    done = subprocess.run(
+        [sys.executable, __file__, "--limit", models / model], capture_output=True, text=True, check=True
+    )
+    return {"model": model, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def limit(model: Path) -> Row:
+    """Time single rows through paddle.inference, as a loop in one thread does."""
+    predictor = stock_models.load(model)
+    row = json.loads((model.parent / f"{model.name}.rows.json").read_text())["rows"][0]
+    inputs = stock_models.arrays(row)
+    took = []
+    for _ in range(3000):
+        begin = time.perf_counter()
+        stock_models.run(predictor, inputs)
+        took.append(time.perf_counter() - begin)
+    return {"call_ms": round(statistics.median(took[500:]) * 1e3, 4)}
+
+
+def print_row(row: Row, *, header: bool) -> None:
+    if header:
+        print(
+            f"{'system':>10} {'model':>9} {'conns':>6} {'req/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'cpu ms':>8} {'MB':>6}"
+        )
+    print(
+        f"{row['system']:>10} {row['model']:>9} {row['connections']:>6} {row['rps']:>8.0f} {row['p50_ms']:>8.2f}"
+        f" {row['p99_ms']:>8.2f} {row['cpu_ms_per_request']:>8.3f} {row['rss_mb']:>6.0f}",
+        flush=True,
+    )
+
+
+def print_limits(limits: list[Row]) -> None:
+    for found in limits:
+        print(f"paddle.inference in a loop, {found['model']}: {found['call_ms']} ms a call")
+
+
+def print_bars(rows: list[Row]) -> None:
+    """Compare with what was promised, and say whether it holds."""
+    found = {(row["system"], row["model"], row["connections"]): row for row in rows}
+
+    def bar(what: str, value: float, limit: float, *, at_most: bool = False) -> None:
+        passed = value <= limit if at_most else value >= limit
+        side = "at most" if at_most else "at least"
+        print(f"{'pass' if passed else 'FAIL':>6}  {what:54} {value:8.2f}  ({side} {limit})")
+
+    others = statistics.median(row["others_share"] for row in rows)
+    print(f"\nothers used {others:.0%} of the machine" + ("; rates and latencies do not count" if others > 0.1 else ""))
+    for connections in BARS_AT:
+        for model, over_stock, over_tuned in (("tiny", 10, 4), ("ctr", 8, 5)):
+            stock, tuned, ours = (found[system, model, connections] for system in ("stock", "tuned", "cloudedge"))
+            bar(f"{model}, {connections} connections: times stock's rate", ours["rps"] / stock["rps"], over_stock)
+            bar(f"{model}, {connections} connections: times tuned's rate", ours["rps"] / tuned["rps"], over_tuned)
+            if model == "tiny":
+                bar(
+                    f"tiny, {connections} connections: cpu ms per request",
+                    ours["cpu_ms_per_request"],
+                    0.4,
+                    at_most=True,
+                )
+                bar(
+                    f"tiny, {connections} connections: share of stock's p99",
+                    ours["p99_ms"] / stock["p99_ms"],
+                    0.1,
+                    at_most=True,
+                )
+        cube = found["cloudedge", "ctr-cube", connections]["rps"] / found["cloudedge", "ctr", connections]["rps"]
+        bar(f"ctr, {connections} connections: rate with cube, share of without", cube, 0.5)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""The front of a service in containers: one address that stays while what answers behind it is replaced.
+
+It runs inside a container of the service's own image, as a single file that needs only Python 3.9 and its standard
+library. It passes HTTP/1.1 on request by request: each goes, whole, to the container that the target file names when
+it arrives, so that a connection that a client keeps open moves to the new container between two requests, and a
+request under way ends where it began. SIGHUP has the target read again.
+
+    python front.py PORT TARGET_FILE
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from pathlib import Path
+
+__all__ = ["Front", "main"]
+
+MAX_HEAD = 64 * 1024
+CHUNK = 256 * 1024
+CONNECT_S = 5.0
+ANSWER_S = 300.0
+IDLE_S = 300.0
+
+
+class Broken(Exception):
+    """One side does not speak HTTP/1.1 as expected, or went away."""
+
+
+class Message:
+    """The head of a request or an answer, and how long its body is."""
+
+    def __init__(self, head: bytes) -> None:
+        self.head = head
+        self.start, *lines = head[:-4].split(b"\r\n")
+        if self.start.count(b" ") < 2 - self.start.startswith(b"HTTP/1.1 "):  # an answer may leave its words out
+            raise Broken("a first line is not one")
+        self.fields: dict[bytes, bytes] = {}
+        for line in lines:
+            name, colon, value = line.partition(b":")
+            name, value = name.lower(), value.strip()
+            # Two readings of one message are how requests are smuggled past a front.
+            if (
+                not colon
+                or name.strip() != name
+                or (name == b"content-length" and self.fields.get(name, value) != value)
+            ):
+                raise Broken("a header line is not one")
+            self.fields[name] = value
+        self.chunked = self.fields.get(b"transfer-encoding", b"").lower() == b"chunked"
+        length = self.fields.get(b"content-length")
+        if (length is not None and not length.isdigit()) or (
+            b"transfer-encoding" in self.fields and (length is not None or not self.chunked)
+        ):
+            raise Broken("the length of a body is not clear")
+        self.length = None if length is None else int(length)
+
+    @property
+    def status(self) -> bytes:
+        return self.start.split(b" ", 2)[1]
+
+    @property
+    def closes(self) -> bool:
+        return self.fields.get(b"connection", b"").lower() == b"close" or self.start.endswith(b"HTTP/1.0")
+
+
+class Front:
+    """Passes requests on to the target."""
+
+    def __init__(self, target_file: Path) -> None:
+        self.target_file = target_file
+        self.read_target()
+
+    def read_target(self) -> None:
+        host, _, port = self.target_file.read_text().strip().rpartition(":")
+        self.target = (host, int(port))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one client until it goes away."""
+        upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        bound = self.target
+        try:
+            while True:
+                request = await read_head(reader, IDLE_S)
+                if request is None:
+                    return
+                if upstream is None or bound != self.target:
+                    if upstream is not None:
+                        upstream[1].close()
+                    upstream, bound = None, self.target
+                    try:
+                        upstream = await asyncio.wait_for(asyncio.open_connection(*bound, limit=MAX_HEAD), CONNECT_S)
+                    except (OSError, asyncio.TimeoutError):  # two classes until Python 3.11
+                        writer.write(answer(503, b'{"err_no":9000,"err_msg":"no container answers"}'))
+                        return
+                if not await exchange(request, reader, writer, *upstream):
+                    return
+        except Broken:
+            with contextlib.suppress(OSError):
+                writer.write(answer(400, b""))
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+            pass  # one side went away; closing tells the other
+        finally:
+            for open_writer in (writer, *(upstream[1:] if upstream else ())):
+                open_writer.close()
+
+
+async def exchange(
+    request: Message,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    up_reader: asyncio.StreamReader,
+    up_writer: asyncio.StreamWriter,
+) -> bool:
+    """Pass one request and its answer; whether another may follow on both connections."""
+    up_writer.write(request.head)
+    expects = request.fields.get(b"expect", b"").lower() == b"100-continue"
+    if expects:  # the body comes only after the other side asks for it
+        reply = await next_head(up_reader)
+        writer.write(reply.head)
+        if reply.status != b"100":
+            await copy_body(reply, up_reader, writer, is_answer=True, to_head=False)
+            return False
+    await copy_body(request, reader, up_writer)
+    reply = await next_head(up_reader)
+    while reply.status.startswith(b"1"):
+        writer.write(reply.head)
+        reply = await next_head(up_reader)
+    writer.write(reply.head)
+    whole = await copy_body(reply, up_reader, writer, is_answer=True, to_head=request.start.startswith(b"HEAD "))
+    return whole and not request.closes and not reply.closes
+
+
+async def next_head(reader: asyncio.StreamReader) -> Message:
+    head = await read_head(reader, ANSWER_S)
+    if head is None:
+        raise ConnectionError
+    return head
+
+
+async def read_head(reader: asyncio.StreamReader, timeout_s: float) -> Message | None:
+    try:
+        return Message(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), timeout_s))
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise
+        return None
+    except asyncio.LimitOverrunError as error:
+        raise Broken("a head is too long") from error
+
+
+async def copy_body(
+    message: Message,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    *,
+    is_answer: bool = False,
+    to_head: bool = False,
+) -> bool:
+    """Pass a body on; false when only the end of the connection ends it."""
+    if is_answer and (to_head or message.status in {b"204", b"304"}):
+        return True
+    if message.chunked:
+        size = 1
+        while size:
+            line = await asyncio.wait_for(reader.readuntil(b"\r\n"), ANSWER_S)
+            digits = line.split(b";", 1)[0].strip()
+            if not 0 < len(digits) <= 8 or digits.strip(b"0123456789abcdefABCDEF"):  # noqa: PLR2004 - 4 GiB a chunk
+                raise Broken("the size of a chunk is not one")
+            size = int(digits, 16)
+            writer.write(line)
+            if size:
+                await copy_bytes(reader, writer, size + 2)
+        while line != b"\r\n":  # trailers, and the empty line after them
+            line = await asyncio.wait_for(reader.readuntil(b"\r\n"), ANSWER_S)
+            writer.write(line)
+        await writer.drain()
+        return True
+    if message.length is None and is_answer:
+        while data := await reader.read(CHUNK):
+            writer.write(data)
+            await writer.drain()
+        return False
+    await copy_bytes(reader, writer, message.length or 0)
+    return True
+
+
+async def copy_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: int) -> None:
+    while count:
+        data = await asyncio.wait_for(reader.read(min(count, CHUNK)), ANSWER_S)
+        if not data:
+            raise ConnectionError
+        count -= len(data)
+        writer.write(data)
+        await writer.drain()
+
+
+def answer(status: int, body: bytes) -> bytes:
+    lines = (
+        f"HTTP/1.1 {status} -",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    )
+    return "\r\n".join((*lines, "", "")).encode() + body
+
+
+async def main(port: int, target_file: Path) -> None:
+    """Serve until SIGTERM."""
+    front = Front(target_file)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, front.read_target)
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    server = await asyncio.start_server(front.serve, "0.0.0.0", port, limit=MAX_HEAD)  # noqa: S104 - of its container
+    async with server:
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2])))

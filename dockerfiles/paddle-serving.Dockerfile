@@ -1,0 +1,33 @@
+# Stock Paddle Serving 0.9.0, the last release, on the newest Python it was made for.
+#
+#   BASE         a Debian or Ubuntu with python3.9, its venv module and libgomp1
+#   WHEELHOUSE   a directory of the build context; with wheels in it, nothing is asked of any network
+#
+# docker run IMAGE MODEL_DIR NAME RPC_PORT HTTP_PORT [--tuned]
+ARG BASE=python:3.9-slim-bullseye
+FROM ${BASE} AS build
+ARG WHEELHOUSE=wheelhouse
+COPY ${WHEELHOUSE}/ /wheelhouse/
+COPY paddle-serving/requirements.txt /tmp/
+# paddle-serving-app without what it depends on: of the opencv it asks for only the sources are left.
+RUN python3.9 -m venv /opt/serving \
+ && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
+ && pip="/opt/serving/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline" \
+ && $pip -r /tmp/requirements.txt \
+ && $pip --no-deps paddle-serving-app==0.9.0 \
+ && /opt/serving/bin/pip uninstall --yes --quiet pip
+
+FROM ${BASE}
+# It writes logs and a list of its processes into the working directory.
+RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/serving --shell /usr/sbin/nologin serving
+COPY --from=build /opt/serving /opt/serving
+COPY paddle-serving/web_service.py /opt/serving/
+ENV PATH=/opt/serving/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+USER 10001
+WORKDIR /var/lib/serving
+EXPOSE 9998 18080
+# It has no health endpoint. A service name it does not know is refused by the same process that runs the model.
+HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \
+  CMD ["/opt/serving/bin/python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9998/-/health', b'{}', timeout=2)"]
+ENTRYPOINT ["/opt/serving/bin/python", "/opt/serving/web_service.py"]
+CMD ["/models", "model", "18080", "9998"]

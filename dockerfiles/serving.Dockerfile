@@ -1,0 +1,26 @@
+# cloudedge's own runtime.
+#
+#   BASE         a Debian or Ubuntu with python3 (3.10 or newer), its venv module and libgomp1
+#   WHEELHOUSE   a directory of the build context; with wheels in it, nothing is asked of any network
+#   REQUIREMENT  what to install; the wheelhouse has to hold it and all it needs
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE} AS build
+ARG WHEELHOUSE=wheelhouse
+ARG REQUIREMENT="cloudedge[serve,paddle]"
+COPY ${WHEELHOUSE}/ /wheelhouse/
+# No installer, no tests and no compiled copies stay: Paddle alone is most of the image.
+RUN python3 -m venv /opt/cloudedge \
+ && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
+ && /opt/cloudedge/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline "$REQUIREMENT" \
+ && /opt/cloudedge/bin/pip uninstall --yes --quiet pip
+
+FROM ${BASE}
+RUN useradd --system --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin serving
+COPY --from=build /opt/cloudedge /opt/cloudedge
+ENV PATH=/opt/cloudedge/bin:$PATH PYTHONDONTWRITEBYTECODE=1 CLOUDEDGE_HOME=/models
+USER 10001
+WORKDIR /tmp
+EXPOSE 9393
+HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \
+  CMD ["/opt/cloudedge/bin/python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9393/readyz', timeout=2)"]
+ENTRYPOINT ["cloudedge", "serve"]

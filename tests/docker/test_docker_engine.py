@@ -1,0 +1,173 @@
+"""Services in real containers, replaced under load. Takes minutes and gigabytes: set CLOUDEDGE_TEST_DOCKER=1.
+
+Images are built without a network from Debian packages and wheels (make_base_image, make_wheelhouse), once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "stock"))
+from stock_lab import free_ports, make_models, pack, request_body, stock_python  # noqa: E402
+
+from cloudedge.hub import LocalHub  # noqa: E402
+
+pytestmark = [
+    pytest.mark.skipif(not os.environ.get("CLOUDEDGE_TEST_DOCKER"), reason="CLOUDEDGE_TEST_DOCKER is not set"),
+    pytest.mark.timeout(1800),
+]
+TOOLS = Path(os.environ.get("CLOUDEDGE_TEST_TOOLS") or HERE.parent.parent / ".peers")
+
+
+def sh(*command, **options):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def cloudedge(*arguments):
+    return sh(
+        sys.executable, "-m", "cloudedge", "serving", *arguments, env=os.environ | {"PYTHONPATH": str(HERE.parents[1])}
+    )
+
+
+@pytest.fixture(scope="module")
+def engine():
+    if not shutil.which("docker") or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        pytest.skip("no Docker engine answers")
+    for suite in ("bookworm", "bullseye"):
+        sh(HERE / "make_base_image", suite, f"cloudedge-test-{suite}")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docker")
+    for path in (folder, *list(folder.parents)[:2]):
+        path.chmod(0o755)  # the containers' user is nobody here
+    return make_models(folder / "models")
+
+
+@pytest.fixture
+def own(engine, models):
+    sh(HERE / "make_wheelhouse", "own", TOOLS / "wheelhouse-own", sys.executable)
+    hub = models / "hub"
+    for version in (1, 2):
+        pack(models, "tiny", LocalHub(hub), split=False, version=version)
+    options = [
+        "--docker",
+        "--local",
+        hub,
+        "--base",
+        "cloudedge-test-bookworm",
+        "--wheelhouse",
+        TOOLS / "wheelhouse-own",
+    ]
+    return ["tiny:1", *options], ["tiny:2", *options]
+
+
+@pytest.fixture
+def stock(engine, models):
+    if stock_python() is None:
+        pytest.skip("stock Paddle Serving is not installed (make peers)")
+    sh(HERE / "make_wheelhouse", "stock", TOOLS / "wheelhouse-stock", stock_python())
+    shutil.copytree(models / "tiny", models / "tiny-2", dirs_exist_ok=True)
+    options = ["--docker", "--stock", "--base", "cloudedge-test-bullseye", "--wheelhouse", TOOLS / "wheelhouse-stock"]
+    return [models / "tiny", *options], [models / "tiny-2", *options]
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+def test_a_service_is_replaced_under_load(kind, models, request):
+    first, second = request.getfixturevalue(kind)
+    (port,) = free_ports(1)
+    name = f"test-{kind}-{os.getpid()}"
+    options = ["--name", name, "--port", port]
+    known = json.loads((models / "tiny.rows.json").read_text())
+    stop, failed, done = threading.Event(), [], []
+
+    def client(number):
+        row, expect = known["rows"][number], known["expect"][number][0]
+        with requests.Session() as session:  # its connection stays open
+            while not stop.is_set():
+                try:
+                    answer = session.post(f"http://127.0.0.1:{port}/{name}/prediction", request_body(row), timeout=60)
+                    (value,) = answer.json()["value"]
+                    assert json.loads(value) == [pytest.approx(expect, abs=1e-5)]
+                    done.append(time.monotonic())
+                except Exception as error:  # noqa: BLE001 - every failure counts
+                    failed.append(error)
+
+    try:
+        cloudedge("run", *first, *options)
+        (model,) = containers(name, "model")
+        assert "(healthy)" in sh("docker", "ps", "--filter", f"name={model}")
+        assert sh("docker", "exec", model, "id", "-u").strip() == "10001"
+        assert sh("docker", "inspect", "--format", "{{range .Mounts}}{{.RW}}{{end}}", model).strip() == "false"
+        bound = sh("docker", "port", containers(name, "front")[0]).split()
+        assert bound[-1] == f"127.0.0.1:{port}"
+        cloudedge("run", *first, *options)
+        assert containers(name, "model") == [model], "running it again starts nothing"
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        cloudedge("run", *second, *options)
+        switched = time.monotonic()
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        assert not failed, failed[:3]
+        assert len(done) > 20
+        assert max(done) > switched - 2
+        (replaced,) = containers(name, "model")
+        assert replaced != model
+        assert name in cloudedge("ps")
+        assert isinstance(cloudedge("logs", name), str)
+        check_refusal(kind, models, [*second[1:], *options])
+        answer = requests.post(f"http://127.0.0.1:{port}/{name}/x", request_body(known["rows"][0]), timeout=60)
+        assert answer.json()["err_no"] == 0
+    finally:
+        stop.set()
+        subprocess.run([sys.executable, "-m", "cloudedge", "serving", "stop", name], check=False)
+    assert containers(name, "model") == containers(name, "front") == []
+
+
+def check_refusal(kind, models, options):
+    """Try to run a model that cannot be loaded; what ran has to go on running."""
+    name = options[options.index("--name") + 1]
+    before = containers(name, "model")
+    if kind == "stock":
+        broken = models / "broken"
+        shutil.copytree(models / "tiny", broken, dirs_exist_ok=True)
+        (broken / "model.pdiparams").write_bytes(b"no parameters")
+    else:
+        shutil.copytree(models / "tiny", models / "broken-own", dirs_exist_ok=True)
+        (models / "broken-own/model.pdiparams").write_bytes(b"no parameters")
+        pack(models, "tiny", LocalHub(models / "hub"), split=False, version=3, folder="broken-own")
+        broken = "tiny:3"
+    done = subprocess.run(
+        [sys.executable, "-m", "cloudedge", "serving", "run", *map(str, (broken, *options, "--timeout-s", 20))],
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(HERE.parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "does not get ready" in done.stderr
+    assert containers(name, "model") == before
+
+
+def containers(name, role):
+    filters = [
+        "--filter",
+        f"label=cloudedge.serving.service={name}",
+        "--filter",
+        f"label=cloudedge.serving.role={role}",
+    ]
+    return sh("docker", "ps", "--all", "--format", "{{.Names}}", *filters).split()
