@@ -134,7 +134,7 @@ def test_acting_under_another_name_than_was_written_is_noticed(monkeypatch):
 
 def test_not_marking_what_is_live_is_noticed(monkeypatch):
     monkeypatch.setattr(
-        _apply.Run, "_tag", lambda self, lives: self._writer.remember("lives", [vars(x) for x in lives])
+        _apply.Run, "_tag", lambda self, lives, *, undo: self._writer.remember("lives", [vars(x) for x in lives])
     )
     assert noticed("deleted", "unexplained")
 
