@@ -135,6 +135,19 @@ class Bundle:
         return cls(local, parsed.name, local.read_manifest(parsed.name, resolve(local, parsed).digest))
 
     @classmethod
+    def pinned(cls, name: str, pin: str, *, hub: LocalHub | None = None) -> Bundle:
+        """Open the version of a bundle that shards and serving replicas call `pin`.
+
+        Raises:
+            NotFound: no version of that name in the hub has it.
+        """
+        local = hub or LocalHub()
+        for digest in {entry.target.digest for entry in local.tags(name)}:
+            if digest.removeprefix("sha256:").startswith(pin):
+                return cls.open(f"{name}@{digest}", hub=local)
+        raise NotFound(f"no version of {name} in {local.url} has the pin {pin}", name=name, pin=pin)
+
+    @classmethod
     def pull(cls, ref: str, source: Hub | HubConfig | str, *, hub: LocalHub | None = None, jobs: int = 4) -> Bundle:
         """Bring a bundle from another hub into a local one and open it.
 

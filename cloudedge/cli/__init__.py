@@ -15,6 +15,7 @@ from cloudedge.cli import (
     bundle_split,
     config,
     cube,
+    cube_deliver,
     cube_net,
     cube_status,
     cube_transfer,
@@ -47,6 +48,7 @@ app.add_typer(hub.app, name="hub", rich_help_panel="Models")
 app.add_typer(key.app, name="key", rich_help_panel="Models")
 cube.app.add_typer(cube_net.app)  # likewise
 cube.app.add_typer(cube_status.app)
+cube.app.add_typer(cube_deliver.app)
 cube.app.add_typer(cube_transfer.app)
 app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
 app.command("serve", rich_help_panel="Serving")(serve.serve)

@@ -16,7 +16,7 @@ from cloudedge.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from cloudedge.cube.transfer import Expected, Layout, ReplicaReport
 
-__all__ = ["app"]
+__all__ = ["app", "read_layout"]
 
 app = typer.Typer(help="Look at the servers of tables.", no_args_is_help=True)
 
@@ -39,7 +39,7 @@ def status(
     """
     from cloudedge.cube.transfer import look, require_agreement  # noqa: PLC0415 - numpy is not needed for --help
 
-    places = _layout(layout, conf)
+    places = read_layout(layout, conf)
     replicas = places.replicas(token=os.environ.get(TOKEN_VARIABLE, ""))
     expected = _expected(places, key, bundle)
     while True:
@@ -51,7 +51,8 @@ def status(
         time.sleep(every_s)
 
 
-def _layout(layout: Path | None, conf: Path | None) -> Layout:
+def read_layout(layout: Path | None, conf: Path | None) -> Layout:
+    """Read which servers there are from one of the two files that can say it."""
     from cloudedge.cube import CubeConf  # noqa: PLC0415
     from cloudedge.cube.transfer import Layout  # noqa: PLC0415
 

@@ -52,17 +52,12 @@ class Dispatch:
 
     def bases(self, name: str, table: str, pins: Sequence[str]) -> list[TableVersion]:
         """Return the table as it was in versions that a shard has, as far as the hub still has them."""
-        digests = {entry.target.digest.partition(":")[2]: entry.target.digest for entry in self._hub.tags(name)}
         found = []
         for pin in pins:
-            for plain, digest in digests.items():
-                if plain.startswith(pin):
-                    try:
-                        bundle = Bundle.open(f"{name}@{digest}", hub=self._hub)
-                    except NotFound:
-                        continue
-                    if table in bundle.sparse:
-                        found.append(TableVersion(table, pin, bundle.sparse[table]))
+            with suppress(NotFound):
+                bundle = Bundle.pinned(name, pin, hub=self._hub)
+                if table in bundle.sparse:
+                    found.append(TableVersion(table, pin, bundle.sparse[table]))
         return found
 
 
