@@ -18,7 +18,7 @@ $(VENV)/ready: pyproject.toml constraints.txt $(NATIVE)
 	@echo 'installing cloudedge and its tools into $(VENV) (once) ...'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt 'pip>=25.1'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  --group dev --editable '.[s3,bos,docker,paddle,serve]'
+	  --group dev --editable '.[s3,bos,docker,otel,paddle,serve]'
 	@touch $@
 
 demo: $(VENV)/ready ## train, release, update, break and roll back a click model, under load; see out/ctr/report.html
@@ -61,7 +61,7 @@ bench: $(VENV)/ready ## measure what the README claims, against peers, in one ru
 
 lock: ## write constraints.txt anew from what installs today
 	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
-	@$(VENV)/lock/bin/pip install --quiet --upgrade pip && $(VENV)/lock/bin/pip install --quiet --group dev '.[s3,bos,docker,paddle,serve]'
+	@$(VENV)/lock/bin/pip install --quiet --upgrade pip && $(VENV)/lock/bin/pip install --quiet --group dev '.[s3,bos,docker,otel,paddle,serve]'
 	@$(VENV)/lock/bin/pip freeze --exclude cloudedge > constraints.txt && rm -rf $(VENV)/lock
 
 clean: ## remove everything that was made

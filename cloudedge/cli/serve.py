@@ -45,6 +45,9 @@ def serve(
     workers: int = typer.Option(0, help="Threads that run models; 0: one per core."),
     max_body_mb: int = typer.Option(64, help="Of a request."),
     access_log: float = typer.Option(0.0, help="Share of requests to log, one JSON line each, on standard error."),
+    traces: bool = typer.Option(
+        False, "--traces", help="Send a span per prediction by OpenTelemetry (OTEL_* say where)."
+    ),
     drain_s: float = typer.Option(10, help="How long to go on answering after SIGTERM, at most."),
     as_json: bool = JSON,
 ) -> None:
@@ -55,6 +58,7 @@ def serve(
     Example: cloudedge serve ctr:3 --port 9393 --state serving.json
     """
     from cloudedge.serving import AdminServer, HttpLimits, Runtime, RuntimeConfig, Server, ServerConfig  # noqa: PLC0415
+    from cloudedge.serving import Traces as Spans  # noqa: PLC0415
     from cloudedge.serving import load_ops as load  # noqa: PLC0415
 
     hooks, hooks_service = load(ops) if ops else (None, None)
@@ -78,8 +82,9 @@ def serve(
             service=service or hooks_service or _service(runtime),
             token=_token(data_token_file), admin_token=admin_token, limits=HttpLimits(max_body_bytes=max_body_mb << 20),
         )  # fmt: skip
+        spans = Spans(config.service) if traces else None
         with (
-            Server(runtime, config, ops=hooks) as server,
+            Server(runtime, config, ops=hooks, traces=spans) as server,
             AdminServer(server, host=admin_host, port=admin_port, token=admin_token, on_drained=stop.set) as admin,
         ):
             _announce(server, admin, host, admin_host, as_json=as_json)
@@ -88,6 +93,8 @@ def serve(
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: os._exit(1))
             server.drain(drain_s)
+            if spans is not None:
+                spans.close()
 
 
 def _rows(conf: Path | None, on_missing_shard: str) -> Callable[[Bundle], RowSource] | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cloudedge.serving._rowsource import FoundRows, RowSource
     from cloudedge.serving._runtime import Runtime, RuntimeConfig, VersionInfo
     from cloudedge.serving._server import Server, ServerConfig
+    from cloudedge.serving._traces import Traces
 
 __all__ = [
     "TARGETS",
@@ -48,6 +49,7 @@ __all__ = [
     "Server",
     "ServerConfig",
     "Shadow",
+    "Traces",
     "Variant",
     "VersionInfo",
     "WebService",
@@ -71,6 +73,7 @@ _HOMES = {
     "_rowsource": ("FoundRows", "RowSource"),
     "_runtime": ("Runtime", "RuntimeConfig", "VersionInfo"),
     "_server": ("Server", "ServerConfig"),
+    "_traces": ("Traces",),
 }
 
 

@@ -33,6 +33,7 @@ from cloudedge.serving._ops import Ops
 from cloudedge.serving._pipeline import pipeline_http
 from cloudedge.serving._report import prometheus, stats
 from cloudedge.serving._runtime import Runtime
+from cloudedge.serving._traces import Traces, pin_of
 
 __all__ = ["Routes", "predict_json"]
 
@@ -69,6 +70,7 @@ class Routes:
         token: What every caller must send as ``Authorization: Bearer TOKEN``; None asks for nothing.
         admin_token: What allows to choose a version by header; None allows it to everybody.
         access_log: Share of requests that are logged, one JSON line each.
+        traces: Makes spans of predictions.
         is_draining: Tells whether the server is about to stop.
     """
 
@@ -81,6 +83,7 @@ class Routes:
         token: str | None = None,
         admin_token: str | None = None,
         access_log: float = 0.0,
+        traces: Traces | None = None,
         is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self._runtime = runtime
@@ -89,6 +92,7 @@ class Routes:
         self._token = token
         self._admin_token = admin_token
         self._access_log = access_log
+        self._traces = traces
         self._is_draining = is_draining
         self._pages: dict[str, Page] = {
             "/healthz": lambda: HttpAnswer(200, b"ok\n", _TEXT),
@@ -112,6 +116,8 @@ class Routes:
             answering = self._predict(self._engine(call), call, path)
         except CloudEdgeError as error:
             return _failed(error)
+        if self._traces is not None:
+            answering = self._traces.around(call, answering)
         is_logged = self._access_log and random.random() < self._access_log  # noqa: S311 - a share, not a secret
         return _logged(call, answering) if is_logged else answering
 
@@ -158,8 +164,7 @@ async def _in_task(answering: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
 async def _logged(call: HttpCall, answering: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
     begin = time.monotonic()
     answer = await answering
-    pin = answer.headers.get("X-Cloudedge-Pin") or answer.headers.get("cloudedge-pin", "")
-    line = {"method": call.method, "path": call.path[:200], "status": answer.status, "pin": pin}
+    line = {"method": call.method, "path": call.path[:200], "status": answer.status, "pin": pin_of(answer)}
     line |= {"received": len(call.body), "sent": len(answer.body), "ms": round((time.monotonic() - begin) * 1e3, 3)}
     _access.info("%s", orjson.dumps(line).decode())
     return answer

@@ -21,6 +21,7 @@ from cloudedge.serving._http import Connections, HttpLimits
 from cloudedge.serving._ops import Ops
 from cloudedge.serving._routes import Routes
 from cloudedge.serving._runtime import Runtime
+from cloudedge.serving._traces import Traces
 
 __all__ = ["Server", "ServerConfig"]
 
@@ -69,8 +70,16 @@ class Server:
     ...     print(server.port)
     """
 
-    def __init__(self, runtime: Runtime, config: ServerConfig | None = None, *, ops: Ops | None = None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: ServerConfig | None = None,
+        *,
+        ops: Ops | None = None,
+        traces: Traces | None = None,
+    ) -> None:
         self.runtime = runtime
+        self._traces = traces
         self.config = config or ServerConfig()
         self._ops = ops
         self._loop = _new_loop()
@@ -118,6 +127,7 @@ class Server:
             token=config.token,
             admin_token=config.admin_token,
             access_log=config.access_log,
+            traces=self._traces,
             is_draining=lambda: self.is_draining,
         )
         # baidu_std has no place for a token: where one is needed it is not spoken.
