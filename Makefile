@@ -22,7 +22,7 @@ $(VENV)/ready: pyproject.toml constraints.txt $(NATIVE)
 	@touch $@
 
 demo: $(VENV)/ready ## train, release, update, break and roll back a click model, under load; see out/ctr/report.html
-	@$(BIN)/python -W ignore::UserWarning:paddle examples/ctr/run.py
+	@$(BIN)/python -W 'ignore:No ccache found' examples/ctr/run.py
 
 test: $(VENV)/ready ## run the tests; those that need a program that is not here are skipped and say so
 	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/python -m pytest -n auto $(ARGS)
