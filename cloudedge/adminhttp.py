@@ -16,14 +16,14 @@ import ipaddress
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound, Unavailable
 
@@ -41,6 +41,7 @@ _STATUS = {
 _POLL_S = 0.05
 """How often the listener looks whether it was closed."""
 _OPEN = {"/health", "/ready"}
+_DRAIN_S, _LONGEST_DRAIN_S = 10.0, 24 * 3600
 _Admin = TypeVar("_Admin", bound="AdminHttp")
 _ORDER, _ORDER_DIGITS = "Cloudedge-Order", 19
 _order: ContextVar[int | None] = ContextVar("order", default=None)
@@ -90,6 +91,7 @@ class AdminHttp(ABC):
             )
         self.name = name
         self._token = token
+        self._draining = threading.Lock()
         self._obeying = threading.Lock()
         self._obeyed = 0
         try:
@@ -99,6 +101,45 @@ class AdminHttp(ABC):
         self._thread = threading.Thread(
             target=self._http.serve_forever, args=(_POLL_S,), name=f"{name}-admin", daemon=True
         )
+
+    def route(self, method: str, path: str, routes: Mapping[str, Callable[..., Reply]]) -> Reply:
+        """Do what `routes` has for a request; what is below ``/versions/NAME`` is called with the name.
+
+        Raises:
+            NotFound: there is nothing.
+        """
+        match path.strip("/").split("/"):
+            case ["versions", name]:
+                found, arguments = f"{method} /versions/NAME", [unquote(name)]
+            case ["versions", name, action]:
+                found, arguments = f"{method} /versions/NAME/{action}", [unquote(name)]
+            case parts:
+                found, arguments = f"{method} /{'/'.join(parts)}", []
+        if found not in routes:
+            raise NotFound(f"no {found} in the admin API")
+        return routes[found](*arguments)
+
+    def drain(
+        self, body: Mapping[str, Any], drain: Callable[[float], object], then: Callable[[], None] | None
+    ) -> Reply:
+        """Begin to drain in the background, for as long as the body says; `then` is called when that has ended.
+
+        Raises:
+            Conflict: that is under way already.
+        """
+        within_s = body.get("within_s", _DRAIN_S)
+        if isinstance(within_s, bool) or not isinstance(within_s, int | float) or not 0 <= within_s <= _LONGEST_DRAIN_S:
+            raise InputError(f"within_s is a number of seconds, not {within_s!r}")
+        if not self._draining.acquire(blocking=False):
+            raise Conflict("the server is draining already")
+
+        def run() -> None:
+            drain(within_s)
+            if then is not None:
+                then()
+
+        threading.Thread(target=run, name=f"{self.name}-drain", daemon=True).start()
+        return HTTPStatus.ACCEPTED, {"state": "draining"}
 
     @abstractmethod
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:

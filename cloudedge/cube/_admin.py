@@ -19,11 +19,9 @@ waits for it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import unquote
 
 from cloudedge.adminhttp import AdminHttp, Reply
 from cloudedge.cube._holdings import Holdings
@@ -33,7 +31,7 @@ from cloudedge.cube._resources import free_memory_bytes
 from cloudedge.cube._server import Server
 from cloudedge.cube.transfer._artifact import Artifact, Source, is_version_name
 from cloudedge.cube.transfer._files import FileServer
-from cloudedge.errors import Conflict, InputError, NotFound
+from cloudedge.errors import InputError, NotFound
 
 __all__ = ["AdminServer"]
 
@@ -72,7 +70,6 @@ class AdminServer(AdminHttp):
         self._jobs = Jobs(server, holdings)
         self._files = None if holdings is None else FileServer(holdings.versions, host, token=token)
         self._on_drained = on_drained
-        self._draining = threading.Lock()
         self.listen()
 
     def close(self) -> None:
@@ -86,13 +83,6 @@ class AdminServer(AdminHttp):
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
         """Do what a request asks for; text stays text, everything else becomes JSON."""
-        match path.strip("/").split("/"):
-            case ["versions", name]:
-                route, arguments = f"{method} /versions/NAME", [unquote(name)]
-            case ["versions", name, action]:
-                route, arguments = f"{method} /versions/NAME/{action}", [unquote(name)]
-            case parts:
-                route, arguments = f"{method} /{'/'.join(parts)}", []
         routes: dict[str, Callable[..., Reply]] = {
             "GET /health": lambda: (HTTPStatus.OK, "ok\n"),
             "GET /ready": self._ready,
@@ -104,11 +94,9 @@ class AdminServer(AdminHttp):
             "GET /versions/NAME": self._find,
             "DELETE /versions/NAME": self._unload,
             "POST /versions/NAME/activate": self._activate,
-            "POST /drain": lambda: self._drain(body),
+            "POST /drain": lambda: self.drain(body, self.server.drain, self._on_drained),
         }
-        if route not in routes:
-            raise NotFound(f"no {route} in the admin API")
-        return routes[route](*arguments)
+        return self.route(method, path, routes)
 
     def _ready(self) -> Reply:
         return (HTTPStatus.OK, "ready\n") if self.server.is_ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n")
@@ -146,21 +134,6 @@ class AdminServer(AdminHttp):
             if version["name"] == name:
                 return HTTPStatus.OK, version
         raise NotFound(f"version {name!r} is neither loaded nor on its way")
-
-    def _drain(self, body: dict[str, Any]) -> Reply:
-        within_s = body.get("within_s", 10)
-        if isinstance(within_s, bool) or not isinstance(within_s, int | float) or within_s < 0:
-            raise InputError(f"within_s is a number of seconds, not {within_s!r}")
-        if not self._draining.acquire(blocking=False):
-            raise Conflict("the server is draining already")
-
-        def run() -> None:
-            self.server.drain(within_s)
-            if self._on_drained is not None:
-                self._on_drained()
-
-        threading.Thread(target=run, name="cube-drain", daemon=True).start()
-        return HTTPStatus.ACCEPTED, {"state": "draining"}
 
 
 def _parse_load(body: dict[str, Any]) -> Load:

@@ -22,15 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import unquote
 
 from cloudedge.adminhttp import AdminHttp, Reply
-from cloudedge.errors import Conflict, InputError, NotFound
+from cloudedge.errors import InputError
 from cloudedge.serving._engine import Call
 from cloudedge.serving._report import prometheus, stats
 from cloudedge.serving._routes import answer_json, predict_json
@@ -67,18 +65,10 @@ class AdminServer(AdminHttp):
         self._server = server
         self._runtime: Runtime = server.runtime
         self._on_drained = on_drained
-        self._draining = threading.Lock()
         self.listen()
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
         """Do what a request asks for; text stays text, everything else becomes JSON."""
-        match path.strip("/").split("/"):
-            case ["versions", pin]:
-                route, arguments = f"{method} /versions/PIN", [unquote(pin)]
-            case ["versions", pin, action]:
-                route, arguments = f"{method} /versions/PIN/{action}", [unquote(pin)]
-            case parts:
-                route, arguments = f"{method} /{'/'.join(parts)}", []
         runtime = self._runtime
         routes: dict[str, Callable[..., Reply]] = {
             "GET /health": lambda: (HTTPStatus.OK, "ok\n"),
@@ -87,18 +77,16 @@ class AdminServer(AdminHttp):
             "GET /stats": lambda: (HTTPStatus.OK, stats(runtime)),
             "GET /versions": lambda: (HTTPStatus.OK, self._versions()),
             "POST /versions": lambda: self._load(body),
-            "GET /versions/PIN": lambda pin: (HTTPStatus.OK, asdict(runtime.version(pin))),
-            "POST /versions/PIN/probe": self._probe,
-            "POST /versions/PIN/predict": lambda pin: self._predict(pin, body),
-            "POST /versions/PIN/activate": self._activate,
-            "DELETE /versions/PIN": self._unload,
+            "GET /versions/NAME": lambda pin: (HTTPStatus.OK, asdict(runtime.version(pin))),
+            "POST /versions/NAME/probe": self._probe,
+            "POST /versions/NAME/predict": lambda pin: self._predict(pin, body),
+            "POST /versions/NAME/activate": self._activate,
+            "DELETE /versions/NAME": self._unload,
             "PUT /weights": lambda: self._weights(body),
             "PUT /shadow": lambda: self._shadow(body),
-            "POST /drain": lambda: self._drain(body),
+            "POST /drain": lambda: self.drain(body, self._server.drain, self._on_drained),
         }
-        if route not in routes:
-            raise NotFound(f"no {route} in the admin API")
-        return routes[route](*arguments)
+        return self.route(method, path, routes)
 
     def _ready(self) -> Reply:
         if not self._server.is_draining and self._runtime.is_ready():
@@ -153,22 +141,6 @@ class AdminServer(AdminHttp):
         _require(body, {"pin": str, "share": (int, float), "tolerance": (int, float)}, *(["pin"] if body else []))
         self._runtime.set_shadow(Shadow(**body) if body else None)
         return HTTPStatus.OK, self._versions()
-
-    def _drain(self, body: dict[str, Any]) -> Reply:
-        _require(body, {"within_s": (int, float)})
-        within_s = body.get("within_s", _DRAIN_S)
-        if not 0 <= within_s <= 24 * 3600:
-            raise InputError(f"within_s is a number of seconds, not {within_s!r}")
-        if not self._draining.acquire(blocking=False):
-            raise Conflict("the server is draining already")
-
-        def run() -> None:
-            self._server.drain(within_s)
-            if self._on_drained is not None:
-                self._on_drained()
-
-        threading.Thread(target=run, name="serving-drain", daemon=True).start()
-        return HTTPStatus.ACCEPTED, {"state": "draining"}
 
 
 def _require(body: dict[str, Any], fields: dict[str, Any], *required: str) -> None:
