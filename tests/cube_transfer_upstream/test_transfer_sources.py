@@ -382,6 +382,9 @@ def test_a_listing_cannot_lead_out_of_its_directory(tmp_path):
         def walk(self, path):
             yield RemoteFile("../../evil", "/evil", 1, "")
 
+        def fetch(self, file, target, deadline):
+            pytest.fail("it was fetched")
+
     with pytest.raises(InputError, match="no file below it"):
         Evil().bring("/data", tmp_path / "here", 0)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -111,23 +112,23 @@ class LocalPlace:
         return Path(path)
 
 
-class RemotePlace:
+class RemotePlace(ABC):
     """What remote places share: a listing is fetched file by file, and a second call goes on after the first."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
 
+    @abstractmethod
     def address(self, path: str) -> str:
         """Return a path's address, for messages."""
-        raise NotImplementedError
 
+    @abstractmethod
     def walk(self, path: str) -> Iterator[RemoteFile]:
         """List all files below a directory, or a file alone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fetch(self, file: RemoteFile, target: Path, deadline: float) -> None:
         """Bring one file here, whole or not at all."""
-        raise NotImplementedError
 
     def bring(self, path: str, into: Path, deadline: float) -> Path:
         """Fetch a directory's SequenceFiles; see `Place`."""
