@@ -414,7 +414,19 @@ class Runtime:
 
     def signature_of(self, pin: str | None) -> Signature:
         """Feeds and fetches of a version, the active one if None."""
-        return self._lane(pin or self._routing.choose(0.0)[0]).version.signature
+        return self._chosen(pin, 0.0)[0].version.signature
+
+    def _chosen(self, wanted: str | None, draw: float, tag: str | None = None) -> tuple[Lane, str]:
+        """Return the lane of a version that is wanted, or of the one the pointer and its weights choose."""
+        while True:
+            routing = self._routing
+            pin, variant = (wanted, "") if wanted is not None else routing.choose(draw, tag)
+            lane = self._lanes.get(pin)
+            if lane is not None:
+                return lane, variant
+            if wanted is not None or routing is self._routing:
+                return self._lane(pin), variant
+            # The pointer moved on since it was read, and the version went: read it again.
 
     async def predict(self, call: Call) -> Answer:
         """Answer one call; see `Engine.predict`."""
@@ -440,8 +452,7 @@ class Runtime:
 
     def _submit(self, call: Call, loop: asyncio.AbstractEventLoop | None) -> tuple[Item, Lane]:
         while True:
-            pin, tag = (call.pin, "") if call.pin is not None else self._routing.choose(random.random(), call.tag)  # noqa: S311 - a share, not a secret
-            lane = self._lane(pin)
+            lane, tag = self._chosen(call.pin, random.random(), call.tag)  # noqa: S311 - a share, not a secret
             version = lane.version
             try:
                 arrays, rows, key = version.feeds.check(call.feed)

@@ -393,3 +393,22 @@ def test_an_old_program_is_served_too(runtime, models, tmp_path):
         runtime.load(str(folder))
     load(runtime, models, Bundle.pack(folder, name="old", signature=PAIR, hub=models.hub))
     assert runtime.ask({"x": ONE}).outputs["y"].tolist() == [[6, 6]]
+
+
+@pytest.mark.parametrize("ask", [lambda r: r.ask({"x": np.ones((1, 2), np.float32)}).pin, lambda r: r.signature])
+def test_a_version_that_goes_just_after_it_was_chosen(marked, models, monkeypatch, ask):
+    first, second = models.marked[:2]
+    marked.load(models.ref(second))
+    choose, calls = Routing.choose, []
+
+    def slow(routing, draw, tag=None):
+        chosen = choose(routing, draw, tag)
+        if not calls:
+            calls.append(chosen)
+            marked.activate(second.pin)
+            marked.unload(first.pin)
+        return chosen
+
+    monkeypatch.setattr(Routing, "choose", slow)
+    assert ask(marked) in (second.pin, second.signature)
+    assert calls == [(first.pin, "")]
