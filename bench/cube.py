@@ -1,7 +1,7 @@
 """How fast a cube server answers, beside Redis and beside a server that looks nothing up.
 
 One run on one machine: 1 million keys, values of 36 and 64 bytes, requests of 26, 260 and 2600 keys, 1, 8 and 32
-connections. All three servers are loaded by the same native generator (`cloudedge cube bench` uses it too), each as a
+connections. All three servers are loaded by the same native generator (that of `cloudedge cube bench --raw`), each as a
 process of its own with one thread that answers, so that on two cores the generator has the other one. Redis gets MGET
 over 8-byte keys. `echo` returns as many bytes as the cube server without looking at the request: what the event loop
 and the kernel cost.
@@ -16,7 +16,10 @@ between 1030 and 2180 for one and the same set-up. So the systems are measured i
 its best round, the spread between its rounds is printed, and what share of the machine neighbours took in that best
 round: do not believe a ratio of two rows where either is large.
 
-    python bench/cube.py [--quick] [--json] [--seconds 0.5] [--rounds 3] [--threads 1] [--poll] [--patience 5]
+At the end every bar is said to be met or missed; exit code 1 when one is missed.
+
+    python bench/cube.py [--quick] [--json] [--seconds 0.5] [--rounds 3] [--threads 1] [--spin-us 100] [--poll]
+        [--patience 5]
 """
 
 from __future__ import annotations
@@ -31,11 +34,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _bars import Bar, judge
 
 from cloudedge import _core
 from cloudedge.cube._client import Client, ClientConfig
@@ -44,6 +48,12 @@ KEYS = 1_000_000
 BATCHES = (26, 260, 2600)
 CONNECTIONS = (1, 8, 32)
 WIDTHS = (36, 64)
+RATE_BARS = {26: (2.0, 500.0), 260: (5.0, 200.0), 2600: (5.0, 200.0)}
+"""By batch: how many times Redis's keys/s at least, and how many nanoseconds of the server per key at most."""
+P99_BAR = (32, 0.5)
+"""With so many connections, what share of Redis's p99 at most."""
+CLIENT_BAR = 3.0
+"""A seek of 2,600 keys from Python takes at most so many times the native client's time."""
 SERVE = "from cloudedge.cli.cube_net import app; app()"
 ECHO = "import sys; from cloudedge._core import run_echo_server as run; run('127.0.0.1', 0, int(sys.argv[1]), print)"
 
@@ -55,6 +65,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="of each round")
     parser.add_argument("--rounds", type=int, default=3, help="in which the systems take turns; the best one counts")
     parser.add_argument("--threads", type=int, default=1, help="of the cube server")
+    parser.add_argument("--spin-us", type=int, help="how long the cube server looks for requests before it sleeps")
     parser.add_argument("--poll", action="store_true", help="let the generator look for answers without sleeping")
     parser.add_argument(
         "--patience", type=float, default=0, help="seconds to wait, at most, for a quiet moment before a round"
@@ -65,21 +76,29 @@ def main() -> None:
     rows = []
     for width in WIDTHS[:1] if options.quick else WIDTHS:
         how = {"seconds": seconds, "poll": options.poll, "patience": options.patience}
-        for row, spread in measure(width, rounds, options.threads, how):
+        for row, spread in measure(width, rounds, serve_options(options), how):
             rows.append(row)
             if not options.json:
                 print_row(row, spread, header=len(rows) == 1)
+    say = (lambda _: None) if options.json else print
+    client = measure_client(0.2 if options.quick else 1.0)
+    say(f"\nclient.seek of 2600 keys: {client['python_us']:.0f} us from Python, {client['native_us']:.0f} us native")
+    print_ratios(rows, say)
+    verdict = judge([*bars(rows), Bar("client.seek / native", client["ratio"], "at most", CLIENT_BAR)], say)
     if options.json:
-        print(json.dumps({"rows": rows}, indent=2))
-        return
-    print_bars(rows)
-    print_client(0.2 if options.quick else 1.0)
+        print(json.dumps({"rows": rows, "client": client} | verdict, indent=2))
+    sys.exit(1 if verdict["missed"] else 0)
 
 
-def measure(width: int, rounds: int, threads: int, how: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
+def serve_options(options: argparse.Namespace) -> list[str]:
+    spin = [] if options.spin_us is None else ["--spin-us", str(options.spin_us)]
+    return ["--threads", str(options.threads), *spin]
+
+
+def measure(width: int, rounds: int, serve: list[str], how: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
     """Yield each system's best round and how much slower its worst one was, as a share."""
     keys, values = table(width)
-    with cube_server(keys, values, threads) as cube, redis_server(keys, values) as redis:
+    with cube_server(keys, values, serve) as cube, redis_server(keys, values) as redis:
         for batch in BATCHES:
             with echo_server(answer_bytes(batch, width)) as echo:
                 systems = {"cloudedge": cube, "redis": redis, "echo": echo}
@@ -174,10 +193,10 @@ def process(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str
 
 
 @contextlib.contextmanager
-def cube_server(keys: np.ndarray, values: np.ndarray, threads: int) -> Iterator[tuple[int, int]]:
+def cube_server(keys: np.ndarray, values: np.ndarray, serve: list[str]) -> Iterator[tuple[int, int]]:
     with tempfile.TemporaryDirectory(prefix="cube-bench-") as directory:
         write_part(Path(directory), keys, values)
-        options = ["--port", "0", "--admin-port", "0", "--threads", str(threads), "--drain-s", "1", "--json"]
+        options = ["--port", "0", "--admin-port", "0", *serve, "--drain-s", "1", "--json"]
         with process([sys.executable, "-c", SERVE, "serve", directory, *options], stdout=subprocess.PIPE) as server:
             lines = iter(server.stdout.readline, "}\n")
             started = json.loads("".join(lines) + "}")
@@ -229,27 +248,45 @@ def print_row(row: dict[str, Any], spread: float, *, header: bool) -> None:
     )
 
 
-def print_bars(rows: list[dict[str, Any]]) -> None:
-    """Say how many times Redis's rate, what share of its p99, and how much of the echo server's cost."""
+def beside(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """Yield ours, Redis's and the echo server's row of every shape."""
     found = {(r["system"], r["value_bytes"], r["batch"], r["connections"]): r for r in rows}
-    print(f"\n{'value':>6} {'batch':>6} {'conns':>6} {'x redis':>8} {'p99/redis':>10} {'ns/key':>8} {'echo ns':>8}")
-    for (system, width, batch, connections), ours in found.items():
-        if system != "cloudedge":
-            continue
-        redis = found["redis", width, batch, connections]
-        echo = found["echo", width, batch, connections]
-        print(
+    for (system, *shape), ours in found.items():
+        if system == "cloudedge":
+            yield ours, found[("redis", *shape)], found[("echo", *shape)]
+
+
+def bars(rows: list[dict[str, Any]]) -> Iterator[Bar]:
+    for ours, redis, _ in beside(rows):
+        batch, connections = ours["batch"], ours["connections"]
+        shape = f"{ours['value_bytes']} B x {batch} keys, {connections} connections"
+        times, nanoseconds = RATE_BARS[batch]
+        yield Bar(f"{shape}: keys/s / redis", ours["keys_per_s"] / redis["keys_per_s"], "at least", times)
+        yield Bar(f"{shape}: server ns/key", ours["server_ns_per_key"], "at most", nanoseconds)
+        if connections == P99_BAR[0]:
+            yield Bar(f"{shape}: p99 / redis", ours["p99_us"] / redis["p99_us"], "at most", P99_BAR[1])
+
+
+def print_ratios(rows: list[dict[str, Any]], say: Callable[[str], None]) -> None:
+    """Say how many times Redis's rate, what share of its p99, and how much of the echo server's cost."""
+    say(f"\n{'value':>6} {'batch':>6} {'conns':>6} {'x redis':>8} {'p99/redis':>10} {'ns/key':>8} {'echo ns':>8}")
+    for ours, redis, echo in beside(rows):
+        width, batch, connections = ours["value_bytes"], ours["batch"], ours["connections"]
+        say(
             f"{width:>6} {batch:>6} {connections:>6} {ours['keys_per_s'] / redis['keys_per_s']:>8.1f}"
             f" {ours['p99_us'] / redis['p99_us']:>10.2f} {ours['server_ns_per_key']:>8.1f}"
             f" {echo['server_ns_per_key']:>8.1f}"
         )
 
 
-def print_client(seconds: float) -> None:
+def measure_client(seconds: float) -> dict[str, float]:
     """Compare a seek from Python with the same seek without Python."""
     keys, values = table(36)
     wanted = np.random.default_rng(3).integers(0, KEYS, 2600).astype(np.uint64)
-    with cube_server(keys, values, 1) as (port, _), Client(ClientConfig([[f"127.0.0.1:{port}"]], timeout_ms=5000)) as c:
+    with (
+        cube_server(keys, values, ["--threads", "1"]) as (port, _),
+        Client(ClientConfig([[f"127.0.0.1:{port}"]], timeout_ms=5000)) as c,
+    ):
         core = c._core  # noqa: SLF001 - the core itself is what is compared with
         rounds = max(10, int(seconds / 2 / core.time_seek(wanted, 20)))
         native = core.time_seek(wanted, rounds)
@@ -257,8 +294,7 @@ def print_client(seconds: float) -> None:
         for _ in range(rounds):
             c.seek(wanted)
         python = (time.perf_counter() - start) / rounds
-    print(f"\nclient.seek of 2600 keys: {python * 1e6:.0f} us from Python, {native * 1e6:.0f} us native,"
-          f" {python / native:.2f} times")  # fmt: skip
+    return {"python_us": python * 1e6, "native_us": native * 1e6, "ratio": python / native}
 
 
 if __name__ == "__main__":

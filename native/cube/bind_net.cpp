@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "client.hpp"
+#include "client_load.hpp"
 #include "echo.hpp"
 #include "loadgen.hpp"
 #include "memory_version.hpp"
@@ -129,6 +130,9 @@ void bind_server(nb::module_& m) {
                raise_os_error(error);
              }
            })
+      .def(
+          "refuse_control",
+          [](BoundServer& self, const std::string& reason) { self.get().refuse_control(reason); }, "reason"_a)
       .def_prop_ro("port", [](BoundServer& self) { return self.get().port(); })
       .def_prop_ro("draining", [](BoundServer& self) { return self.get().draining(); })
       .def(
@@ -150,6 +154,7 @@ void bind_server(nb::module_& m) {
           "base"_a, "path"_a, "name"_a)
       .def(
           "activate", [](BoundServer& self, const std::string& name) { self.get().catalog().activate(name); }, "name"_a)
+      .def("deactivate", [](BoundServer& self) { self.get().catalog().deactivate(); })
       .def(
           "unload",
           [](BoundServer& self, const std::string& name) {
@@ -187,11 +192,11 @@ void bind_server(nb::module_& m) {
 }
 
 nb::tuple seek(Client& self, const KeyArray& keys, const std::optional<std::string>& pin,
-               const std::optional<std::size_t>& width) {
+               const std::optional<std::size_t>& width, const std::optional<std::int64_t>& timeout_ms) {
   SeekOutcome outcome;
   {
     nb::gil_scoped_release release;
-    outcome = self.seek(span(keys), pin, width);
+    outcome = self.seek(span(keys), pin, width, timeout_ms);
   }
   nb::list shards;
   for (const ShardOutcome& shard : outcome.shards) {
@@ -235,7 +240,7 @@ void bind_client(nb::module_& m) {
           },
           nb::kw_only(), "shards"_a, "timeout_ms"_a, "connect_timeout_ms"_a, "retry"_a, "backup_ms"_a,
           "least_loaded"_a, "max_idle"_a)
-      .def("seek", &seek, "keys"_a, "pin"_a.none(), "width"_a.none(),
+      .def("seek", &seek, "keys"_a, "pin"_a.none(), "width"_a.none(), "timeout_ms"_a = nb::none(),
            "Rows, their states (0 missing, 1 found, 2 failed), what each shard said, and a value of odd width.")
       .def(
           "time_seek",
@@ -245,7 +250,31 @@ void bind_client(nb::module_& m) {
             for (unsigned i = 0; i < rounds; ++i) self.seek(span(keys), std::nullopt, std::nullopt);
             return static_cast<double>(now_ns() - start) / 1e9 / rounds;
           },
-          "keys"_a, "rounds"_a, "Seconds that one seek takes without Python, for benchmarks.");
+          "keys"_a, "rounds"_a, "Seconds that one seek takes without Python, for benchmarks.")
+      .def(
+          "generate_calls",
+          [](Client& self, unsigned callers, unsigned batch, std::uint64_t key_space, double seconds,
+             double warmup_seconds, std::uint64_t seed, const std::optional<std::string>& pin) {
+            CallsResult result;
+            {
+              nb::gil_scoped_release release;
+              result = generate_calls(self, {callers, batch, key_space, seconds, warmup_seconds, seed, pin});
+            }
+            nb::dict out;
+            out["calls"] = result.calls;
+            out["keys"] = result.keys;
+            out["missing"] = result.missing;
+            out["failed"] = result.failed;
+            out["mixed"] = result.mixed;
+            out["failure"] = result.failure;
+            out["seconds"] = result.seconds;
+            out["p50_us"] = result.p50_us;
+            out["p99_us"] = result.p99_us;
+            out["max_us"] = result.max_us;
+            return out;
+          },
+          nb::kw_only(), "callers"_a, "batch"_a, "key_space"_a, "seconds"_a, "warmup_seconds"_a, "seed"_a,
+          "pin"_a.none(), "Seek batches of keys from several threads and time every call.");
 }
 
 void bind_load(nb::module_& m) {

@@ -142,10 +142,10 @@ class ShardCall {
     flight.id = ++flight.link->last_id;
     wire::write_request(flight.request, flight.id, part_.keys, pin_);
     replica.in_flight.fetch_add(1, std::memory_order_relaxed);
-    // Without backup requests a slow replica is joined by the next one once it has used its share of the time.
+    // A slow replica is joined by the next one, unless told otherwise once it has used its share of the time.
     const std::int64_t patience_ms =
-        options_.backup_ms > 0 ? options_.backup_ms : options_.timeout_ms / (1 + options_.retry);
-    join_ns_ = attempts_left_ > 0 ? now + patience_ms * kMs : 0;
+        options_.backup_ms < 0 ? options_.timeout_ms / (1 + options_.retry) : options_.backup_ms;
+    join_ns_ = attempts_left_ > 0 && patience_ms > 0 ? now + patience_ms * kMs : 0;
     flights_.push_back(std::move(flight));
     if (flights_.back().reused) send(flights_.back(), now);
     return true;

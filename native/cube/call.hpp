@@ -23,7 +23,7 @@ struct CallOptions {
   std::int64_t timeout_ms = 500;          // for the whole call, retries included
   std::int64_t connect_timeout_ms = 200;  // for each connection, as in brpc
   unsigned retry = 1;                     // further attempts after the first
-  std::int64_t backup_ms = 0;             // ask a second replica after so long; 0: never
+  std::int64_t backup_ms = 0;             // ask a second replica after so long; 0: never, below: after its share
   Balance balance = Balance::round_robin;
   std::size_t max_body = 64 * 1024 * 1024;
 };

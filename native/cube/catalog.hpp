@@ -43,6 +43,7 @@ class Catalog {
   void load(const std::string& path, const std::string& name);
   void patch(const std::string& base, const std::string& path, const std::string& name);
   void activate(const std::string& name);
+  void deactivate() { versions_.deactivate(); }
   void unload(const std::string& name);
 
   // How to wait until every request that is being answered now has been answered. Set before anything is unloaded.

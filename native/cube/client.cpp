@@ -103,11 +103,13 @@ Client::Client(const ClientOptions& options) : options_(options.call) {
 }
 
 SeekOutcome Client::seek(std::span<const std::uint64_t> keys, const std::optional<std::string_view>& pin,
-                         std::optional<std::size_t> width) {
+                         std::optional<std::size_t> width, std::optional<std::int64_t> timeout_ms) {
   if (keys.size() >= 0xffffffff) throw std::invalid_argument("too many keys for one call");
   SeekOutcome outcome;
   Split split(keys, shards_.size());
-  call(shards_, split.parts(), pin, options_);
+  CallOptions options = options_;
+  if (timeout_ms) options.timeout_ms = std::min(options.timeout_ms, *timeout_ms);
+  call(shards_, split.parts(), pin, options);
   find_width(split.parts(), width, outcome);
   if (!outcome.odd_key) merge(split, outcome);
   for (Part& part : split.parts()) {

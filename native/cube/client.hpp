@@ -45,9 +45,10 @@ class Client {
   explicit Client(const ClientOptions& options);
   Client(const Client&) = delete;
 
-  // `width`: what values must have; taken from the first one found when not given. Safe to call from many threads.
+  // `width`: what values must have; taken from the first one found when not given. `timeout_ms`: less time than usual.
+  // Safe to call from many threads.
   SeekOutcome seek(std::span<const std::uint64_t> keys, const std::optional<std::string_view>& pin,
-                   std::optional<std::size_t> width);
+                   std::optional<std::size_t> width, std::optional<std::int64_t> timeout_ms = std::nullopt);
 
  private:
   CallOptions options_;

@@ -50,12 +50,18 @@ Control::~Control() {
   worker_.join();
 }
 
+void Control::refuse(std::string reason) {
+  const std::lock_guard lock(mutex_);
+  refusal_ = std::move(reason);
+}
+
 std::optional<ControlAnswer> Control::run(std::string_view body, Done done) {
   Command command;
   if (!json::parse_strings(body, command) || !command.contains("cmd")) return ControlAnswer{400, ""};
   if (command["cmd"] == "status") return status();
   {
     const std::lock_guard lock(mutex_);
+    if (!refusal_.empty()) return ControlAnswer{403, "{\"error\":" + json::quoted(refusal_) + "}", refusal_};
     if (busy_ || stopped_) return ControlAnswer{500, "null"};
     busy_ = true;
     command_ = std::move(command);

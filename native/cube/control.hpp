@@ -19,6 +19,7 @@ namespace cloudedge::cube {
 struct ControlAnswer {
   int status = 200;
   std::string body;
+  std::string reason = {};  // why a command was not even tried
 };
 
 class Control {
@@ -28,6 +29,9 @@ class Control {
   // Paths in commands are below `data_dir` and cannot leave it.
   Control(Catalog& catalog, std::string data_dir);
   ~Control();
+
+  // From now on every command but "status" is answered with this reason: somebody else keeps the versions.
+  void refuse(std::string reason);
 
   // The answer where it is known at once; otherwise `done` is called with it, from another thread.
   std::optional<ControlAnswer> run(std::string_view body, Done done);
@@ -50,6 +54,7 @@ class Control {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<std::string> background_;
+  std::string refusal_;
   bool busy_ = false;
   bool loading_ = false;
   bool stopped_ = false;

@@ -4,14 +4,14 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <system_error>
 
+#include "histogram.hpp"
+#include "random.hpp"
 #include "socket.hpp"
 #include "stats.hpp"
 #include "wire.hpp"
@@ -24,53 +24,6 @@ constexpr std::uint64_t kLookInto = 16;   // one answer in so many is parsed as 
 constexpr std::size_t kScratch = 256 * 1024;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error("load generator: " + what); }
-
-// Times in buckets of 1/64 of their own size: percentiles within 1.6 %, whatever the range.
-class Histogram {
- public:
-  void add(std::int64_t ns) {
-    const auto value = static_cast<std::uint64_t>(std::max<std::int64_t>(ns, 1));
-    ++buckets_[index(value)];
-    ++count_;
-    max_ = std::max(max_, value);
-  }
-  double percentile_us(double share) const {
-    const auto rank = static_cast<std::uint64_t>(share * static_cast<double>(count_));
-    std::uint64_t seen = 0;
-    for (std::size_t i = 0; i < buckets_.size(); ++i) {
-      seen += buckets_[i];
-      if (seen > rank) return static_cast<double>(lower_bound(i)) / 1e3;
-    }
-    return max_us();
-  }
-  double max_us() const { return static_cast<double>(max_) / 1e3; }
-
- private:
-  static constexpr unsigned kBits = 6;
-  static std::size_t index(std::uint64_t value) {
-    const unsigned width = static_cast<unsigned>(std::bit_width(value));
-    if (width <= kBits + 1) return value;
-    const unsigned shift = width - kBits - 1;
-    return (static_cast<std::size_t>(shift) << kBits) + (value >> shift);
-  }
-  static std::uint64_t lower_bound(std::size_t index) {
-    if (index < 2u << kBits) return index;
-    const std::size_t shift = (index >> kBits) - 1;
-    return ((index & ((1u << kBits) - 1)) + (1u << kBits)) << shift;
-  }
-
-  std::array<std::uint64_t, (64 - kBits + 1) << kBits> buckets_{};
-  std::uint64_t count_ = 0;
-  std::uint64_t max_ = 0;
-};
-
-std::uint64_t next_random(std::uint64_t& state) {  // splitmix64
-  state += 0x9e3779b97f4a7c15;
-  std::uint64_t value = state;
-  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
-  value = (value ^ value >> 27) * 0x94d049bb133111eb;
-  return value ^ value >> 31;
-}
 
 // A number after its mark, as Redis writes lengths: *3, $36.
 void write_length(Buffer& out, char mark, std::size_t value) {

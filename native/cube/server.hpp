@@ -46,6 +46,7 @@ class Server {
   std::uint16_t port() const { return address_.port(); }
   std::string address() const { return address_.text(); }
   Catalog& catalog() { return catalog_; }
+  void refuse_control(std::string reason) { control_.refuse(std::move(reason)); }
   ServerStats stats() const;
   bool draining() const { return shared_.draining; }
 

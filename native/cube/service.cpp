@@ -75,8 +75,11 @@ Handled Service::frame(Connection& connection, wire::Bytes frame, const wire::He
   } else if (service == wire::kControlService && meta.method == "cmd") {
     if (may_control(connection)) {
       const auto reply = [id = meta.correlation_id](Buffer& to, const ControlAnswer& answer) {
-        const std::string why = answer.status == 200 ? "" : "the command was refused: " + std::to_string(answer.status);
-        wire::write_reply(to, id, why.empty() ? wire::kOk : wire::kInternal, why, why.empty() ? answer.body : "");
+        const bool tried = answer.reason.empty();
+        std::string why = answer.reason;
+        if (tried && answer.status != 200) why = "the command was refused: " + std::to_string(answer.status);
+        const auto code = why.empty() ? wire::kOk : tried ? wire::kInternal : wire::kForbidden;
+        wire::write_reply(to, id, code, why, why.empty() ? answer.body : "");
       };
       return control(connection, rest.last(static_cast<std::size_t>(meta.attachment_size)), answered, out, reply);
     }

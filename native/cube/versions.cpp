@@ -106,6 +106,13 @@ bool Versions::activate(const std::string& name) {
   return true;
 }
 
+void Versions::deactivate() {
+  const std::lock_guard lock(writing_);
+  auto next = std::make_unique<List>(*list_.load());
+  next->active = nullptr;
+  publish(std::move(next));
+}
+
 bool Versions::remove(const std::string& name) {
   const std::lock_guard lock(writing_);
   auto next = std::make_unique<List>(*list_.load());

@@ -33,6 +33,8 @@ class Versions {
   bool add(VersionPtr version);
   // Makes a loaded version the active one; returns false when it is not loaded.
   bool activate(const std::string& name);
+  // Makes no version the active one, as before the first was.
+  void deactivate();
   // Forgets a version that is not active; its memory goes when its last reader is done. False: unknown or active.
   bool remove(const std::string& name);
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cube_reference import SYNC, sequence_bytes, sequence_records
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from cloudedge import seqfile
-from cloudedge.cube import dequantise, dump, inspect, quantise
+from cloudedge.cube import Store, build, dequantise, dump, inspect, quantise
 from cloudedge.errors import ConfigError, Conflict, InputError
 
 ROWS = np.array([[1.0, 2.0, -1.0, 0.5], [3.0, 3.0, 3.0, 3.0]], np.float32)
@@ -277,3 +277,51 @@ def test_other_refusals(tmp_path):
         dump(tmp_path / "t", tmp_path / "s")
     assert list(seqfile.read(tmp_path / "s")) == [(1, struct.pack("<f", 1))]
     assert not issubclass(InputError, ConfigError)
+
+
+def test_sequence_files_and_parts_become_tables_and_back(tmp_path):
+    """A table, its SequenceFile, what is built of that, and the tables made of both hold the same rows."""
+    keys = np.array([1, 4, 2**64 - 2], np.uint64)
+    table = {"keys": keys, "values": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    save_file(table, tmp_path / "t.safetensors")
+    dump(tmp_path / "t.safetensors", tmp_path / "seq")
+    build([tmp_path / "seq"], output=tmp_path / "built", dict_name="d", shards=2, version=1, reserve_key=True)
+    whole = dump(tmp_path / "seq", tmp_path / "from-seq.safetensors")
+    part = dump(tmp_path / "built" / "1_1" / "d_part0", tmp_path / "from-part", to="safetensors")
+    assert (whole.format, whole.rows, part.format, part.rows) == ("sequence", 3, "part", 2)
+    found = load_file(tmp_path / "from-seq.safetensors")
+    assert all(np.array_equal(found[name], table[name]) for name in table)
+    found = load_file(tmp_path / "from-part")
+    assert (found["keys"].tolist(), found["values"].tolist()) == ([4, 2**64 - 2], table["values"][1:].tolist())
+    dump(tmp_path / "built" / "1_1" / "d_part0", tmp_path / "again")
+    assert seqfile.read_table(tmp_path / "again").keys.tolist() == [4, 2**64 - 2]
+    with pytest.raises(Conflict):
+        dump(tmp_path / "seq", tmp_path / "from-seq.safetensors")
+    with pytest.raises(InputError, match="SequenceFile already"):
+        dump(tmp_path / "seq", tmp_path / "another")
+    with pytest.raises(InputError, match="no output format"):
+        dump(tmp_path / "seq", tmp_path / "another", to="csv")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_directory_of_sequence_files_becomes_one_table_and_the_last_row_wins(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number, value in enumerate((b"aaaa", b"bbbb")):
+        seqfile.write(tmp_path / "in" / f"part-{number}", [(7, value), (number, value)])
+    dump(tmp_path / "in", tmp_path / "t.safetensors")
+    found = load_file(tmp_path / "t.safetensors")
+    assert found["keys"].tolist() == [0, 1, 7]
+    assert [row.tobytes() for row in found["values"]] == [b"aaaa", b"bbbb", b"bbbb"]
+
+
+def test_rows_that_are_no_floats_stay_bytes(tmp_path):
+    """8-bit rows of an odd dimension: 8 + 3 bytes."""
+    np.save(tmp_path / "t.npy", ROWS[:, :3])
+    dump(tmp_path / "t.npy", tmp_path / "t.safetensors", quantised=True)
+    found = load_file(tmp_path / "t.safetensors")
+    assert found["values"].dtype == np.uint8
+    assert np.array_equal(found["values"], quantise(ROWS[:, :3]))
+    dump(tmp_path / "t.safetensors", tmp_path / "seq")
+    assert np.array_equal(seqfile.read_table(tmp_path / "seq").values, found["values"])
+    build([tmp_path / "t.safetensors"], output=tmp_path / "built", dict_name="d", shards=1, version=1)
+    assert Store.open(tmp_path / "built" / "1_1" / "d_part0").get([1]) == [found["values"][1].tobytes()]

@@ -1,5 +1,6 @@
 // A server whose versions change while clients read with pins, in one process, for ThreadSanitizer and for a quick look
-// at whether memory stays flat. Readers publish which version they may still ask for; older ones are unloaded.
+// at whether memory stays flat. Readers publish which version they may still ask for; older ones are unloaded. Every
+// second version is a delta on the one before, whose memory it shares and which is unloaded before it.
 //
 // usage: stress SWITCHES READERS
 #include <poll.h>
@@ -16,6 +17,7 @@
 
 #include "../../native/cube/client.hpp"
 #include "../../native/cube/memory_version.hpp"
+#include "../../native/cube/overlay.hpp"
 #include "../../native/cube/server.hpp"
 
 using namespace cloudedge::cube;
@@ -30,11 +32,27 @@ constexpr std::size_t kWidth = 32;
   std::_Exit(1);
 }
 
+constexpr std::size_t kChanged = kRows / 10;  // few enough for an overlay, which is not merged into a table
+
+std::uint8_t mark(int version) { return static_cast<std::uint8_t>(version % 251); }
+
+// What every byte of a row is: a delta has its own first rows and the rest of its base.
+std::uint8_t expected(int version, std::size_t row) {
+  return mark(version % 2 == 1 && row >= kChanged ? version - 1 : version);
+}
+
 VersionPtr make_version(const std::string& name) {
   std::vector<std::uint64_t> keys(kRows);
   for (std::size_t i = 0; i < kRows; ++i) keys[i] = i * 977;
-  const std::vector<std::uint8_t> values(kRows * kWidth, static_cast<std::uint8_t>(std::stoul(name) % 251));
+  const std::vector<std::uint8_t> values(kRows * kWidth, mark(std::stoi(name)));
   return memory_version(name, keys, values.data(), kWidth);
+}
+
+VersionPtr make_delta(const VersionPtr& base, const std::string& name) {
+  std::vector<std::uint64_t> keys(kChanged);
+  for (std::size_t i = 0; i < kChanged; ++i) keys[i] = i * 977;
+  const std::vector<std::uint8_t> values(kChanged * kWidth, mark(std::stoi(name)));
+  return apply_delta(base, {keys, values.data(), kWidth}, {}, name, std::nullopt);
 }
 
 std::size_t resident_bytes() {
@@ -97,7 +115,7 @@ int main(int argc, char** argv) {
         if (!shard.answered) die("reader: " + shard.failures.at(0).outcome);
         if (shard.version != pin || outcome.width != kWidth) die("reader: another version");
         for (std::size_t i = 0; i < keys.size() * kWidth; ++i) {
-          if (outcome.rows[i] != static_cast<std::uint8_t>(wanted % 251)) die("reader: a value of another version");
+          if (outcome.rows[i] != expected(wanted, keys[i / kWidth] / 977)) die("reader: a value of another version");
         }
         ++reads;
       }
@@ -116,7 +134,8 @@ int main(int argc, char** argv) {
   int oldest = 0;
   std::size_t early = 0;
   for (int next = 1; next <= switches; ++next) {
-    server.catalog().add(make_version(std::to_string(next)));
+    const std::string name = std::to_string(next);
+    server.catalog().add(next % 2 == 0 ? make_version(name) : make_delta(server.catalog().versions().active(), name));
     server.catalog().activate(std::to_string(next));
     current = next;
     int needed = next - 2;  // a reader takes `current` and then says so; two behind is safe from the moment in between
