@@ -18,6 +18,8 @@ hubs:
 default_hub: prod
 targets:
   eu: {kind: local, hub: office, sparse: {shards: 2, replicas: 2}, dense: {replicas: 2}}
+transfers:
+  ctr: {bandwidth: 50MB, tables: {emb: {shards: [[{address: "10.0.0.1:8027"}], [{address: "[::1]:8027"}]]}}}
 limits: {history: 12h, max_bundle: 2GiB}
 """
 
@@ -35,6 +37,8 @@ def test_everything_has_a_type(tmp_path):
     assert config.limits.history == timedelta(hours=12)
     assert config.limits.max_bundle == 2 << 30
     assert config.limits.transfer_jobs == 4
+    assert config.transfers["ctr"].bandwidth == 50_000_000
+    assert (config.transfers["ctr"].servers, config.transfers["ctr"].keep) == ("cube", 2)
 
 
 def test_it_is_found_here_above_or_by_name(tmp_path, monkeypatch):
@@ -65,6 +69,17 @@ BAD = {
     "unknown hub": ("default_hub: nope", "default_hub names the hub 'nope', and hubs has none"),
     "unknown hub of a target": ("targets: {t: {kind: local, hub: q}}", "targets.t.hub names the hub 'q'"),
     "unknown kind": ("targets: {t: {kind: moon}}", "targets.t.kind: .*'local'.*found 'moon'"),
+    "servers without an agent": (
+        "transfers: {t: {servers: upstream, tables: {e: {shards: [[{address: 'a:1'}]]}}}}",
+        "transfers.t: e, shard 0: a:1 needs agent and folder",
+    ),
+    "an agent of a cube server": (
+        "transfers: {t: {tables: {e: {shards: [[{address: 'a:1', agent: 'a:2'}]]}}}}",
+        "transfers.t: e, shard 0: agent and folder mean nothing to a cube server",
+    ),
+    "no address": ("transfers: {t: {tables: {e: {shards: [[{address: a}]]}}}}", "shards.0.0.address: .*found 'a'"),
+    "no servers": ("transfers: {t: {tables: {e: {shards: [[]]}}}}", "transfers.t.tables.e.shards.0: .*at least 1"),
+    "bad poll": ("transfers: {t: {poll: often, tables: {}}}", "transfers.t.poll: wanted a number and a unit"),
     "not a mapping": ("- 1", "the file: "),
     "not yaml": ("a: [", "is not YAML"),
     "not text": ("\0", "is not YAML"),

@@ -1,0 +1,125 @@
+"""``cloudedge.yaml``: which hubs and targets there are, and the limits cloudedge keeps to.
+
+The file is found by `load` (argument, then ``CLOUDEDGE_CONFIG``, then ``cloudedge.yaml`` here or in a folder
+above); without one, the defaults hold. An unknown key or a bad value is refused with its path, the value and
+the accepted form. Secrets are named, never written: ``env:NAME`` or ``file:PATH``.
+
+This package reads configuration; it opens no hub and talks to no target.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from cloudedge.config._clouds import CloudConfig, ObjectsConfig
+from cloudedge.config._edge import EdgeAbort, EdgeLeg, EdgeNeeds, EdgeTimeouts
+from cloudedge.config._fields import Duration, Name, Secret, Section, Size, explain, reveal
+from cloudedge.config._hubs import HubConfig
+from cloudedge.config._targets import CubePods, DenseLeg, PodsConfig, ServingPods, SparseLeg, TargetConfig
+from cloudedge.config._transfers import TransferConfig, TransferServer, TransferTable
+from cloudedge.errors import ConfigError
+
+__all__ = [
+    "CloudConfig",
+    "Config",
+    "CubePods",
+    "DenseLeg",
+    "EdgeAbort",
+    "EdgeLeg",
+    "EdgeNeeds",
+    "EdgeTimeouts",
+    "HubConfig",
+    "Limits",
+    "ObjectsConfig",
+    "PodsConfig",
+    "Secret",
+    "ServingPods",
+    "SparseLeg",
+    "TargetConfig",
+    "TrainingConfig",
+    "TransferConfig",
+    "TransferServer",
+    "TransferTable",
+    "home",
+    "load",
+    "reveal",
+]
+
+
+def home() -> Path:
+    """Return the folder for cloudedge's own state: ``CLOUDEDGE_HOME``, else ``~/.cloudedge``."""
+    return Path(os.environ.get("CLOUDEDGE_HOME") or Path.home() / ".cloudedge")
+
+
+class TrainingConfig(Section):
+    """How training jobs compete on your cluster."""
+
+    queues: dict[Annotated[str, Field(pattern="^(guaranteed|opportunistic)$")], str] = Field(
+        default={}, description="the Volcano queue of each job class; Volcano's default queue if left out"
+    )
+
+
+class Limits(Section):
+    """What cloudedge keeps to, whatever the other side asks for."""
+
+    transfer_jobs: int = Field(4, ge=1, le=64, description="blobs that travel at the same time")
+    history: Duration = Field(timedelta(days=30), description="how long untagged bundles stay in a hub")
+    max_deltas: int = Field(8, ge=0, le=64, description="deltas on a table's base before it is packed anew")
+    max_delta_share: float = Field(0.5, gt=0, le=1, description="their bytes, as a share of the base, before that")
+    max_bundle: Size = Field(1 << 44, description="the largest bundle that is pulled")
+
+
+class Config(Section):
+    """The whole of ``cloudedge.yaml``."""
+
+    hubs: dict[Name, HubConfig] = Field({}, description="places bundles are kept, by name")
+    default_hub: Name | None = Field(None, description="the hub for push and pull when none is named")
+    targets: dict[Name, TargetConfig] = Field({}, description="places that can run a bundle, by name")
+    clouds: dict[Name, CloudConfig] = Field({}, description="BIE control planes, by name")
+    transfers: dict[Name, TransferConfig] = Field({}, description="how tables get to their servers, by name")
+    training: TrainingConfig = TrainingConfig()
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Config:
+        wanted = {"default_hub": self.default_hub} | {f"targets.{n}.hub": t.hub for n, t in self.targets.items()}
+        for where, hub in wanted.items():
+            if hub is not None and hub not in self.hubs:
+                raise ValueError(f"{where} names the hub {hub!r}, and hubs has {sorted(self.hubs) or 'none'}")
+        return self
+
+
+def load(path: str | os.PathLike[str] | None = None) -> Config:
+    """Read the configuration.
+
+    Args:
+        path: The file; None to look for it, and to take the defaults when there is none.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or says something cloudedge does not understand.
+    """
+    named = path or os.environ.get("CLOUDEDGE_CONFIG")
+    found = Path(named) if named else _search(Path.cwd())
+    if found is None:
+        return Config()
+    try:
+        text = found.read_text(encoding="utf-8")
+        value = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {found}: {error.strerror}", path=str(found)) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{found} is not YAML: {error}", path=str(found)) from error
+    try:
+        return Config.model_validate(value if value is not None else {})
+    except ValidationError as error:
+        raise ConfigError(explain(found, error), path=str(found)) from None
+
+
+def _search(start: Path) -> Path | None:
+    return next((f for d in (start, *start.parents) if (f := d / "cloudedge.yaml").is_file()), None)
