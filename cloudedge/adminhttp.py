@@ -6,7 +6,10 @@ the answers, and a token may be in what was asked.
 
 Whoever releases numbers its orders (`ordered`), and every request then carries its order's number. A server obeys
 orders one after the other and refuses one that is older than what it has obeyed: the last words of a process that was
-killed change nothing once its successor has spoken. Requests without a number are obeyed as they come.
+killed change nothing once its successor has spoken, and not after the server was killed either where it keeps its mark
+in a file. Requests without a number are obeyed as they come.
+
+Where an API takes files, a piece of one comes as ``application/octet-stream`` and says in a header where it belongs.
 """
 
 from __future__ import annotations
@@ -17,17 +20,18 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound, Unavailable
 
-__all__ = ["AdminHttp", "Reply", "is_loopback", "order_header", "ordered"]
+__all__ = ["AdminHttp", "Reply", "is_loopback", "order_header", "ordered", "piece_header"]
 
 Reply = tuple[HTTPStatus, Any]
 """A status and its content; text stays text, everything else becomes JSON."""
@@ -43,7 +47,8 @@ _POLL_S = 0.05
 _OPEN = {"/health", "/ready"}
 _DRAIN_S, _LONGEST_DRAIN_S = 10.0, 24 * 3600
 _Admin = TypeVar("_Admin", bound="AdminHttp")
-_ORDER, _ORDER_DIGITS = "Cloudedge-Order", 19
+_ORDER, _OFFSET, _DIGITS = "Cloudedge-Order", "Cloudedge-Offset", 19
+_PIECE = "application/octet-stream"
 _order: ContextVar[int | None] = ContextVar("order", default=None)
 
 
@@ -71,6 +76,11 @@ def order_header() -> dict[str, str]:
     return {} if number is None else {_ORDER: str(number)}
 
 
+def piece_header(offset: int) -> dict[str, str]:
+    """Return the headers that go with a piece of a file."""
+    return {"Content-Type": _PIECE, _OFFSET: str(offset)}
+
+
 class AdminHttp(ABC):
     """Serves an admin API until closed.
 
@@ -79,11 +89,22 @@ class AdminHttp(ABC):
         host: Where to listen; loopback unless told otherwise.
         port: 0 takes any free one.
         token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
+        orders: File for the number of the last order that was obeyed; forgotten with the process if left out.
     """
 
     max_body_bytes = 64 * 1024
+    max_piece_bytes = 0
+    """Of a piece of a file, which `answer` gets as ``{"offset", "content"}``; 0: this API takes no files."""
 
-    def __init__(self, name: str, *, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        orders: Path | None = None,
+    ) -> None:
         if not token and not is_loopback(host):
             raise ConfigError(
                 f"the admin API would listen on {host} without a token",
@@ -93,7 +114,8 @@ class AdminHttp(ABC):
         self._token = token
         self._draining = threading.Lock()
         self._obeying = threading.Lock()
-        self._obeyed = 0
+        self._orders = orders
+        self._obeyed = _read_mark(orders)
         try:
             self._http = _Http((host, port), self)
         except OSError as error:
@@ -103,7 +125,7 @@ class AdminHttp(ABC):
         )
 
     def route(self, method: str, path: str, routes: Mapping[str, Callable[..., Reply]]) -> Reply:
-        """Do what `routes` has for a request; what is below ``/versions/NAME`` is called with the name.
+        """Do what `routes` has for a request; names in the path, as in ``/versions/NAME``, are its arguments.
 
         Raises:
             NotFound: there is nothing.
@@ -113,6 +135,8 @@ class AdminHttp(ABC):
                 found, arguments = f"{method} /versions/NAME", [unquote(name)]
             case ["versions", name, action]:
                 found, arguments = f"{method} /versions/NAME/{action}", [unquote(name)]
+            case ["staged", name, file]:
+                found, arguments = f"{method} /staged/NAME/FILE", [unquote(name), unquote(file)]
             case parts:
                 found, arguments = f"{method} /{'/'.join(parts)}", []
         if found not in routes:
@@ -149,16 +173,29 @@ class AdminHttp(ABC):
         """Answer a request, in its order if it has one."""
         if not order:
             return self.answer(method, path, body)
-        if not order.isdecimal() or len(order) > _ORDER_DIGITS:
-            raise InputError(f"{_ORDER} is a number, not {order[:_ORDER_DIGITS]!r}")
+        if not order.isdecimal() or len(order) > _DIGITS:
+            raise InputError(f"{_ORDER} is a number, not {order[:_DIGITS]!r}")
         with self._obeying:
             if int(order) < self._obeyed:
                 raise Conflict(
                     f"order {order} comes after order {self._obeyed} was obeyed",
-                    hint="Somebody else works on this server. If the journal was lost that numbers orders, restart it.",
+                    hint="Somebody else works on this server. If the journal was lost that numbers orders, "
+                    + (f"remove {self._orders} and restart it." if self._orders else "restart it."),
                 )
-            self._obeyed = int(order)
+            if int(order) > self._obeyed:
+                self._obeyed = int(order)
+                self._keep_mark()
             return self.answer(method, path, body)
+
+    def _keep_mark(self) -> None:
+        if self._orders is None:
+            return
+        # Not synced: it has to outlive the process, and a machine that went down has no late calls left. Where there
+        # is no room for a number, there will be none for what was ordered, and that says so.
+        with suppress(OSError):
+            unfinished = self._orders.with_name(f".{self._orders.name}")
+            unfinished.write_text(str(self._obeyed), encoding="ascii")
+            unfinished.replace(self._orders)
 
     def listen(self) -> None:
         """Begin to answer; called once everything that `answer` needs is there."""
@@ -187,6 +224,20 @@ class AdminHttp(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _read_mark(path: Path | None) -> int:
+    try:
+        text = path.read_text(encoding="ascii") if path is not None else ""
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else 0
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > _DIGITS:
+        raise InputError(f"{_OFFSET} is a number, not {text[:_DIGITS]!r}")
+    return int(text)
 
 
 class _Http(ThreadingHTTPServer):
@@ -224,12 +275,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "0")
-        limit = self.server.admin.max_body_bytes
+        is_piece = self.headers.get("Content-Type") == _PIECE
+        limit = self.server.admin.max_piece_bytes if is_piece else self.server.admin.max_body_bytes
         if not length.isdecimal() or int(length) > limit or "Transfer-Encoding" in self.headers:
             self.close_connection = True
             raise InputError(f"a body of at most {limit} bytes, with its Content-Length, is taken here")
+        content = self.rfile.read(int(length))
+        if len(content) != int(length):
+            self.close_connection = True
+            raise InputError(f"the body ended after {len(content)} of {length} bytes")
+        if is_piece:
+            return {"offset": _number(self.headers.get(_OFFSET, "")), "content": content}
         try:
-            body = json.loads(self.rfile.read(int(length)) or b"{}")
+            body = json.loads(content or b"{}")
         except ValueError as error:
             raise InputError(f"the body is not JSON: {error}") from error
         if not isinstance(body, dict):

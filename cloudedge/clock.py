@@ -86,4 +86,4 @@ class ManualClock:
 
 def rfc3339(moment: datetime) -> str:
     """Write a UTC time the way OCI annotations want it, to the second."""
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"

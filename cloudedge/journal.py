@@ -112,7 +112,7 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None) -> None:
         self.path = Path(path if path is not None else "memory")
         self._clock = clock or SystemClock()
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # one thread may write several things together
         self._held = threading.Lock() if path is None else None
         with _stored(self.path, "opening"):
             if path is not None:
@@ -242,12 +242,32 @@ class Journal:
         with self._guard, _stored(self.path, "writing"):
             return self._db.execute(sql, values).lastrowid or 0
 
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        with self._guard:
+            with _stored(self.path, "writing"):
+                self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                with _stored(self.path, "writing"):
+                    self._db.execute("ROLLBACK")
+                raise
+            with _stored(self.path, "writing"):
+                self._db.execute("COMMIT")
+
 
 class Writer:
-    """What the holder of the journal's lock may do; every call is on disk when it returns."""
+    """What the holder of the journal's lock may do; every call is on disk when it returns, or when `together` does."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write what the block writes as one: all of it is on disk when the block ends, or none of it ever is."""
+        with self.journal._together():  # noqa: SLF001 - the two halves of one thing
+            yield
 
     def begin(self, kind: str, subject: str, *, plan: Any, by: str) -> Operation:
         """Number a new operation.

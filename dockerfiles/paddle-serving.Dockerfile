@@ -8,24 +8,26 @@ ARG BASE=python:3.9-slim-bullseye
 FROM ${BASE} AS build
 ARG WHEELHOUSE=wheelhouse
 COPY ${WHEELHOUSE}/ /wheelhouse/
-COPY paddle-serving/requirements.txt /tmp/
-# paddle-serving-app without what it depends on: of the opencv it asks for only the sources are left.
+COPY paddle-serving/requirements.txt paddle-serving/requirements-alone.txt /tmp/
 RUN python3.9 -m venv /opt/serving \
  && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
  && pip="/opt/serving/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline" \
  && $pip -r /tmp/requirements.txt \
- && $pip --no-deps paddle-serving-app==0.9.0 \
+ && $pip --no-deps -r /tmp/requirements-alone.txt \
  && /opt/serving/bin/pip uninstall --yes --quiet pip
 
 FROM ${BASE}
 # It writes logs and a list of its processes into the working directory.
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/serving --shell /usr/sbin/nologin serving
+# On edge nodes, what checks a revision makes its folders here before the server starts.
+RUN install -d -o 10001 /cloudedge /home/work
 COPY --from=build /opt/serving /opt/serving
 COPY paddle-serving/web_service.py /opt/serving/
 ENV PATH=/opt/serving/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 USER 10001
 WORKDIR /var/lib/serving
 EXPOSE 9998 18080
+LABEL cloudedge.image=paddle-serving
 # It has no health endpoint. A service name it does not know is refused by the same process that runs the model.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \
   CMD ["/opt/serving/bin/python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9998/-/health', b'{}', timeout=2)"]

@@ -12,15 +12,19 @@ COPY ${WHEELHOUSE}/ /wheelhouse/
 RUN python3 -m venv /opt/cloudedge \
  && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
  && /opt/cloudedge/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline "$REQUIREMENT" \
- && /opt/cloudedge/bin/pip uninstall --yes --quiet pip
+ && /opt/cloudedge/bin/pip uninstall --yes --quiet pip \
+ && /opt/cloudedge/bin/python -B -W ignore -c "import cloudedge._core, paddle"
 
 FROM ${BASE}
 RUN useradd --system --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin serving
+# On edge nodes, what checks a revision makes its folders here before the server starts.
+RUN install -d -o 10001 /cloudedge /home/work
 COPY --from=build /opt/cloudedge /opt/cloudedge
 ENV PATH=/opt/cloudedge/bin:$PATH PYTHONDONTWRITEBYTECODE=1 CLOUDEDGE_HOME=/models
 USER 10001
 WORKDIR /tmp
 EXPOSE 9393
+LABEL cloudedge.image=serving
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \
   CMD ["/opt/cloudedge/bin/python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9393/readyz', timeout=2)"]
 ENTRYPOINT ["cloudedge", "serve"]

@@ -49,6 +49,26 @@ def test_one_unfinished_operation_bars_the_next(tmp_path):
         assert writer.begin("release", "sha256:2", plan=None, by="bob").number == 2
 
 
+def test_what_is_written_together_is_there_as_one_or_not_at_all(tmp_path):
+    with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
+
+        def cut_short():
+            with writer.together():
+                writer.remember("live", "2")
+                begun = writer.begin("release", "sha256:2", plan=None, by="ann")
+                assert journal.unfinished() == begun
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            cut_short()
+        assert (journal.recall("live"), journal.unfinished()) == (None, None)
+        with writer.together():
+            writer.remember("live", "3")
+            writer.remember("previous", "2")
+        with Journal(tmp_path / "prod.db") as another:
+            assert (another.recall("live"), another.recall("previous")) == ("3", "2")
+
+
 def test_facts_outlive_operations(tmp_path):
     with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
         assert journal.recall("version/1") is None

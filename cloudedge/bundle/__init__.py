@@ -19,7 +19,7 @@ from cloudedge.bundle._parts import (
     read_part,
 )
 from cloudedge.bundle._rows import Checksum, RowType
-from cloudedge.bundle._sign import check_signature, sign_bundle
+from cloudedge.bundle._sign import check_signature, check_words, sign_bundle, sign_words
 from cloudedge.bundle._split import SplitModel, SplitReport, SplitTable, plan_split, split
 from cloudedge.bundle._table import Table
 from cloudedge.bundle._unpack import export_zip, unpack
@@ -47,6 +47,7 @@ __all__ = [
     "TableDiff",
     "Variable",
     "check_signature",
+    "check_words",
     "diff",
     "export_zip",
     "needs_passphrase",
@@ -58,6 +59,7 @@ __all__ = [
     "published",
     "read_part",
     "sign_bundle",
+    "sign_words",
     "split",
     "unpack",
 ]

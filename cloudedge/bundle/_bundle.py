@@ -148,7 +148,9 @@ class Bundle:
         raise NotFound(f"no version of {name} in {local.url} has the pin {pin}", name=name, pin=pin)
 
     @classmethod
-    def pull(cls, ref: str, source: Hub | HubConfig | str, *, hub: LocalHub | None = None, jobs: int = 4) -> Bundle:
+    def pull(
+        cls, ref: str, source: Hub | HubConfig | str, *, hub: LocalHub | None = None, jobs: int = 4, tables: bool = True
+    ) -> Bundle:
         """Bring a bundle from another hub into a local one and open it.
 
         Args:
@@ -156,6 +158,7 @@ class Bundle:
             source: The other hub, or its URL.
             hub: Where to; the user's own local hub if left out.
             jobs: How many blobs travel at the same time.
+            tables: False leaves the sparse tables where they are, for a replica that reads rows from shards.
 
         Raises:
             NotFound: the other hub does not have it.
@@ -166,7 +169,11 @@ class Bundle:
         parsed = Ref.parse(ref)
         manifest = remote.read_manifest(parsed.name, resolve(remote, parsed).digest)
         bundle = cls(local, parsed.name, manifest)
-        copy_bundle(remote, local, parsed.name, manifest.digest, tags=bundle.own_tags, by=who(), at=_now(), jobs=jobs)
+        rows = () if tables else [layer.digest for layers in bundle.table_layers.values() for layer in layers]
+        copy_bundle(
+            remote, local, parsed.name, manifest.digest, tags=bundle.own_tags, by=who(), at=_now(), jobs=jobs,
+            wanted=lambda blob: blob.digest not in rows,
+        )  # fmt: skip
         return bundle
 
     def push(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+from cryptography.hazmat.primitives.hashes import SHA256
+
 from cloudedge.bundle._bundle import Bundle
 from cloudedge.bundle._cosign import check, payload, read_signatures, sign, signature_manifest
 from cloudedge.bundle._keys import load_private, load_public
@@ -11,7 +15,7 @@ from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.errors import SignatureInvalid
 from cloudedge.hub import Descriptor, current, signature_tag, verified, who
 
-__all__ = ["check_signature", "sign_bundle"]
+__all__ = ["check_signature", "check_words", "sign_bundle", "sign_words"]
 
 
 def sign_bundle(bundle: Bundle, key: Path, passphrase: bytes | None = None, *, clock: Clock | None = None) -> None:
@@ -62,6 +66,32 @@ def check_signature(bundle: Bundle, key: Path) -> None:
         hint="Find out who packed it before you use it; its owner signs it with: cloudedge bundle sign REF --key KEY",
         digest=bundle.digest,
     )
+
+
+def sign_words(words: bytes, key: Path, passphrase: bytes | None = None) -> bytes:
+    """Sign bytes that are no bundle, such as an edge statement: ECDSA over their SHA-256, in DER.
+
+    Raises:
+        NotFound: there is no such key.
+        InputError: the key cannot be used.
+    """
+    return sign(load_private(key, passphrase), words)
+
+
+def check_words(words: bytes, signature: bytes, key: Path, *, what: str) -> None:
+    """Check that somebody with the private half of `key` signed these bytes.
+
+    Raises:
+        SignatureInvalid: nobody did.
+        NotFound: there is no such key.
+    """
+    try:
+        load_public(key).verify(signature, words, ECDSA(SHA256()))
+    except InvalidSignature as error:
+        raise SignatureInvalid(
+            f"the signature of {what} was not made with {key}, or not over these bytes",
+            hint="Find out who wrote it before you use it.",
+        ) from error
 
 
 def _signatures(bundle: Bundle) -> list[tuple[bytes, bytes]]:

@@ -41,8 +41,11 @@ class _BaseFile:
             raise self._bad("it has no 'keys' and 'values'")
         if keys.dtype != _KEYS or len(keys.shape) != 1:
             raise self._bad(f"'keys' is {keys.dtype.name}{list(keys.shape)}, not uint64[rows]")
-        if len(values.shape) != 2 or values.dtype not in VALUE_DTYPES:  # noqa: PLR2004 - rows x dim
-            raise self._bad(f"'values' is {values.dtype.name}{list(values.shape)}, not float32/float16/int8[rows, dim]")
+        # Bundles are not packed of bytes, but rows that came from elsewhere and that nobody here reads are kept so.
+        if len(values.shape) != 2 or values.dtype not in (*VALUE_DTYPES, np.uint8):  # noqa: PLR2004 - rows x dim
+            raise self._bad(
+                f"'values' is {values.dtype.name}{list(values.shape)}, not float32/float16/int8/uint8[rows, dim]"
+            )
         self.kind = RowType(values.dtype, values.shape[1])
         expected = {name: (s.dtype, s.shape) for name, s in self.kind.columns(keys.shape[0]).items()}
         found = {name: (s.dtype, s.shape) for name, s in arrays.items()}

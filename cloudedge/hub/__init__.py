@@ -19,7 +19,7 @@ from cloudedge.hub._oci import (
     parse_json,
     verified,
 )
-from cloudedge.hub._open import open_hub, open_store
+from cloudedge.hub._open import open_hub, open_store, prepare_bucket
 from cloudedge.hub._protocol import ANY, CHUNK, Hub, ObjectInfo, ObjectStore, Progress, Stored
 from cloudedge.hub._refs import Ref, newest, next_version, resolve, version_key
 from cloudedge.hub._tags import TagEntry, check_name, check_tag, current, is_version
@@ -65,6 +65,7 @@ __all__ = [
     "parse_json",
     "plan_copy",
     "plan_gc",
+    "prepare_bucket",
     "release_tag",
     "resolve",
     "signature_tag",

@@ -227,14 +227,17 @@ class DirectoryStore:
         return is_linked
 
     def settle(self, keys: Sequence[str]) -> None:
-        """Make some objects survive a power cut: few ones by one, many by a sync of their whole file system."""
+        """Make some objects survive a power cut: few ones by one, many by a sync of their whole file system.
+
+        Those that are not here are left out: a replica has no tables where shards have them.
+        """
         with storage_errors("writing to the hub", self.root):
             if len(keys) > _SYNC_ALL_FROM:
                 with _opened(self.root) as fd:
                     if _LIBC.syncfs(fd) != 0:
                         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
                 return
-            paths = [self.path(key) for key in keys]
+            paths = [path for path in map(self.path, keys) if path.exists()]
             for path in (*paths, *sorted({path.parent for path in paths})):
                 with _opened(path) as fd:
                     os.fsync(fd)

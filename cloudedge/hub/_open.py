@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloudedge.config import HubConfig, home, reveal
 from cloudedge.errors import ConfigError
+from cloudedge.hub._directory import DirectoryStore
 from cloudedge.hub._layout import LayoutHub
 from cloudedge.hub._local import LocalHub
 from cloudedge.hub._protocol import Hub, ObjectStore
 
-__all__ = ["open_hub", "open_store"]
+if TYPE_CHECKING:
+    from cloudedge.hub._s3 import S3Store
+
+__all__ = ["open_hub", "open_store", "prepare_bucket"]
 
 
 def open_hub(where: HubConfig | str | os.PathLike[str]) -> Hub:
@@ -28,18 +34,30 @@ def open_hub(where: HubConfig | str | os.PathLike[str]) -> Hub:
 
 
 def open_store(config: HubConfig) -> ObjectStore:
-    """Open a bucket (``s3://``, ``bos://``) for what is not a hub.
+    """Open a bucket (``s3://``, ``bos://``) or a directory for what is not a hub.
 
     Raises:
-        ConfigError: the URL names no bucket, or an extra is not installed.
+        ConfigError: the URL names neither, or an extra is not installed.
     """
-    scheme = config.url.partition("://")[0]
+    scheme, separator, rest = config.url.partition("://")
+    if not separator or scheme == "file":
+        return DirectoryStore(rest or config.url)
     if scheme not in _STORES:
         raise ConfigError(f"{config.url} names no bucket", hint="Write s3://bucket/prefix or bos://bucket/prefix.")
     return _STORES[scheme](config)
 
 
-def _s3(config: HubConfig) -> ObjectStore:
+def prepare_bucket(config: HubConfig, *, public: bool = False) -> None:
+    """Make an S3 bucket unless it is there.
+
+    Args:
+        config: Where; ``s3://bucket``.
+        public: Let everybody read objects whose name they know.
+    """
+    _s3(config).prepare(public=public)
+
+
+def _s3(config: HubConfig) -> S3Store:
     from cloudedge.hub._s3 import S3Settings, S3Store  # noqa: PLC0415 - boto3 is an extra, and slow to import
 
     settings = S3Settings(
@@ -75,4 +93,4 @@ def _oci(config: HubConfig) -> Hub:
     return RegistryHub(config.url, settings)
 
 
-_STORES = {"s3": _s3, "bos": _bos}
+_STORES: Mapping[str, Callable[[HubConfig], ObjectStore]] = {"s3": _s3, "bos": _bos}

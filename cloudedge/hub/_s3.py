@@ -8,6 +8,7 @@ left to the SDK: how to try again is decided in one place for all backends.
 from __future__ import annotations
 
 import base64
+import json
 import uuid
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -133,6 +134,16 @@ class S3Store(RemoteStore):
         finally:
             self.delete(key)
 
+    def prepare(self, *, public: bool) -> None:
+        """Make the bucket unless it is there.
+
+        Args:
+            public: Let everybody read objects whose name they know; nobody may list them.
+        """
+        self._caller.attempt("making the bucket", self._s3.make_bucket)
+        if public:
+            self._caller.attempt("letting everybody read the bucket", self._s3.allow_reading)
+
     def put(self, key: str, data: bytes, *, expected: str | AnyVersion | None = ANY) -> None:
         """Write a small object at once; the server compares `expected` if it can, else it is looked up first.
 
@@ -201,6 +212,27 @@ class _S3Calls:
         about = response.get("Error", {})
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return http_answer(about.get("Code", ""), status, about.get("Message", ""))
+
+    def make_bucket(self) -> None:
+        """Make the bucket unless it is there."""
+        try:
+            self._client.head_bucket(Bucket=self._bucket)
+        except self._client.exceptions.ClientError as error:
+            if "404" not in self.answer(error).names:
+                raise
+            try:
+                self._client.create_bucket(Bucket=self._bucket)
+            except self._client.exceptions.BucketAlreadyOwnedByYou:
+                return  # somebody else was quicker
+
+    def allow_reading(self) -> None:
+        """Let everybody read objects whose name they know."""
+        statement = {"Effect": "Allow", "Principal": "*", "Action": ["s3:GetObject"]}
+        policy = {
+            "Version": "2012-10-17",
+            "Statement": [statement | {"Resource": [f"arn:aws:s3:::{self._bucket}/*"]}],
+        }
+        self._client.put_bucket_policy(Bucket=self._bucket, Policy=json.dumps(policy))
 
     def head(self, name: str) -> ObjectInfo:
         """Describe an object."""

@@ -48,12 +48,21 @@ class CopyPlan:
         return self.bytes_missing + sum(blob.size for blob in self.present)
 
 
-def plan_copy(source: Hub, target: Hub, name: str, digest: Digest, *, jobs: int = 4) -> CopyPlan:
+def plan_copy(
+    source: Hub,
+    target: Hub,
+    name: str,
+    digest: Digest,
+    *,
+    jobs: int = 4,
+    wanted: Callable[[Descriptor], bool] = lambda _: True,
+) -> CopyPlan:
     """Ask the target what it has. Reads only."""
     manifest = source.read_manifest(name, digest)
+    needed = [blob for blob in manifest.blobs if wanted(blob)]
     with ThreadPoolExecutor(jobs) as pool:
-        there = list(pool.map(lambda blob: target.has_blob(name, blob), manifest.blobs))
-    blobs = list(zip(manifest.blobs, there, strict=True))
+        there = list(pool.map(lambda blob: target.has_blob(name, blob), needed))
+    blobs = list(zip(needed, there, strict=True))
     return CopyPlan(
         manifest,
         missing=tuple(blob for blob, has in blobs if not has),
@@ -73,6 +82,7 @@ def copy(
     jobs: int = 4,
     progress: Progress = lambda _: None,
     planned: Callable[[CopyPlan], None] = lambda _: None,
+    wanted: Callable[[Descriptor], bool] = lambda _: True,
 ) -> CopyPlan:
     """Copy a bundle with its signatures and set `tags` on it.
 
@@ -87,6 +97,7 @@ def copy(
         jobs: How many blobs travel at the same time.
         progress: Told of settled bytes.
         planned: Told what will travel, before anything does.
+        wanted: Which blobs; a bundle without the others is good for whoever knows that it lacks them.
 
     Returns:
         What travelled.
@@ -96,7 +107,7 @@ def copy(
     """
     # Inside writing(): a collection between "it is there" and "now it is needed" would pull the rug.
     with target.writing() as lock:
-        plan = plan_copy(source, target, name, digest, jobs=jobs)
+        plan = plan_copy(source, target, name, digest, jobs=jobs, wanted=wanted)
         planned(plan)
         _move_blobs(source, target, name, plan.missing, jobs=jobs, progress=progress)
         lock.check()

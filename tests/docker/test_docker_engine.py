@@ -1,6 +1,6 @@
 """Services in real containers, replaced under load. Takes minutes and gigabytes: set CLOUDEDGE_TEST_DOCKER=1.
 
-Images are built without a network from Debian packages and wheels (make_base_image, make_wheelhouse), once.
+Images are built by the first run, without a network, from Debian packages and wheels (lab_images).
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ from pathlib import Path
 
 import pytest
 import requests
+from lab_images import alone, base, engine, needs_docker, wheelhouse
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "stock"))
-from stock_lab import free_ports, make_models, pack, request_body, stock_python  # noqa: E402
+from stock_lab import free_ports, make_models, pack, request_body  # noqa: E402
 
 from cloudedge.hub import LocalHub  # noqa: E402
 
-pytestmark = [
-    pytest.mark.skipif(not os.environ.get("CLOUDEDGE_TEST_DOCKER"), reason="CLOUDEDGE_TEST_DOCKER is not set"),
-    pytest.mark.timeout(1800),
-]
-TOOLS = Path(os.environ.get("CLOUDEDGE_TEST_TOOLS") or HERE.parent.parent / ".peers")
+pytestmark = [needs_docker, pytest.mark.timeout(1800)]
 
 
-def sh(*command, **options):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
+def sh(*command, **where):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **where)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -43,14 +40,6 @@ def cloudedge(*arguments):
 
 
 @pytest.fixture(scope="module")
-def engine():
-    if not shutil.which("docker") or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
-        pytest.skip("no Docker engine answers")
-    for suite in ("bookworm", "bullseye"):
-        sh(HERE / "make_base_image", suite, f"cloudedge-test-{suite}")
-
-
-@pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docker")
     for path in (folder, *list(folder.parents)[:2]):
@@ -58,32 +47,36 @@ def models(tmp_path_factory):
     return make_models(folder / "models")
 
 
+def options(kind):
+    """Say how to run a service from an image of its own, which the first run has to build."""
+    with alone():
+        made_of = ["--base", base(kind), "--wheelhouse", wheelhouse(kind)]
+    return ["--docker", "--image", f"cloudedge-test/run-{kind}:{os.getpid()}", *made_of]
+
+
 @pytest.fixture
-def own(engine, models):
-    sh(HERE / "make_wheelhouse", "own", TOOLS / "wheelhouse-own", sys.executable)
+def own(models):
     hub = models / "hub"
     for version in (1, 2):
         pack(models, "tiny", LocalHub(hub), split=False, version=version)
-    options = [
-        "--docker",
-        "--local",
-        hub,
-        "--base",
-        "cloudedge-test-bookworm",
-        "--wheelhouse",
-        TOOLS / "wheelhouse-own",
-    ]
-    return ["tiny:1", *options], ["tiny:2", *options]
+    return [[f"tiny:{version}", "--local", hub, *options("serving")] for version in (1, 2)]
 
 
 @pytest.fixture
-def stock(engine, models):
-    if stock_python() is None:
-        pytest.skip("stock Paddle Serving is not installed (make peers)")
-    sh(HERE / "make_wheelhouse", "stock", TOOLS / "wheelhouse-stock", stock_python())
+def stock(models):
     shutil.copytree(models / "tiny", models / "tiny-2", dirs_exist_ok=True)
-    options = ["--docker", "--stock", "--base", "cloudedge-test-bullseye", "--wheelhouse", TOOLS / "wheelhouse-stock"]
-    return [models / "tiny", *options], [models / "tiny-2", *options]
+    return [[models / folder, "--stock", *options("paddle-serving")] for folder in ("tiny", "tiny-2")]
+
+
+@pytest.fixture(autouse=True)
+def _images_go():
+    client = engine()
+    yield
+    for kind in ("serving", "paddle-serving"):
+        for image in client.images.list(f"cloudedge-test/run-{kind}"):
+            for name in image.tags:
+                if name.endswith(f":{os.getpid()}") and "/run-" in name:
+                    client.images.remove(name)
 
 
 @pytest.mark.parametrize("kind", ["own", "stock"])
@@ -91,7 +84,7 @@ def test_a_service_is_replaced_under_load(kind, models, request):
     first, second = request.getfixturevalue(kind)
     (port,) = free_ports(1)
     name = f"test-{kind}-{os.getpid()}"
-    options = ["--name", name, "--port", port]
+    where = ["--name", name, "--port", port]
     known = json.loads((models / "tiny.rows.json").read_text())
     stop, failed, done = threading.Event(), [], []
 
@@ -108,19 +101,19 @@ def test_a_service_is_replaced_under_load(kind, models, request):
                     failed.append(error)
 
     try:
-        cloudedge("run", *first, *options)
+        cloudedge("run", *first, *where)
         (model,) = containers(name, "model")
         assert "(healthy)" in sh("docker", "ps", "--filter", f"name={model}")
         assert sh("docker", "exec", model, "id", "-u").strip() == "10001"
         assert sh("docker", "inspect", "--format", "{{range .Mounts}}{{.RW}}{{end}}", model).strip() == "false"
         bound = sh("docker", "port", containers(name, "front")[0]).split()
         assert bound[-1] == f"127.0.0.1:{port}"
-        cloudedge("run", *first, *options)
+        cloudedge("run", *first, *where)
         assert containers(name, "model") == [model], "running it again starts nothing"
         threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
-        cloudedge("run", *second, *options)
+        cloudedge("run", *second, *where)
         switched = time.monotonic()
         stop.set()
         for thread in threads:
@@ -132,7 +125,7 @@ def test_a_service_is_replaced_under_load(kind, models, request):
         assert replaced != model
         assert name in cloudedge("ps")
         assert isinstance(cloudedge("logs", name), str)
-        check_refusal(kind, models, [*second[1:], *options])
+        check_refusal(kind, models, [*second[1:], *where])
         answer = requests.post(f"http://127.0.0.1:{port}/{name}/x", request_body(known["rows"][0]), timeout=60)
         assert answer.json()["err_no"] == 0
     finally:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-import cloudedge.serving.docker
+import cloudedge.front
 
-FRONT = Path(cloudedge.serving.docker.__file__).with_name("_front.py")
+FRONT = Path(cloudedge.front.__file__)
 
 
 class Backend(http.server.ThreadingHTTPServer):
@@ -224,7 +224,7 @@ def test_nothing_behind_it(front, backends):
         while (answer := ask(connection))[0] == 200 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert answer[0] == 503
-        assert b"no container" in answer[1]
+        assert b"no server" in answer[1]
 
 
 UNCLEAR = {
@@ -250,3 +250,33 @@ def test_what_could_be_read_in_two_ways_is_refused(front, sent):
         assert got.startswith(b"HTTP/1.1 400") or not got
     with contextlib.closing(front.connect()) as connection:
         assert ask(connection) == (200, b"one hello")
+
+
+@pytest.mark.parametrize("start", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PRPC\0\0\0\x05"])
+def test_other_protocols_are_passed_on_as_they_are_and_stay_where_they_began(front, backends, start):
+    def echo(server):
+        accepted, _ = server.accept()
+        with accepted:
+            while data := accepted.recv(4096):
+                accepted.sendall(data)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=echo, args=(server,))
+        thread.start()
+        front.turn_to(f"127.0.0.1:{server.getsockname()[1]}")
+        time.sleep(0.5)
+        with contextlib.closing(front.connect()) as connection:
+            connection.connect()
+            connection.sock.settimeout(20)
+            answers = connection.sock.makefile("rb")
+            connection.sock.sendall(start)
+            assert answers.read(len(start)) == start
+            front.turn_to(backends[0].address)
+            time.sleep(0.5)
+            connection.sock.sendall(b"more")
+            assert answers.read(4) == b"more"
+            connection.sock.shutdown(socket.SHUT_WR)
+            assert answers.read() == b""
+            answers.close()
+        thread.join(20)
+        assert not thread.is_alive()

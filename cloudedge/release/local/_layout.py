@@ -1,10 +1,12 @@
 """What a local target consists of: which processes, on which ports, with which files. Starts nothing.
 
-FOLDER/ports.json                         the ports, taken once and kept
-FOLDER/token                              what the admin APIs want to hear
-FOLDER/cube.conf                          where the shards are, for serving replicas and everyone else
-FOLDER/journal.db                         the releases
-FOLDER/NAME/                              each process's own files
+FOLDER/ports.json     the ports, taken once and kept; it also says which shards of earlier layouts are still there
+FOLDER/token          what the admin APIs want to hear
+FOLDER/cube.conf      where the shards are: TABLE for readers without a pin, TABLE@SHARDS for each layout there is
+FOLDER/NAME/          each process's own files
+
+A shard replica is called sparse/TABLE/SHARDofSHARDS/REPLICA. When cloudedge.yaml cuts a table anew, that makes new
+processes, and those of the layout before stay until a release has no more use for them.
 """
 
 from __future__ import annotations
@@ -15,22 +17,21 @@ import random
 import secrets
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from cloudedge.config import TargetConfig, home
-from cloudedge.cube import CubeConf, CubeDict
-from cloudedge.release.local._files import write_json
-from cloudedge.release.local._supervisor import ProcessSpec
+from cloudedge.cube import CubeConf
+from cloudedge.release._seats import cube_conf, live_shards, parse_place, shard_place
+from cloudedge.supervisor import ProcessSpec, write_json, write_text
 
 __all__ = ["Layout", "Seat", "is_free"]
 
 _HOST = "127.0.0.1"
 _CUBE = (sys.executable, "-m", "cloudedge", "cube", "serve")
 _SERVE = (sys.executable, "-m", "cloudedge", "serve")
-_TIMEOUT_MS, _RETRY = 1000, 2
 _LENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST_PORT = 10_000
 _STOP_S = 20.0
@@ -42,11 +43,12 @@ class Seat:
     """A place of the target: a process and where it listens."""
 
     place: str
-    """As the release calls it: ``sparse/embedding/0/1``, ``dense/0``."""
+    """As the release calls it: ``sparse/embedding/0of2/1``, ``dense/0``."""
     port: int
     admin_port: int
     table: str = ""
     shard: int = 0
+    shards: int = 1
 
     @property
     def process(self) -> str:
@@ -81,17 +83,29 @@ class Layout:
         self.folder = (folder or home() / "targets" / name).absolute()
 
     def sparse(self) -> list[Seat]:
-        """List the shard replicas."""
-        ports, leg = self._ports(), self.config.sparse
-        if leg is None:
-            return []
-        return [
-            Seat(place, *ports[place], table=table, shard=shard)
-            for table in leg.tables
-            for shard in range(leg.shards)
-            for replica in range(leg.replicas)
-            for place in [f"sparse/{table}/{shard}/{replica}"]
-        ]
+        """List the shard replicas: those of cloudedge.yaml, and those of earlier layouts that are still there."""
+        ports = self._ports()
+        wanted = [place for place in self._names() if place.startswith("sparse/")]
+        earlier = [place for place in ports if place.startswith("sparse/") and not self._is_now(place)]
+        cuts = {place: parse_place(place) for place in [*wanted, *earlier]}
+        return [Seat(place, *ports[place], table, shard, shards) for place, (table, shard, shards) in cuts.items()]
+
+    def now(self) -> Mapping[str, int]:
+        """Say into how many shards each table is cut from now on."""
+        leg = self.config.sparse
+        return dict.fromkeys(leg.tables, leg.shards) if leg else {}
+
+    def earlier(self) -> list[list[Seat]]:
+        """List the layouts of tables that cloudedge.yaml no longer names, each with its seats."""
+        found: dict[tuple[str, int], list[Seat]] = {}
+        for seat in self.sparse():
+            if not self._is_now(seat.place):
+                found.setdefault((seat.table, seat.shards), []).append(seat)
+        return list(found.values())
+
+    def _is_now(self, place: str) -> bool:
+        table, _, shards = parse_place(place)
+        return self.now().get(table) == shards
 
     def dense(self) -> list[Seat]:
         """List the serving replicas."""
@@ -109,39 +123,41 @@ class Layout:
             temporary.rename(path)
         return path.read_text()
 
-    def cube_conf(self) -> CubeConf:
-        """Say where the shards are."""
-        leg = self.config.sparse
+    def cube_conf(self, live: Mapping[str, int] | None = None) -> CubeConf:
+        """Say where the shards are, of every layout there is.
+
+        Args:
+            live: Into how many shards the tables are cut that readers without a pin get; those of cloudedge.yaml if
+                left out.
+        """
         seats = self.sparse()
-        return CubeConf(
-            tuple(
-                CubeDict.model_validate(
-                    {
-                        "dict_name": table,
-                        "shard": leg.shards,
-                        "dup": leg.replicas,
-                        "timeout": _TIMEOUT_MS,
-                        "retry": _RETRY,
-                        "backup_request": 0,
-                        "type": "ipport_list",
-                        "nodes": [
-                            {"ipport_list": "list://" + ",".join(_addresses(seats, table, shard))}
-                            for shard in range(leg.shards)
-                        ],
-                    }
-                )
-                for table in leg.tables
-            )
-            if leg
-            else ()
+        cuts = {
+            (table, shards): [_addresses(seats, table, shards, shard) for shard in range(shards)]
+            for table, shards in dict.fromkeys((seat.table, seat.shards) for seat in seats)
+        }
+        return cube_conf(cuts, {**self.now(), **(live or {})})
+
+    def publish(self, live: Mapping[str, int] | None = None) -> None:
+        """Write cube.conf; readers without a pin stay with the layout they had if left out."""
+        path = self.folder / "cube.conf"
+        if live is None and path.exists():
+            live = live_shards(CubeConf.from_file(path))
+        if self.sparse():
+            write_text(path, self.cube_conf(live).to_text())
+
+    def leave(self, seats: Collection[Seat]) -> None:
+        """Forget places that have ended."""
+        gone = {seat.place for seat in seats}
+        write_json(
+            self.folder / "ports.json", {place: ports for place, ports in self._ports().items() if place not in gone}
         )
+        self.publish()
 
     def specs(self) -> list[ProcessSpec]:
         """List what shall run, shards first; writes the files that go with it."""
         self.token()
         conf = self.folder / "cube.conf"
-        if self.config.sparse:
-            conf.write_text(self.cube_conf().to_text())
+        self.publish()
         return [*map(self._cube, self.sparse()), *(self._serve(seat, conf) for seat in self.dense())]
 
     def _cube(self, seat: Seat) -> ProcessSpec:
@@ -168,7 +184,7 @@ class Layout:
         if sparse:
             for table in sparse.tables:
                 for shard in range(sparse.shards):
-                    yield from (f"sparse/{table}/{shard}/{replica}" for replica in range(sparse.replicas))
+                    yield from (shard_place(table, shard, sparse.shards, each) for each in range(sparse.replicas))
         if dense:
             yield from (f"dense/{replica}" for replica in range(dense.replicas))
 
@@ -177,23 +193,23 @@ class Layout:
         path = self.folder / "ports.json"
         taken: dict[str, tuple[int, int]] = {}
         if path.exists():
-            taken = {name: (pair[0], pair[1]) for name, pair in json.loads(path.read_text()).items()}
+            found = json.loads(path.read_text())
+            # Shards were once called sparse/TABLE/SHARD/REPLICA; those end, and new ones are given what is live.
+            known = [name for name in found if not name.startswith("sparse/") or "of" in name.split("/")[2]]
+            taken = {name: (found[name][0], found[name][1]) for name in known}
         names = list(self._names())
         new = [name for name in names if name not in taken]
         if new:
-            first = self.config.port
-            if first is None:
-                free = _free_ports(2 * len(new))
-                taken |= {name: (free[2 * i], free[2 * i + 1]) for i, name in enumerate(new)}
-            else:
-                taken = {name: (first + 2 * i, first + 2 * i + 1) for i, name in enumerate(names)}
+            first, used = self.config.port, {port for pair in taken.values() for port in pair}
+            free = iter(_free_ports(2 * len(new)) if first is None else (p for p in count(first) if p not in used))
+            taken |= {name: (next(free), next(free)) for name in new}
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(path, taken)
         return taken
 
 
-def _addresses(seats: list[Seat], table: str, shard: int) -> list[str]:
-    return [seat.address for seat in seats if (seat.table, seat.shard) == (table, shard)]
+def _addresses(seats: list[Seat], table: str, shards: int, shard: int) -> list[str]:
+    return [seat.address for seat in seats if (seat.table, seat.shards, seat.shard) == (table, shards, shard)]
 
 
 def is_free(port: int) -> bool:
@@ -205,7 +221,7 @@ def is_free(port: int) -> bool:
     return True
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(number: int) -> list[int]:
     """Choose ports that nobody listens on, below those that the kernel lends to connections.
 
     From among those, a connection of anybody's could take the port of a server that is just being restarted.
@@ -213,4 +229,4 @@ def _free_ports(count: int) -> list[int]:
     lent = int(_LENT_PORTS.read_text(encoding="ascii").split()[0]) if _LENT_PORTS.exists() else _FIRST_PORT
     candidates = range(_FIRST_PORT, max(lent, 2 * _FIRST_PORT))
     drawn = random.SystemRandom().sample(candidates, len(candidates))
-    return list(islice(filter(is_free, drawn), count))
+    return list(islice(filter(is_free, drawn), number))

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import requests
 
+from cloudedge import supervisor
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import Config, TargetConfig, load
+from cloudedge.cube.transfer import Workshop
 from cloudedge.errors import ConfigError, Conflict
 from cloudedge.hub import LocalHub
+from cloudedge.release._layouts import Layouts, Shards
 from cloudedge.release._places import Place
-from cloudedge.release.local import _up
+from cloudedge.release._servers import Dispatch, ServingPlace, ShardPlace, shard_replica
 from cloudedge.release.local._layout import Layout, Seat, is_free
-from cloudedge.release.local._places import Dispatch, ServingPlace, ShardPlace
-from cloudedge.release.local._supervisor import find_processes
 
-__all__ = ["down", "layout_of", "places", "serving_urls", "target_folder", "up"]
+__all__ = ["down", "layout_of", "layouts", "places", "serving_urls", "target_folder", "up"]
 
 _HEALTH_S = 2.0
 _PORTS_S = 5.0
@@ -51,13 +53,13 @@ def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> L
     seats = [*layout.sparse(), *layout.dense()]
     _require_ports(layout, seats, SystemClock())
     admins = {seat.process: seat.admin for seat in seats}
-    _up.up(layout.folder, layout.specs(), is_ready=lambda process: _is_there(admins[process]), within_s=within_s)
+    supervisor.up(layout.folder, layout.specs(), is_ready=lambda process: _is_there(admins[process]), within_s=within_s)
     return layout
 
 
 def down(name: str, *, config: Config | None = None) -> None:
     """End a local target's processes; what they have loaded is there again after the next `up`."""
-    _up.down(layout_of(name, config=config).folder)
+    supervisor.down(layout_of(name, config=config).folder)
 
 
 def serving_urls(name: str, *, config: Config | None = None) -> list[str]:
@@ -75,14 +77,52 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
     hub = LocalHub()
     layout = Layout(name, section, hub=hub.root)
     token = layout.token()
-    dispatch = Dispatch(layout.sparse(), token=token, folder=layout.folder / "artifacts", hub=hub)
-    shards = section.sparse.shards if section.sparse else 1
-    sparse: list[Place] = [ShardPlace(seat, shards, dispatch) for seat in layout.sparse()]
+    seats = layout.sparse()
+    artifacts = Workshop(layout.folder / "artifacts")
+    cuts = {
+        shards: Dispatch([seat for seat in seats if seat.shards == shards], token=token, workshop=artifacts, hub=hub)
+        for shards in {seat.shards for seat in seats}
+    }
+    sparse: list[Place] = [ShardPlace(seat, cuts[seat.shards]) for seat in seats]
     return [*sparse, *(ServingPlace(seat, token=token, hub=hub) for seat in layout.dense())]
 
 
+def layouts(name: str, section: TargetConfig) -> Layouts:
+    """Make what cuts the tables of a local target anew."""
+    return LocalLayouts(Layout(name, section, hub=LocalHub().root))
+
+
+class LocalLayouts:
+    """The layouts of a local target: cloudedge.yaml says the next one, `up` has started its servers."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def now(self) -> Shards:
+        """See `Layouts`."""
+        return self._layout.now()
+
+    def publish(self, shards: Shards) -> None:
+        """See `Layouts`: cube.conf's plain names follow what is live."""
+        self._layout.publish(shards or None)
+
+    def retire(self) -> Collection[str]:
+        """See `Layouts`."""
+        empty = [seat for seats in self._layout.earlier() if self._hold_nothing(seats) for seat in seats]
+        if empty:
+            self._layout.leave(empty)
+            supervisor.change(self._layout.folder, self._layout.specs(), gone=[seat.process for seat in empty])
+            for seat in empty:
+                shutil.rmtree(self._layout.folder / seat.process, ignore_errors=True)
+        return [seat.place for seat in empty]
+
+    def _hold_nothing(self, seats: Sequence[Seat]) -> bool:
+        token = self._layout.token()
+        return not any(shard_replica(seat, token).status().versions for seat in seats)
+
+
 def _require_ports(layout: Layout, seats: Sequence[Seat], clock: Clock) -> None:
-    running = find_processes(layout.folder)
+    running = supervisor.find_processes(layout.folder)
     end = clock.monotonic() + _PORTS_S
     for seat in seats:
         for port in (seat.port, seat.admin_port) if seat.process not in running else ():

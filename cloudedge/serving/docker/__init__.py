@@ -1,12 +1,10 @@
 """Services in Docker containers: our runtime or stock Paddle Serving, replaced without a gap."""
 
 from cloudedge.serving.docker._containers import Containers
-from cloudedge.serving.docker._images import Build
 from cloudedge.serving.docker._plan import Found, Step, Wanted, plan_run, plan_stop
 from cloudedge.serving.docker._service import DockerService, own_runtime, stock_runtime
 
 __all__ = [
-    "Build",
     "Containers",
     "DockerService",
     "Found",

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudedge.errors import ConfigError, NotFound, Rejected, Unavailable
+from cloudedge import front
+from cloudedge.dockerengine import connect, engine_errors
+from cloudedge.errors import NotFound, Unavailable
 from cloudedge.serving.docker._plan import Found, Wanted
 
 if TYPE_CHECKING:
@@ -21,41 +23,15 @@ __all__ = ["Containers", "engine_errors"]
 SERVICE, ROLE, PORT, WHAT = (f"cloudedge.serving.{name}" for name in ("service", "role", "port", "what"))
 NETWORK = "cloudedge-serving"
 FRONT_PORT = 8080
-FRONT = Path(__file__).with_name("_front.py")
+FRONT = Path(front.__file__)
 FRONT_FOLDER = "/front"
-
-
-@contextlib.contextmanager
-def engine_errors(attempted: str) -> Iterator[None]:
-    """Turn the SDK's errors into ours."""
-    try:
-        from docker import errors  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise ConfigError(
-            f"cannot {attempted}: the Docker SDK is not installed", hint="pip install 'cloudedge[docker]'"
-        ) from None
-    import requests  # noqa: PLC0415 - what the SDK speaks with
-
-    try:
-        yield
-    except errors.NotFound as error:
-        raise NotFound(f"cannot {attempted}: {error.explanation or error}") from error
-    except errors.APIError as error:
-        raise Rejected(f"cannot {attempted}: the engine says {error.explanation or error}") from error
-    except (errors.DockerException, requests.RequestException) as error:
-        raise Unavailable(
-            f"cannot {attempted}: no Docker engine answers: {error}", hint="is it running? DOCKER_HOST names another"
-        ) from error
 
 
 class Containers:
     """The containers of services on one engine."""
 
     def __init__(self) -> None:
-        with engine_errors("ask the Docker engine"):
-            import docker  # noqa: PLC0415 - an extra
-
-            self.client: Any = docker.from_env(timeout=60)
+        self.client = connect()
 
     def found(self, service: str) -> list[Found]:
         """List the containers of one service."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cloudedge.errors import InputError, NotFound, Unavailable
+from cloudedge.images import Build, build, local_name
 from cloudedge.serving.docker._containers import Containers
-from cloudedge.serving.docker._images import Build, build
 from cloudedge.serving.docker._plan import Step, Wanted, plan_run, plan_stop
 
 __all__ = ["DockerService", "own_runtime", "stock_runtime"]
 
-OWN_IMAGE, STOCK_IMAGE = "cloudedge-serving", "cloudedge-paddle-serving:0.9.0"
+OWN_IMAGE, STOCK_IMAGE = local_name("serving"), local_name("paddle-serving")
 OWN_PORT, STOCK_PORT, STOCK_RPC_PORT = 9393, 9998, 18080
 MODELS = "/models"
 

@@ -46,19 +46,19 @@ def tool(name: str) -> str:
     return found
 
 
-def free_port() -> int:
+def free_port(address: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return probe.getsockname()[1]
 
 
 @contextmanager
-def registry(root: Path, *, delete: bool = True, **more) -> Iterator[str]:
+def registry(root: Path, *, delete: bool = True, address: str = "127.0.0.1", **more) -> Iterator[str]:
     """Run docker-registry with its data in `root`, or skip the test without one; yields host:port."""
     if PROGRAM is None:
         pytest.skip("docker-registry is not installed (make peers)")
     root.mkdir(parents=True, exist_ok=True)
-    host = f"127.0.0.1:{free_port()}"
+    host = f"{address}:{free_port(address)}"
     http = {"addr": host, "secret": "for tests", **more.pop("http", {})}
     config = {
         "version": "0.1",

@@ -1,4 +1,4 @@
-"""Small JSON files that appear whole or not at all."""
+"""Small files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Any
 
 from cloudedge.hub import storage_errors
 
-__all__ = ["write_json"]
+__all__ = ["write_json", "write_text"]
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON; see `write_text`."""
+    write_text(path, json.dumps(value, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
     """Write a file by writing another one and renaming it.
 
     Raises:
@@ -21,7 +26,7 @@ def write_json(path: Path, value: Any) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with storage_errors("writing", path):
         with temporary.open("w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1)
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)

@@ -1,6 +1,6 @@
-"""The supervisor of a local target: keeps its processes running, whoever started it and whatever killed them.
+"""The supervisor: keeps the processes of a folder running, whoever started it and whatever killed them.
 
-It is a process of its own (``python -m cloudedge.release.local FOLDER``), detached from the terminal. In its folder:
+It is a process of its own (``python -m cloudedge.supervisor FOLDER``), detached from the terminal. In its folder:
 
     processes.json    what shall run (written by `cloudedge up`; read at the start and on SIGHUP)
     state.json        what does run, for people and for `cloudedge status`
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.errors import Conflict
-from cloudedge.release.local._files import write_json
+from cloudedge.supervisor._files import write_json
 
 __all__ = [
     "MARK",
@@ -63,6 +63,9 @@ class ProcessSpec:
     """On top of the supervisor's own."""
     stop_s: float = 15.0
     """From SIGTERM to SIGKILL."""
+    cwd: str = ""
+    whole: bool = False
+    """Signals go to everything it started too: a shell script does not pass them on, and leaves its server behind."""
 
 
 @dataclass
@@ -101,16 +104,19 @@ def find_processes(folder: Path) -> dict[str, int]:
 
     Only leaders of their session count: what they start themselves has the mark too.
     """
-    found: dict[str, int] = {}
+    return {name: pid for name, pid, is_leader in _marked(folder) if is_leader}
+
+
+def _marked(folder: Path) -> Iterator[tuple[str, int, bool]]:
     wanted = f"{MARK}={folder}:".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
             for variable in (entry / "environ").read_bytes().split(b"\0"):
-                if variable.startswith(wanted) and os.getsid(int(entry.name)) == int(entry.name):
-                    found[variable[len(wanted) :].decode()] = int(entry.name)
-    return found
+                if variable.startswith(wanted):
+                    pid = int(entry.name)
+                    yield variable[len(wanted) :].decode(), pid, os.getsid(pid) == pid
 
 
 class Supervisor:
@@ -208,6 +214,7 @@ class Supervisor:
     def _start(self, run: _Running) -> None:
         log = self.folder / "logs" / f"{run.spec.name}.log"
         environ = {**os.environ, **run.spec.env, MARK: f"{self.folder}:{run.spec.name}"}
+        self._signal_rest(run, signal.SIGKILL)  # what a supervisor that was killed left of it
         with log.open("ab") as output:
             try:
                 process = subprocess.Popen(
@@ -216,6 +223,7 @@ class Supervisor:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=environ,
+                    cwd=run.spec.cwd or None,
                     start_new_session=True,
                 )
             except OSError as error:
@@ -252,6 +260,7 @@ class Supervisor:
             run.last_exit = f"exit {code}" if code >= 0 else signal.Signals(-code).name
         except ChildProcessError:
             run.last_exit = "ended (started by an earlier supervisor)"
+        self._signal_rest(run, signal.SIGKILL)
         self._selector.unregister(run.pidfd)
         os.close(run.pidfd)
         run.pid, run.pidfd = 0, -1
@@ -268,6 +277,7 @@ class Supervisor:
         alive = [run for run in runs if run.pidfd >= 0]
         for run in alive:
             _signal(run.pidfd, signal.SIGTERM)
+            self._signal_rest(run, signal.SIGTERM)
         begun = self._clock.monotonic()
         for run in alive:
             left = begun + run.spec.stop_s - self._clock.monotonic()
@@ -277,6 +287,15 @@ class Supervisor:
                     _signal(run.pidfd, signal.SIGKILL)
                     one.select()
             self._let_go(run)
+
+    def _signal_rest(self, run: _Running, number: signal.Signals) -> None:
+        """Signal what a process started, where its spec says so."""
+        if not run.spec.whole:
+            return
+        for name, pid, _ in list(_marked(self.folder)):
+            if name == run.spec.name and pid != run.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def _rotate(self) -> None:
         for name in self._running:

@@ -1,11 +1,12 @@
-"""The front of a service in containers: one address that stays while what answers behind it is replaced.
+"""The front of a service: one address that stays while what answers behind it is replaced.
 
-It runs inside a container of the service's own image, as a single file that needs only Python 3.9 and its standard
-library. It passes HTTP/1.1 on request by request: each goes, whole, to the container that the target file names when
-it arrives, so that a connection that a client keeps open moves to the new container between two requests, and a
-request under way ends where it began. SIGHUP has the target read again.
+It runs on an edge node, or inside a container of the service's own image, as a single file that needs only Python 3.9
+and its standard library. It passes HTTP/1.1 on request by request: each goes, whole, to the server that the target file
+names when it arrives, so that a connection that a client keeps open moves to the new server between two requests, and a
+request under way ends where it began. Connections that speak HTTP/2 or baidu_std are passed on as they are, and stay
+with the server they began with. SIGHUP has the target read again.
 
-    python front.py PORT TARGET_FILE
+    python front.py PORT TARGET_FILE [ADDRESS]
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ CHUNK = 256 * 1024
 CONNECT_S = 5.0
 ANSWER_S = 300.0
 IDLE_S = 300.0
+TUNNELLED = (b"PRI ", b"PRPC")
+"""How HTTP/2 (gRPC) and baidu_std begin: connections that stay with the server they began with."""
+TUNNEL_IDLE_S = 3600.0
 
 
 class Broken(Exception):
@@ -74,16 +78,34 @@ class Front:
         self.read_target()
 
     def read_target(self) -> None:
+        """Read who answers from now on."""
         host, _, port = self.target_file.read_text().strip().rpartition(":")
         self.target = (host, int(port))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client until it goes away."""
+        try:
+            start = await begin(reader)
+            if start in TUNNELLED:
+                await self.tunnel(start, reader, writer)
+            else:
+                await self.pass_on(start, reader, writer)
+        except Broken:
+            with contextlib.suppress(OSError):
+                writer.write(answer(400, b""))
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+            pass  # one side went away; closing tells the other
+        finally:
+            writer.close()
+
+    async def pass_on(self, start: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass requests on one by one, each to the target of its moment."""
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         bound = self.target
         try:
             while True:
-                request = await read_head(reader, IDLE_S)
+                request = await read_head(reader, IDLE_S, start)
+                start = b""
                 if request is None:
                     return
                 if upstream is None or bound != self.target:
@@ -93,18 +115,42 @@ class Front:
                     try:
                         upstream = await asyncio.wait_for(asyncio.open_connection(*bound, limit=MAX_HEAD), CONNECT_S)
                     except (OSError, asyncio.TimeoutError):  # two classes until Python 3.11
-                        writer.write(answer(503, b'{"err_no":9000,"err_msg":"no container answers"}'))
+                        writer.write(answer(503, b'{"err_no":9000,"err_msg":"no server answers"}'))
                         return
                 if not await exchange(request, reader, writer, *upstream):
                     return
-        except Broken:
-            with contextlib.suppress(OSError):
-                writer.write(answer(400, b""))
-        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
-            pass  # one side went away; closing tells the other
         finally:
-            for open_writer in (writer, *(upstream[1:] if upstream else ())):
-                open_writer.close()
+            if upstream is not None:
+                upstream[1].close()
+
+    async def tunnel(self, start: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass a connection on as it is, until either side ends it."""
+        up_reader, up_writer = await asyncio.wait_for(asyncio.open_connection(*self.target), CONNECT_S)
+        try:
+            up_writer.write(start)
+            await asyncio.gather(pump(reader, up_writer), pump(up_reader, writer))
+        finally:
+            up_writer.close()
+
+
+async def begin(reader: asyncio.StreamReader) -> bytes:
+    """Return the first four bytes of a connection, or as many as there are."""
+    try:
+        return await asyncio.wait_for(reader.readexactly(4), IDLE_S)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes on until there are no more, and say so."""
+    while True:
+        data = await asyncio.wait_for(reader.read(CHUNK), TUNNEL_IDLE_S)
+        if not data:
+            break
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
 
 
 async def exchange(
@@ -140,11 +186,14 @@ async def next_head(reader: asyncio.StreamReader) -> Message:
     return head
 
 
-async def read_head(reader: asyncio.StreamReader, timeout_s: float) -> Message | None:
+async def read_head(reader: asyncio.StreamReader, timeout_s: float, start: bytes = b"") -> Message | None:
+    """Read a head, whose first bytes may have been read already; None when there is no more to come."""
+    if b"\r\n" in start:  # or what ends the head could be cut in two
+        raise Broken("a first line is not one")
     try:
-        return Message(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), timeout_s))
+        return Message(start + await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), timeout_s))
     except asyncio.IncompleteReadError as error:
-        if error.partial:
+        if start or error.partial:
             raise
         return None
     except asyncio.LimitOverrunError as error:
@@ -207,17 +256,17 @@ def answer(status: int, body: bytes) -> bytes:
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
-async def main(port: int, target_file: Path) -> None:
+async def main(port: int, target_file: Path, address: str = "0.0.0.0") -> None:  # noqa: S104 - of its container
     """Serve until SIGTERM."""
     front = Front(target_file)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, front.read_target)
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    server = await asyncio.start_server(front.serve, "0.0.0.0", port, limit=MAX_HEAD)  # noqa: S104 - of its container
+    server = await asyncio.start_server(front.serve, address, port, limit=MAX_HEAD)
     async with server:
         await stop.wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:4]))

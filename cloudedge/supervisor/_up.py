@@ -8,15 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import Unavailable
-from cloudedge.release.local._supervisor import ProcessSpec, find_processes, save_specs, specs_digest
+from cloudedge.supervisor._supervisor import ProcessSpec, find_processes, save_specs, specs_digest
 
-__all__ = ["down", "is_up", "process_states", "up"]
+__all__ = ["change", "down", "has_read", "is_up", "log_tail", "process_states", "tell", "up"]
 
 _POLL_S = 0.05
 _TAIL_BYTES = 2000
@@ -43,28 +43,63 @@ def up(
         Unavailable: one is not ready in time; says what it wrote last. The others go on.
     """
     time = clock or SystemClock()
-    folder.mkdir(parents=True, exist_ok=True)
-    save_specs(folder, list(specs))
-    if not _tell(folder, signal.SIGHUP):
-        (folder / "logs").mkdir(exist_ok=True)
-        with (folder / "logs" / "supervisor.log").open("ab") as log:
-            subprocess.Popen(
-                [sys.executable, "-m", "cloudedge.release.local", str(folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            ).returncode = 0  # it outlives us; nobody waits for it here
+    tell(folder, specs)
     end = time.monotonic() + within_s
     waiting = [spec.name for spec in specs]
     wanted = specs_digest(folder)
     while waiting := [name for name in waiting if not (name in _running(folder, wanted) and is_ready(name))]:
         if time.monotonic() > end:
             raise Unavailable(
-                f"{waiting[0]} is not ready after {within_s:.0f} s; it wrote last:\n{_tail(folder, waiting[0])}",
+                f"{waiting[0]} is not ready after {within_s:.0f} s; it wrote last:\n{log_tail(folder, waiting[0])}",
                 hint=f"Its log is {folder / 'logs' / waiting[0]}.log; the supervisor goes on trying.",
                 waiting=waiting,
             )
+        time.sleep(_POLL_S)
+
+
+def tell(folder: Path, specs: Sequence[ProcessSpec]) -> None:
+    """Say what shall run, to a supervisor that is started if there is none; returns before it does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_specs(folder, list(specs))
+    if not _tell(folder, signal.SIGHUP):
+        (folder / "logs").mkdir(exist_ok=True)
+        with (folder / "logs" / "supervisor.log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", "cloudedge.supervisor", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            ).returncode = 0  # it outlives us; nobody waits for it here
+
+
+def has_read(folder: Path) -> bool:
+    """Tell whether the supervisor has acted on what it was told last: what shall not run has ended."""
+    state = _state(folder)
+    return bool(state["specs"] == specs_digest(folder) and state.get("supervisor") == _supervisor(folder))
+
+
+def change(
+    folder: Path,
+    specs: Sequence[ProcessSpec],
+    *,
+    gone: Collection[str],
+    within_s: float = 60.0,
+    clock: Clock | None = None,
+) -> None:
+    """Let processes end that are no longer among those that shall run; with no supervisor, the next `up` ends them.
+
+    Raises:
+        Unavailable: one does not end.
+    """
+    time = clock or SystemClock()
+    save_specs(folder, list(specs))
+    if not _tell(folder, signal.SIGHUP):
+        return
+    end = time.monotonic() + within_s
+    while left := sorted(set(gone) & find_processes(folder).keys()):
+        if time.monotonic() > end:
+            raise Unavailable(f"not ended after {within_s:.0f} s: {', '.join(left)}")
         time.sleep(_POLL_S)
 
 
@@ -141,7 +176,8 @@ def _kill(pid: int, number: signal.Signals) -> bool:
     return True
 
 
-def _tail(folder: Path, name: str) -> str:
+def log_tail(folder: Path, name: str) -> str:
+    """Return what a process wrote last."""
     try:
         data = (folder / "logs" / f"{name}.log").read_bytes()[-_TAIL_BYTES:]
     except FileNotFoundError:

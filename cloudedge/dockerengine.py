@@ -1,0 +1,48 @@
+"""What the Docker SDK raises, as errors of ours: for services and for edge nodes, which know nothing of each other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from cloudedge.errors import ConfigError, NotFound, Rejected, Unavailable
+
+__all__ = ["connect", "engine_errors"]
+
+
+def connect(timeout_s: int = 60) -> Any:
+    """Return the SDK's client of the engine that DOCKER_HOST names, or else of this machine's.
+
+    Args:
+        timeout_s: How long the engine may be silent within one call.
+    """
+    with engine_errors("ask the Docker engine"):
+        import docker  # noqa: PLC0415 - an extra
+
+        client = docker.from_env(timeout=timeout_s)
+        client.ping()
+        return client
+
+
+@contextlib.contextmanager
+def engine_errors(attempted: str) -> Iterator[None]:
+    """Turn the SDK's errors into ours."""
+    try:
+        from docker import errors  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError(
+            f"cannot {attempted}: the Docker SDK is not installed", hint="pip install 'cloudedge[docker]'"
+        ) from None
+    import requests  # noqa: PLC0415 - what the SDK speaks with
+
+    try:
+        yield
+    except errors.NotFound as error:
+        raise NotFound(f"cannot {attempted}: {error.explanation or error}") from error
+    except errors.APIError as error:
+        raise Rejected(f"cannot {attempted}: the engine says {error.explanation or error}") from error
+    except (errors.DockerException, requests.RequestException) as error:
+        raise Unavailable(
+            f"cannot {attempted}: no Docker engine answers: {error}", hint="Is it running? DOCKER_HOST names another."
+        ) from error

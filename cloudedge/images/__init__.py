@@ -1,0 +1,27 @@
+"""Container images of cloudedge: built from `dockerfiles/` and a directory of wheels, pushed, listed."""
+
+from cloudedge.images._build import Build, build
+from cloudedge.images._catalogue import KINDS, Kind, dockerfiles_folder, local_name
+from cloudedge.images._listed import Listed, listed
+from cloudedge.images._plan import Planned, kinds_of, plan_build, plan_push
+from cloudedge.images._push import Pushed, push
+from cloudedge.images._wheels import make_wheelhouse, wheel_commands
+
+__all__ = [
+    "KINDS",
+    "Build",
+    "Kind",
+    "Listed",
+    "Planned",
+    "Pushed",
+    "build",
+    "dockerfiles_folder",
+    "kinds_of",
+    "listed",
+    "local_name",
+    "make_wheelhouse",
+    "plan_build",
+    "plan_push",
+    "push",
+    "wheel_commands",
+]

@@ -1,0 +1,60 @@
+"""The images there are, and what their Dockerfiles say of themselves: the default base, and what is installed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+from cloudedge.errors import InputError
+
+__all__ = ["KINDS", "LABEL", "Kind", "dockerfile_of", "dockerfiles_folder", "local_name", "with_extras"]
+
+Kind = Literal["cube", "serving", "paddle-serving", "trainer"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+LABEL = "cloudedge.image"
+"""Every Dockerfile puts its kind under this label, so that images are found again whatever they are called."""
+
+_STOCK_TAG = "0.9.0"  # Paddle Serving's last release, of which there will be no other
+_PACKAGED = Path(__file__).parent / "dockerfiles"
+_CHECKOUT = Path(__file__).parents[2] / "dockerfiles"
+
+
+def dockerfiles_folder() -> Path:
+    """Return where the Dockerfiles are: inside an installed package, or beside it in a checkout."""
+    return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+
+
+def checkout() -> Path | None:
+    """Return the sources this package runs from, or nothing where it was installed."""
+    root = _CHECKOUT.parent
+    return root if not _PACKAGED.is_dir() and (root / "pyproject.toml").is_file() else None
+
+
+def local_name(kind: Kind, tag: str = "") -> str:
+    """Name an image on this machine's engine; a registry goes in front of it."""
+    return f"cloudedge-{kind}:{tag or (_STOCK_TAG if kind == 'paddle-serving' else 'latest')}"
+
+
+def dockerfile_of(kind: Kind, folder: Path) -> tuple[Path, dict[str, str]]:
+    """Return a Dockerfile and the defaults of its build arguments.
+
+    Raises:
+        InputError: it is not there.
+    """
+    path = folder / f"{kind}.Dockerfile"
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise InputError(
+            f"there is no {path.name} in {folder}", hint="--dockerfiles names the folder of a checkout"
+        ) from None
+    return path, dict(re.findall(r'^ARG (\w+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
+
+
+def with_extras(requirement: str, extras: Sequence[str]) -> str:
+    """Add extras to a requirement: `cloudedge[paddle]` and `s3` make `cloudedge[paddle,s3]`."""
+    name, _, given = requirement.rstrip("]").partition("[")
+    wanted = dict.fromkeys([*filter(None, given.split(",")), *extras])
+    return f"{name}[{','.join(wanted)}]" if wanted else name

@@ -1,0 +1,35 @@
+"""Processes that shall run on this machine, kept running by a process of its own: for local targets and edge nodes."""
+
+from cloudedge.supervisor._files import write_json, write_text
+from cloudedge.supervisor._supervisor import (
+    MARK,
+    ProcessSpec,
+    Supervisor,
+    find_processes,
+    pause_before_restart,
+    read_specs,
+    save_specs,
+    specs_digest,
+)
+from cloudedge.supervisor._up import change, down, has_read, is_up, log_tail, process_states, tell, up
+
+__all__ = [
+    "MARK",
+    "ProcessSpec",
+    "Supervisor",
+    "change",
+    "down",
+    "find_processes",
+    "has_read",
+    "is_up",
+    "log_tail",
+    "pause_before_restart",
+    "process_states",
+    "read_specs",
+    "save_specs",
+    "specs_digest",
+    "tell",
+    "up",
+    "write_json",
+    "write_text",
+]

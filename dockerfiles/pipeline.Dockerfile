@@ -1,0 +1,23 @@
+# The launcher of pipeline steps, and VisualDL.
+#
+#   BASE         a Debian or Ubuntu with python3 (3.10 or newer) and its venv module
+#   WHEELHOUSE   a directory of the build context; with wheels in it, nothing is asked of any network
+#   REQUIREMENT  what to install; the wheelhouse has to hold it and all it needs
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE} AS build
+ARG WHEELHOUSE=wheelhouse
+ARG REQUIREMENT="cloudedge[k8s,s3,visualdl]"
+COPY ${WHEELHOUSE}/ /wheelhouse/
+RUN python3 -m venv /opt/cloudedge \
+ && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
+ && /opt/cloudedge/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline "$REQUIREMENT" \
+ && /opt/cloudedge/bin/pip uninstall --yes --quiet pip
+
+FROM ${BASE}
+RUN useradd --system --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin pipeline
+COPY --from=build /opt/cloudedge /opt/cloudedge
+# A step's command begins with python3: it is this one.
+ENV PATH=/opt/cloudedge/bin:$PATH PYTHONDONTWRITEBYTECODE=1 CLOUDEDGE_HOME=/tmp/cloudedge
+USER 10001
+WORKDIR /tmp
+ENTRYPOINT ["python3", "-m", "cloudedge.pipeline"]
