@@ -7,9 +7,12 @@
     GET    /versions                    what is loaded, and what became of loads
     POST   /versions                    {"path"?, "name", "base"?, "activate"?}: load in the background, 202; without a
                                         path, what was staged under that name
-    POST   /staged                      {"name", "artifact", "sources", "deadline_s"?}: fetch in the background, 202
+    POST   /staged                      {"name", "artifact", "sources", "deadline_s"?}: fetch in the background, 202;
+                                        without sources the files are sent here: 200 with what is there of each
+    PUT    /staged/NAME/FILE            the next piece of such a file, from the offset that a header says
     GET    /versions/NAME               one of them
     POST   /versions/NAME/activate      move the pointer
+    DELETE /active                      take the pointer away: reads without a pin get nothing
     DELETE /versions/NAME               unload, and remove what was staged
     POST   /drain                       {"within_s"?}: stop accepting, finish, close, 202
 
@@ -27,11 +30,11 @@ from cloudedge.adminhttp import AdminHttp, Reply
 from cloudedge.cube._holdings import Holdings
 from cloudedge.cube._jobs import Jobs, Load, Stage
 from cloudedge.cube._metrics import prometheus
-from cloudedge.cube._resources import free_memory_bytes
 from cloudedge.cube._server import Server
 from cloudedge.cube.transfer._artifact import Artifact, Source, is_version_name
 from cloudedge.cube.transfer._files import FileServer
 from cloudedge.errors import InputError, NotFound
+from cloudedge.resources import free_memory_bytes
 
 __all__ = ["AdminServer"]
 
@@ -53,6 +56,7 @@ class AdminServer(AdminHttp):
     """
 
     max_body_bytes = 1 << 20  # an artifact names its files, a thousand of them where a part is a terabyte
+    max_piece_bytes = 8 << 20
 
     def __init__(
         self,
@@ -64,7 +68,8 @@ class AdminServer(AdminHttp):
         on_drained: Callable[[], None] | None = None,
         holdings: Holdings | None = None,
     ) -> None:
-        super().__init__("cube", host=host, port=port, token=token)
+        orders = None if holdings is None else holdings.directory / "order"
+        super().__init__("cube", host=host, port=port, token=token, orders=orders)
         self.server = server
         self._holdings = holdings
         self._jobs = Jobs(server, holdings)
@@ -91,9 +96,11 @@ class AdminServer(AdminHttp):
             "GET /versions": lambda: (HTTPStatus.OK, self._list()),
             "POST /versions": lambda: self._load(body),
             "POST /staged": lambda: self._stage(body),
+            "PUT /staged/NAME/FILE": lambda name, file: self._receive(name, file, body),
             "GET /versions/NAME": self._find,
             "DELETE /versions/NAME": self._unload,
             "POST /versions/NAME/activate": self._activate,
+            "DELETE /active": self._deactivate,
             "POST /drain": lambda: self.drain(body, self.server.drain, self._on_drained),
         }
         return self.route(method, path, routes)
@@ -105,7 +112,7 @@ class AdminServer(AdminHttp):
         found: dict[str, Any] = {"versions": self._jobs.list(), "active": self.server.active}
         if self._holdings is not None and self._files is not None:
             found["previous"] = self._holdings.previous
-            found["free_disk_bytes"] = self._holdings.free_disk_bytes()
+            found["free_disk_bytes"] = self._holdings.staging.free_disk_bytes()
             found["files_port"] = self._files.port
         return {**found, "free_memory_bytes": free_memory_bytes()}
 
@@ -116,8 +123,25 @@ class AdminServer(AdminHttp):
 
     def _stage(self, body: dict[str, Any]) -> Reply:
         stage = _parse_stage(body)
+        if not stage.sources and stage.artifact is not None:
+            self._jobs.require_idle(stage.name)
+            there = self._keeping.staging.expect(stage.name, stage.artifact)
+            state = "staged" if there is None else "partial"
+            return HTTPStatus.OK, {"name": stage.name, "state": state, "there": there or {}}
         self._jobs.stage(stage)
         return HTTPStatus.ACCEPTED, {"name": stage.name, "state": stage.state}
+
+    def _receive(self, name: str, file: str, body: dict[str, Any]) -> Reply:
+        if not isinstance(body.get("content"), bytes):
+            raise InputError("a piece of a file comes as application/octet-stream")
+        there = self._keeping.staging.receive(name, file, body["offset"], body["content"])
+        return HTTPStatus.OK, {"name": name, "file": file, "there": there}
+
+    @property
+    def _keeping(self) -> Holdings:
+        if self._holdings is None:
+            raise InputError("this server keeps no versions of its own", hint="Start it with --state DIR.")
+        return self._holdings
 
     def _unload(self, name: str) -> Reply:
         self._jobs.forget(name)
@@ -127,6 +151,10 @@ class AdminServer(AdminHttp):
     def _activate(self, name: str) -> Reply:
         (self._holdings or self.server).activate(name)
         return HTTPStatus.OK, {"active": name}
+
+    def _deactivate(self) -> Reply:
+        (self._holdings or self.server).deactivate()
+        return HTTPStatus.OK, {"active": None}
 
     def _find(self, name: str) -> Reply:
         kept = [] if self._holdings is None else self._holdings.kept()
@@ -153,7 +181,7 @@ def _parse_stage(body: dict[str, Any]) -> Stage:
         raise InputError(f"name is letters, digits, '_', '.' and '-', not {name!r}")
     if isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float) or not 0 < deadline_s < _MAX_DEADLINE_S:
         raise InputError(f"deadline_s is a number of seconds above 0, not {deadline_s!r}")
-    if not isinstance(sources, list) or not 0 < len(sources) <= _MAX_SOURCES:
+    if not isinstance(sources, list) or len(sources) > _MAX_SOURCES:
         raise InputError('sources is a list of {"url": "...", "token": "..."}')
     return Stage(
         str(name),

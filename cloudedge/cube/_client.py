@@ -15,6 +15,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
@@ -74,9 +75,9 @@ class ClientConfig:
     """For each new connection; brpc's default."""
     retry: int = 1
     """Further attempts on a shard after the first, on another replica where there is one."""
-    backup_request_ms: int = 0
-    """Ask another replica when there is no answer after so long; the first answer wins. 0: after an equal share of
-    the timeout for each attempt."""
+    backup_request_ms: int | None = None
+    """Ask another replica too when there is no answer after so long; the first answer wins. 0: never, as in cube.conf;
+    None: after an equal share of the timeout for each attempt."""
     load_balancer: Literal["rr", "least"] = "rr"
     """Replicas in turn, or the one with the fewest requests of this client under way."""
     on_missing_shard: Literal["error", "default"] = "error"
@@ -103,7 +104,7 @@ class ClientConfig:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
         for name in ("retry", "backup_request_ms"):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise ConfigError(f"{name} must not be below 0, not {getattr(self, name)}")
         if self.value_bytes is not None and self.value_bytes < 0:
             raise ConfigError(f"value_bytes must not be below 0, not {self.value_bytes}")
@@ -154,6 +155,11 @@ class _Shard(NamedTuple):
     version: str
     attempts: list[tuple[str, str, int]]
 
+    @property
+    def is_away(self) -> bool:
+        """Whether it failed for reasons that have nothing to do with what was asked."""
+        return not self.answered and {code for _, _, code in self.attempts} <= _ELSEWHERE
+
 
 class _Answer(NamedTuple):
     rows: NDArray[np.uint8]
@@ -184,27 +190,45 @@ class Client:
             timeout_ms=config.timeout_ms,
             connect_timeout_ms=config.connect_timeout_ms,
             retry=config.retry,
-            backup_ms=config.backup_request_ms,
+            backup_ms=-1 if config.backup_request_ms is None else config.backup_request_ms,
             least_loaded=config.load_balancer == "least",
             max_idle=config.max_idle_connections,
         )
 
     @classmethod
-    def from_conf(cls, path: str | os.PathLike[str], dict_name: str, **more: Any) -> Client:
-        """Read cube.conf and make a client of one of its dictionaries; `more` are fields of `ClientConfig`.
+    def from_conf(cls, path: str | os.PathLike[str], dict_name: str, *, follow: bool = False, **more: Any) -> Client:
+        """Read cube.conf and make a client of one of its dictionaries.
+
+        Args:
+            path: The file.
+            dict_name: Which dictionary.
+            follow: Ask the servers of a new cube.conf once it has replaced this one, as a reshard does it.
+            more: Fields of `ClientConfig`.
 
         Raises:
             ConfigError: the file is not a cube.conf, or has no such dictionary.
         """
+        if follow:
+            from cloudedge.cube._follow import FollowingClient  # noqa: PLC0415 - it is a client itself
+
+            return FollowingClient(path, dict_name, **more)
         return cls(ClientConfig.from_table(CubeConf.from_file(path)[dict_name], **more))
 
-    def seek(self, keys: KeyLike, *, pin: str | None = None, dtype: DTypeLike = np.float32) -> SeekResult:
+    def seek(
+        self,
+        keys: KeyLike,
+        *,
+        pin: str | None = None,
+        dtype: DTypeLike = np.float32,
+        timeout_s: float | None = None,
+    ) -> SeekResult:
         """Look keys up.
 
         Args:
             keys: Unsigned 64-bit integers; duplicates are fine.
             pin: The version that has to answer.
             dtype: What the bytes of a value are.
+            timeout_s: What the caller has left, where that is less than `ClientConfig.timeout_ms`.
 
         Raises:
             ShardUnavailable: a shard did not answer in time, and no default is declared.
@@ -214,12 +238,36 @@ class Client:
             IntegrityError: values differ in width, or do not hold a whole number of elements.
         """
         wanted = _as_keys(keys)
-        answer = self._ask(wanted, pin)
+        answer = self._ask(wanted, pin, timeout_s)
         self._require_answers(answer, pin)
         if len(answer.versions) > 1 and self.config.on_version_skew == "retry":
             answer = self._settle(wanted, answer, pin)
         self._require_one_version(answer, pin)
         return self._result(answer, np.dtype(dtype))
+
+    def measure(
+        self, *, callers: int, batch: int, key_space: int, seconds: float, seed: int = 1, pin: str | None = None
+    ) -> dict[str, Any]:
+        """Seek random keys from native threads for a while and say how fast it went.
+
+        Args:
+            callers: Threads, each with one call under way.
+            batch: Keys per call.
+            key_space: Keys are drawn from 0 to this, exclusive.
+            seconds: How long, after a fifth of it (a second at most) to warm up.
+            seed: Of the keys drawn.
+            pin: The version that has to answer.
+
+        Returns:
+            ``calls``, ``keys``, ``missing`` keys, ``failed`` calls and the first ``failure``, calls answered from
+            ``mixed`` versions (not asked again, as `seek` does), ``seconds``, ``p50_us``, ``p99_us``, ``max_us``.
+        """
+        if self._core is None:
+            raise InputError("this cube client is closed")
+        return self._core.generate_calls(
+            callers=callers, batch=batch, key_space=key_space, seconds=seconds,
+            warmup_seconds=min(1.0, seconds / 5), seed=seed, pin=pin,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close all connections; the client cannot be used afterwards."""
@@ -233,10 +281,11 @@ class Client:
     ) -> None:
         self.close()
 
-    def _ask(self, keys: NDArray[np.uint64], pin: str | None) -> _Answer:
+    def _ask(self, keys: NDArray[np.uint64], pin: str | None, timeout_s: float | None = None) -> _Answer:
         if self._core is None:
             raise InputError("this cube client is closed")
-        rows, states, shards, odd = self._core.seek(keys, pin, self.config.value_bytes)
+        timeout_ms = None if timeout_s is None else max(1, ceil(timeout_s * 1e3))
+        rows, states, shards, odd = self._core.seek(keys, pin, self.config.value_bytes, timeout_ms)
         if odd is not None or rows is None or states is None:
             key, width, expected = odd or (0, 0, 0)
             raise IntegrityError(
@@ -251,11 +300,14 @@ class Client:
 
         Where the servers understand pins, asking for the version that most shards had settles it at once, as long as
         the others still have it or have it already. Where they do not, only waiting for the switch to end helps.
+        A shard that was away before and still is keeps its declared default.
         """
         for attempt in range(_SKEW_ROUNDS):
             for version, _ in answer.versions.most_common():
                 again = self._ask(keys, pin if pin is not None else version)
-                if not again.failed and len(again.versions) == 1:
+                away = {shard.number for shard in again.failed if shard.is_away}
+                was_away = {shard.number for shard in answer.failed}
+                if len(away) == len(again.failed) and away <= was_away and len(again.versions) == 1:
                     return again
             self._clock.sleep(_SKEW_WAIT_S * 2**attempt)
             again = self._ask(keys, pin)

@@ -89,6 +89,8 @@ def parse_donefile(
             warn(f"{source}, line {number}: id and key are numbers; upstream takes only strings")
         if number == len(lines):
             warn(f"{source}, line {number}: the last line does not end; upstream never reads such a patch")
+    if not entries:
+        warn(f"{source} has no entry; upstream crashes on an empty base.txt")
     return entries
 
 

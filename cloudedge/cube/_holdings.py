@@ -4,16 +4,16 @@
     DIR/versions/NAME/        a version's files; artifact.json stands there once all of them are, checked
 
 The state is replaced by rename after a version was loaded and before the pointer moves. A delta's base stays on disk
-as long as the delta does, loaded or not. The active version and the one before it do not go.
+as long as the delta does, loaded or not. The active version and the one before it do not go. Upstream's control
+commands, which know nothing of this, are refused.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,15 +24,13 @@ from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube._delivered import load_artifact
 from cloudedge.cube._loading import load_patch, load_version
 from cloudedge.cube._server import Server
+from cloudedge.cube._staging import Staging
 from cloudedge.cube._workspace import sync_directory, write_synced
-from cloudedge.cube.transfer._artifact import NOTE, Artifact, ArtifactFile, Source, is_version_name
-from cloudedge.cube.transfer._fetch import Throttle, fetch
 from cloudedge.errors import (
     CloudEdgeError,
     Conflict,
     InputError,
     IntegrityError,
-    Interrupted,
     NotFound,
     StorageError,
     Unavailable,
@@ -41,11 +39,8 @@ from cloudedge.errors import (
 __all__ = ["Holdings"]
 
 _STATE = "state.json"
-_UNFINISHED = f".{NOTE}"
 _MAX_STATE = 1 << 20
 _BUSY_S = 5.0
-_SPARE_DISK = 64 << 20
-"""Left alone on the disk for the state file and everybody else."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +54,6 @@ class _Held:
     """What it was loaded on top of."""
     is_loaded: bool = True
     """False for one that is kept as a base only."""
-
-
-class _Gate(Throttle):
-    """Lets bytes through until it is closed."""
-
-    is_closed = False
-
-    def take(self, count: int) -> None:
-        if self.is_closed:
-            raise Interrupted("the server is stopping", hint="What was fetched is kept for the next time.")
-        super().take(count)
 
 
 class Holdings:
@@ -93,14 +77,23 @@ class Holdings:
         self.server = server
         self.directory = directory
         self.versions = directory / "versions"
-        self._clock = clock or SystemClock()
-        self._gate = _Gate(math.inf if limit_bytes_per_s is None else limit_bytes_per_s, self._clock)
         self._changing = threading.Lock()  # held while a version is loaded or removed
         self._writing = threading.Lock()
         self._held: dict[str, _Held] = {}
+        self.staging = Staging(
+            self.versions,
+            lambda name: name in self._held,
+            limit_bytes_per_s=limit_bytes_per_s,
+            clock=clock or SystemClock(),
+        )
         self._natives: dict[str, _core.Version] = {}
         self._active: str | None = None
         self.previous: str | None = None
+        # They would load and switch past the state file, and a restart would come back with other versions.
+        server.refuse_control(
+            "this server keeps its versions in a state directory and takes them by its admin API only: "
+            "deliver with cloudedge cube deliver, or serve without --state"
+        )
         try:
             self.versions.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -108,7 +101,7 @@ class Holdings:
 
     def close(self) -> None:
         """Break off what is being fetched; it goes on after the next start."""
-        self._gate.is_closed = True
+        self.staging.close()
 
     def restore(self) -> list[str]:
         """Load what was loaded when the process last ran, and activate what was active.
@@ -160,40 +153,6 @@ class Holdings:
             return f"{held.name}: {error.message}"
         return ""
 
-    def stage(self, name: str, artifact: Artifact, sources: Sequence[Source], *, deadline_s: float) -> int:
-        """Fetch a version's files, checked, continuing what an earlier call left.
-
-        Returns:
-            Bytes that travelled.
-
-        Raises:
-            Conflict: the name is taken by other content that is loaded.
-            StorageError: there is not enough room.
-            Unavailable: no source gave the files.
-            IntegrityError: what a source gave is not what the artifact says.
-        """
-        folder = self._folder(name)
-        note = json.dumps(artifact.as_json(), sort_keys=True)
-        try:
-            if self._noted(folder / NOTE) == note:
-                return 0
-            if name in self._held:
-                self._require_same(folder, artifact)
-                return 0
-            if self._noted(folder / _UNFINISHED) != note:
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-                write_synced(folder / _UNFINISHED, note)
-            self._require_room(folder, artifact)
-            deadline = self._clock.monotonic() + deadline_s
-            shipped = sum(self._fetch(folder, file, sources, deadline) for file in artifact.files)
-            (folder / _UNFINISHED).rename(folder / NOTE)
-            sync_directory(folder)
-            sync_directory(self.versions)
-        except OSError as error:
-            raise StorageError(f"cannot keep version {name!r} in {folder}: {error.strerror}") from error
-        return shipped
-
     def load(self, name: str, *, path: str = "", base: str | None = None) -> None:
         """Load a version from a path, or from its files here; a delta on top of `base`, or of what it was made for.
 
@@ -237,6 +196,13 @@ class Holdings:
                 self._write_locked(self._held, name, self._active)
             self.server.activate(name)
 
+    def deactivate(self) -> None:
+        """Make no version the active one, nor the one to go back to; what is loaded stays and answers pinned reads."""
+        with self._writing:
+            if (self._active, self.previous) != (None, None):
+                self._write_locked(self._held, None, None)
+            self.server.deactivate()
+
     def unload(self, name: str) -> None:
         """Let a version go, its files too.
 
@@ -248,20 +214,16 @@ class Holdings:
             if name in (self._active, self.previous):
                 which = "active" if name == self._active else "the one to go back to"
                 raise Conflict(f"version {name!r} is {which} and does not go")
-            if name not in self._held and not self._folder(name).exists():
+            if name not in self._held and not self.staging.folder(name).exists():
                 raise NotFound(f"version {name!r} is neither loaded nor staged")
             if name in self._held:
                 self._forget(name)
             elif not any(each.base == name for each in self._held.values()):
                 self._remove(name)
 
-    def staged(self) -> dict[str, Artifact]:
-        """Return what is there in files, loaded or not."""
-        return {path.parent.name: self._artifact(path.parent) for path in sorted(self.versions.glob(f"[!.]*/{NOTE}"))}
-
     def describe(self) -> list[dict[str, Any]]:
         """List versions, the oldest first: loaded ones with what they are made of, then those only in files."""
-        staged = self.staged()
+        staged = self.staging.staged()
         found: list[dict[str, Any]] = []
         loaded = {version.name: version for version in self.server.versions()}
         for name, version in sorted(loaded.items(), key=lambda item: self._order(item[0])):
@@ -272,83 +234,15 @@ class Holdings:
         for name, artifact in staged.items():
             if name not in loaded and name not in self._held:
                 found.append({"name": name, "state": "staged", "rows": artifact.rows, "checksum": artifact.checksum})
-        begun = (path.parent.name for path in sorted(self.versions.glob(f"[!.]*/{_UNFINISHED}")))
-        return [*found, *({"name": name, "state": "partial"} for name in begun)]
+        return [*found, *({"name": name, "state": "partial"} for name in self.staging.begun())]
 
     def kept(self) -> list[dict[str, Any]]:
         """List what was let go and stays in files, for the versions that are made of it; it can be loaded again."""
         return [{"name": each.name, "state": "staged"} for each in self._held.values() if not each.is_loaded]
 
-    def free_disk_bytes(self) -> int:
-        """Return what may still be fetched."""
-        return max(0, shutil.disk_usage(self.directory).free - _SPARE_DISK)
-
-    def _folder(self, name: str) -> Path:
-        if not is_version_name(name):
-            raise InputError(f"{name!r} cannot name a version: letters, digits, '_', '.' and '-'")
-        return self.versions / name
-
-    def _noted(self, path: Path) -> str:
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-    def _artifact(self, folder: Path) -> Artifact:
-        try:
-            return Artifact.from_json(json.loads((folder / NOTE).read_bytes()), folder)
-        except FileNotFoundError:
-            raise NotFound(f"version {folder.name!r} was not fetched", hint="Stage it first.") from None
-        except ValueError as error:
-            raise IntegrityError(f"{folder / NOTE} is damaged: {error}") from error
-
-    def _require_same(self, folder: Path, artifact: Artifact) -> None:
-        there = self._artifact(folder)
-        if (there.checksum, there.rows) != (artifact.checksum, artifact.rows):
-            raise Conflict(
-                f"version {folder.name!r} is loaded with rows {there.checksum}, not {artifact.checksum}",
-                hint="A version does not change under its name: deliver the rows under another one.",
-            )
-
-    def _require_room(self, folder: Path, artifact: Artifact) -> None:
-        there = sum(path.stat().st_size for path in folder.iterdir())
-        needed, free = artifact.size - there, self.free_disk_bytes()
-        if needed > free:
-            raise StorageError(
-                f"{artifact.size} bytes do not fit: {self.directory} has room for {free} more",
-                hint="Free space there, unload old versions, or move the server to a larger disk.",
-                needed_bytes=needed,
-                free_bytes=free,
-            )
-
-    def _fetch(self, folder: Path, file: ArtifactFile, sources: Sequence[Source], deadline: float) -> int:
-        path = folder / file.name
-        if path.is_file() and path.stat().st_size == file.size:
-            return 0  # it got its name after it was checked
-        reasons: list[CloudEdgeError] = []
-        for source in sources:
-            url = f"{source.url.rstrip('/')}/{file.name}"
-            try:
-                return fetch(
-                    url,
-                    path,
-                    sha256=file.sha256,
-                    size=file.size,
-                    deadline=deadline,
-                    token=source.token or None,
-                    limit=self._gate,
-                    clock=self._clock,
-                ).received_bytes
-            except StorageError:
-                raise
-            except CloudEdgeError as error:
-                reasons.append(error)
-        damaged = next((each for each in reasons if isinstance(each, IntegrityError)), None)
-        if damaged is not None:
-            raise damaged
-        why = "; ".join(each.message for each in reasons) or "nobody was named to fetch from"
-        raise Unavailable(f"cannot fetch {file.name}: {why}", hint="See that a source runs and can be reached.")
-
     def _base_of(self, name: str) -> str | None:
         """Find the version that a fetched delta belongs on; None for a base."""
-        artifact = self._artifact(self._folder(name))
+        artifact = self.staging.artifact(self.staging.folder(name))
         if artifact.kind == "base":
             return None
         for version in self.server.versions():
@@ -371,7 +265,7 @@ class Holdings:
     def _make(self, held: _Held) -> _core.Version:
         base = None if held.base is None else self._native(held.base)
         if not held.path:
-            return load_artifact(self._artifact(self._folder(held.name)), held.name, base)
+            return load_artifact(self.staging.artifact(self.staging.folder(held.name)), held.name, base)
         return load_version(held.path, held.name) if base is None else load_patch(base, held.path, held.name)
 
     def _chain(self, name: str) -> Iterator[str]:
@@ -399,7 +293,7 @@ class Holdings:
         self._natives = {name: native for name, native in self._natives.items() if name in loaded}
 
     def _remove(self, name: str) -> None:
-        folder, gone = self._folder(name), self.versions / f".gone-{name}"
+        folder, gone = self.staging.folder(name), self.versions / f".gone-{name}"
         if folder.exists():
             shutil.rmtree(gone, ignore_errors=True)
             folder.rename(gone)

@@ -84,6 +84,18 @@ class Jobs:
             raise InputError("this server keeps no versions of its own", hint="Start it with --state DIR.")
         self._begin(self._fetcher, job, "staging", lambda: self._stage(job))
 
+    def require_idle(self, name: str) -> None:
+        """Make sure that nothing is under way with a version.
+
+        Raises:
+            Conflict: something is.
+        """
+        with self._lock:
+            before = self._jobs.get(name)
+            if before is not None and before.state != "failed":
+                raise Conflict(f"version {name!r} is being fetched or loaded already")
+            self._jobs.pop(name, None)
+
     def _begin(self, pool: ThreadPoolExecutor, job: _Job, doing: str, work: Callable[[], None]) -> None:
         with self._lock:
             before = self._jobs.get(job.name)
@@ -115,7 +127,7 @@ class Jobs:
 
     def _stage(self, job: Stage) -> None:
         if self._holdings is not None and job.artifact is not None:
-            shipped = self._holdings.stage(job.name, job.artifact, job.sources, deadline_s=job.deadline_s)
+            shipped = self._holdings.staging.stage(job.name, job.artifact, job.sources, deadline_s=job.deadline_s)
             self._shipped[job.name] = self._shipped.get(job.name, 0) + shipped
 
     def forget(self, name: str) -> None:

@@ -13,7 +13,7 @@ from cloudedge.errors import InputError
 
 __all__ = ["TableFile"]
 
-_DTYPES = {np.dtype("<f2"): "F16", np.dtype("<f4"): "F32"}
+_DTYPES = {np.dtype("<f2"): "F16", np.dtype("<f4"): "F32", np.dtype("u1"): "U8"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,6 @@ class TableFile:
 def _bad(path: Path, why: str) -> InputError:
     return InputError(
         f"{path} is not a table: {why}",
-        hint="A table has 'keys' (uint64 [rows], ascending) and 'values' (float32 or float16 [rows, dim]).",
+        hint="A table has 'keys' (uint64 [rows], ascending) and 'values' (float32, float16 or bytes [rows, dim]).",
         path=str(path),
     )

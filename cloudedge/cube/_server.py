@@ -131,6 +131,10 @@ class Server:
             raise ConfigError(f"cannot listen: {error}") from error
         return self
 
+    def refuse_control(self, reason: str) -> None:
+        """Answer every control command but ``status`` with a reason, where somebody else keeps the versions."""
+        self._core.refuse_control(reason)
+
     @property
     def port(self) -> int:
         """The port it listens on, once started."""
@@ -180,6 +184,10 @@ class Server:
         """
         with _translated():
             self._core.activate(name)
+
+    def deactivate(self) -> None:
+        """Answer requests without a pin with nothing any more, as before the first version was activated."""
+        self._core.deactivate()
 
     def unload(self, name: str) -> None:
         """Let a version go that is not active; requests that use it finish first.

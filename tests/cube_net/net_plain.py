@@ -93,6 +93,8 @@ def parse_response(data: bytes) -> Response:
             out.compress = value
         elif no == 4:
             out.correlation = value
+        elif no == 5:
+            out.payload = out.payload[: len(out.payload) - value]  # an attachment stands behind the payload
     for no, value in fields(out.payload):
         if no == 1:
             inner = dict(fields(value))

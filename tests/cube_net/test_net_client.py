@@ -13,7 +13,7 @@ import net_plain as plain
 import numpy as np
 import pytest
 from net_cubes import table, value
-from net_fake import Call, upstream
+from net_fake import Call, Dead, upstream
 
 from cloudedge.cube import CubeConf
 from cloudedge.cube._client import Client, ClientConfig
@@ -145,6 +145,29 @@ def test_a_mixture_is_settled_by_pins_where_servers_have_both(start, files, clie
     assert len(np.unique(result.values)) == 1
     with pytest.raises(VersionSkew):
         client(*shards, on_version_skew="error").seek([0, 1])
+
+
+def test_a_mixture_is_settled_by_pins_although_a_shard_is_away_that_has_a_default(start, files, client):
+    files.versions = {"101": {0: (5.0,), 1: (5.0,)}}
+    shards = [start({number: (1.0,)}) for number in range(2)]
+    for shard in shards:
+        shard.load("x/101", "101")
+    shards[1].activate("101")
+    result = client(*shards, Dead(), on_missing_shard="default", default=-1.0).seek([0, 1, 2])
+    assert result.version in {"100", "101"}
+    assert (result.failed_shards, result.defaulted.tolist()) == ((2,), [False, False, True])
+    assert result.values[0] == result.values[1] != -1.0
+    assert result.values[2] == -1.0
+
+
+def test_a_shard_that_had_answered_gets_no_default_to_settle_a_mixture(fake, client):
+    """One that answers without a pin and dies of one: the mixture is refused, its row is not made up."""
+    shards = [
+        fake(upstream({0: value(0.0)}, b"100")),
+        fake(lambda call: call.rows({1: value(1.0)}, b"101") if call.pin is None else b""),
+    ]
+    with pytest.raises(VersionSkew):
+        client(*shards, on_missing_shard="default", default=-1.0).seek([0, 1])
 
 
 def test_a_mixture_is_settled_by_waiting_where_servers_know_no_pins(fake, client):

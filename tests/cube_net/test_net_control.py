@@ -143,9 +143,13 @@ def test_over_baidu_std_the_command_is_the_attachment(control):
         with plain.Peer(control.server.port) as peer:
             return peer.call(plain.frame(meta + plain.number(5, len(body)), body))
 
-    # The answer's body is an attachment, so it is not parsed as a payload here: `null` has no fields.
     assert call('{"cmd":"enable","version":"101"}').code == 2001
     assert call("{}").code == 2001
+    control.server.refuse_control("somebody else keeps the versions")
+    refused = call('{"cmd":"bg_unload"}')
+    assert (refused.code, refused.error) == (1, b"somebody else keeps the versions")
+    assert call('{"cmd":"status"}').code == 0
+    assert control(cmd="enable", version="100") == (403, '{"error":"somebody else keeps the versions"}')
 
 
 ELSEWHERE = "198.51.100.1"

@@ -157,6 +157,20 @@ def test_a_slow_replica_is_joined_after_its_share_of_the_time(fake, client):
     assert stuck.calls
 
 
+def test_without_backup_requests_a_slow_replica_is_waited_for(fake, client):
+    """cube.conf's 0, which says never."""
+    quick = fake(upstream({1: value(1.0)}))
+    one = client([fake(lambda call: None), quick], timeout_ms=200, retry=1, backup_request_ms=0)
+    outcomes = []
+    for _ in range(2):
+        try:
+            outcomes.append(one.seek([1]).found.all())
+        except ShardUnavailable:
+            outcomes.append(False)
+    assert sorted(outcomes) == [False, True]
+    assert len(quick.calls) == 1
+
+
 def test_replicas_take_turns(fake, client):
     replicas = [fake(upstream({1: value(1.0)})) for _ in range(3)]
     one = client(replicas)

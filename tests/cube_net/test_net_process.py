@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import requests
 from click.testing import Result
-from net_cubes import BIG, value
+from net_cubes import BIG, make_version, value
 from typer.testing import CliRunner
 
 from cloudedge.cli.cube_net import app, find_version
@@ -156,11 +156,31 @@ def test_get_stat_and_bench(start):
     assert isinstance(call("stat", "-s", "127.0.0.1:1").exception, Unavailable)
 
     bench = ("bench", "-s", one.address, "--seconds", "0.3", "--keys", "2", "--batch", "4", "--json")
+    for how in ((), ("--raw",)):
+        row = json.loads(call(*bench, *how).stdout)
+        assert row["keys_per_s"] > 0
+        assert 0 < row["p50_us"] <= row["p99_us"]
+        assert 0.3 < row["missing_share"] < 0.7, "of keys 0 and 1, one is there"
+        assert isinstance(call("bench", "-s", "127.0.0.1:1", "--seconds", "0.1", *how).exception, Unavailable)
+    assert isinstance(call("bench", "--raw", "-s", one.address, "-s", one.address).exception, InputError)
+
+
+def test_bench_asks_all_shards_and_counts_what_went_wrong(start, tmp_path):
+    shards = [start({key: (1.0,) for key in range(100) if key % 2 == shard}) for shard in range(2)]
+    conf = tmp_path / "cube.conf"
+    nodes = [{"ip": "127.0.0.1", "port": shard.port} for shard in shards]
+    table = {"dict_name": "d", "shard": 2, "dup": 1, "timeout": 5000, "retry": 0, "backup_request": 0, "nodes": nodes}
+    conf.write_text(json.dumps([table | {"type": "ipport"}]))
+    bench = ("bench", "--conf", str(conf), "--seconds", "0.3", "--keys", "100", "--connections", "3", "--json")
     row = json.loads(call(*bench).stdout)
-    assert row["keys_per_s"] > 0
-    assert 0 < row["p50_us"] <= row["p99_us"]
-    assert 0.3 < row["missing_share"] < 0.7, "of keys 0 and 1, one is there"
-    assert isinstance(call("bench", "-s", "127.0.0.1:1", "--seconds", "0.1").exception, Unavailable)
+    assert (row["shards"], row["failed"], row["mixed"], row["missing_share"]) == (2, 0, 0, 0)
+    shards[1].add(make_version("101", {1: (2.0,)}))
+    shards[1].activate("101")
+    assert json.loads(call(*bench).stdout)["mixed"] > 0
+    assert shards[0].stats()["requests"] == pytest.approx(shards[1].stats()["requests"], abs=20)
+    shards[1].close()
+    assert "no call was answered: shard 1" in str(call(*bench).exception)
+    assert isinstance(call("bench", "--conf", str(conf), "--dict", "none").exception, ConfigError)
 
 
 def test_sigterm_drains_and_ends_cleanly(serve):

@@ -7,27 +7,17 @@ import json
 
 import numpy as np
 import pytest
-from transfer_tables import Tables, changed, expected, rows_of
+from transfer_tables import changed, expected, rows_of
 
 from cloudedge.bundle import Bundle
 from cloudedge.cube import Store
 from cloudedge.cube._build import reserved_key
 from cloudedge.cube._delivered import load_artifact
 from cloudedge.cube._tar import verify_md5
-from cloudedge.cube.transfer import Artifact, TableVersion, Workshop
+from cloudedge.cube.transfer import Artifact, TableVersion
 from cloudedge.errors import InputError, IntegrityError
 
 SHARDS = 3
-
-
-@pytest.fixture
-def tables(tmp_path):
-    return Tables(tmp_path / "tables")
-
-
-@pytest.fixture
-def workshop(tmp_path):
-    return Workshop(tmp_path / "work")
 
 
 def assert_holds(native, rows, shard, shards):

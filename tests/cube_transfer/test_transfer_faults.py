@@ -203,6 +203,18 @@ def test_where_one_pointer_does_not_move_the_others_go_back(fleet, tables, live,
         assert delivery.abort() is False
 
 
+def test_where_a_first_version_does_not_move_everywhere_nobody_answers_from_it(tables, tmp_path):
+    with Fleet(tmp_path / "fleet", 1, 2) as fresh:
+        stuck = fresh.servers[1]
+        admin = f"127.0.0.1:{stuck.admin_port}"
+        stubborn = Stubborn("emb", 0, replica="1", address=stuck.address, admin=admin, token=TOKEN)
+        with Delivery([fresh.replicas()[0], stubborn], Workshop(tmp_path / "w"), policy=quick()) as delivery:
+            with pytest.raises(Unavailable, match="pointer is stuck"):
+                delivery.deliver([tables.fresh()])
+            assert actives(fresh) == {None}
+            assert delivery.journal.unfinished() is None
+
+
 def test_what_was_cut_short_can_be_given_up_at_no_cost(delivery, fleet, tables, live, monkeypatch):
     version = tables.fresh()
 

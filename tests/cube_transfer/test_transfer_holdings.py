@@ -10,24 +10,15 @@ from pathlib import Path
 
 import pytest
 import requests
-from transfer_tables import Tables, changed
+from transfer_tables import changed
 
 from cloudedge.cube import AdminServer, Server, ServerConfig, Store
 from cloudedge.cube import _holdings as holdings_module
+from cloudedge.cube import _staging as staging_module
 from cloudedge.cube._holdings import Holdings
-from cloudedge.cube._resources import free_memory_bytes
-from cloudedge.cube.transfer import FileServer, Source, Workshop
+from cloudedge.cube.transfer import FileServer, Source
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
-
-
-@pytest.fixture
-def tables(tmp_path):
-    return Tables(tmp_path / "tables")
-
-
-@pytest.fixture
-def workshop(tmp_path):
-    return Workshop(tmp_path / "work")
+from cloudedge.resources import free_memory_bytes
 
 
 @pytest.fixture
@@ -54,7 +45,9 @@ class Place:
         return self.held.restore()
 
     def stage(self, version, artifact) -> int:
-        return self.held.stage(version.version, artifact, [Source(self._files.url(artifact.directory))], deadline_s=30)
+        return self.held.staging.stage(
+            version.version, artifact, [Source(self._files.url(artifact.directory))], deadline_s=30
+        )
 
     def take(self, version, artifact) -> None:
         self.stage(version, artifact)
@@ -95,6 +88,48 @@ def test_a_base_stays_on_disk_as_long_as_a_delta_needs_it(place, tables, worksho
     assert kept == {first, second, whole.version}
 
 
+def test_without_an_active_version_it_answers_only_who_asks_for_one(place, tables, workshop):
+    versions = [tables.fresh(), tables.fresh()]
+    for version in versions:
+        place.take(version, workshop.base(version, 1)[0])
+    place.held.deactivate()
+    assert (place.server.active, place.server.is_ready, place.held.previous) == (None, False, None)
+    assert place.open() == []  # also after a restart
+    assert (place.server.active, len(place.names)) == (None, 2)
+    place.held.deactivate()
+    for version in versions:  # neither the active one nor the one to go back to is in the way
+        place.held.unload(version.version)
+    assert (place.names, place.held.describe()) == ([], [])
+
+
+def test_upstreams_control_commands_are_refused_since_they_would_pass_by_what_is_on_disk(place, tables, workshop):
+    versions = [tables.fresh(), tables.fresh()]
+    for version in versions:
+        place.take(version, workshop.base(version, 1)[0])
+    before = (place.folder / "state.json").read_bytes()
+    with place.server as server:
+        url = f"http://127.0.0.1:{server.port}/ControlService/cmd"
+        for command in ({"cmd": "enable", "version": versions[0].version}, {"cmd": "bg_unload"}, {"cmd": "bg_switch"}):
+            answer = requests.post(url, json=command, timeout=10)
+            assert (answer.status_code, "admin API only" in answer.json()["error"]) == (403, True)
+        status = requests.post(url, json={"cmd": "status"}, timeout=10)
+        assert status.json()["cur_version"] == versions[1].version
+        assert (server.active, len(place.names)) == (versions[1].version, 2)
+    assert (place.folder / "state.json").read_bytes() == before
+
+
+def test_an_order_that_was_obeyed_is_remembered_across_a_restart(place):
+    def ask(order):
+        with AdminServer(place.server, holdings=place.held) as admin:
+            return requests.get(
+                f"http://127.0.0.1:{admin.port}/versions", headers={"Cloudedge-Order": order}, timeout=10
+            ).status_code
+
+    assert [ask(order) for order in ("12", "11", "12", "13")] == [200, 409, 200, 200]
+    (place.folder / "order").write_text("nonsense")
+    assert ask("1") == 200
+
+
 def test_a_download_that_broke_off_goes_on(place, tables, workshop, monkeypatch):
     version = tables.fresh(2000)
     artifact = workshop.base(version, 1)[0]
@@ -106,8 +141,8 @@ def test_a_download_that_broke_off_goes_on(place, tables, workshop, monkeypatch)
             raise Unavailable("the line is dead")
         return real(url, path, **options)
 
-    real = holdings_module.fetch
-    monkeypatch.setattr(holdings_module, "fetch", breaks_off)
+    real = staging_module.fetch
+    monkeypatch.setattr(staging_module, "fetch", breaks_off)
     with pytest.raises(Unavailable, match=r"cannot fetch .*the line is dead"):
         place.stage(version, artifact)
     assert [(each["name"], each["state"]) for each in place.held.describe()] == [(version.version, "partial")]
@@ -134,7 +169,7 @@ def test_a_server_that_stops_does_not_wait_for_a_download(place, tables, worksho
     assert not (data / "artifact.json").exists()
     place.open()
     source = [Source(files.url(artifact.directory))]
-    assert 0 < place.held.stage("v", artifact, source, deadline_s=30) < artifact.size
+    assert 0 < place.held.staging.stage("v", artifact, source, deadline_s=30) < artifact.size
 
 
 def test_another_source_is_asked_when_one_fails(place, tables, workshop, files):
@@ -142,7 +177,7 @@ def test_another_source_is_asked_when_one_fails(place, tables, workshop, files):
     artifact = workshop.base(version, 1)[0]
     assert "t0ken" not in repr(Source("http://127.0.0.1:1/gone", "t0ken"))
     sources = [Source(files.url("nowhere")), Source(files.url(artifact.directory))]
-    assert place.held.stage(version.version, artifact, sources, deadline_s=30) == artifact.size
+    assert place.held.staging.stage(version.version, artifact, sources, deadline_s=30) == artifact.size
 
 
 def test_no_room(place, tables, workshop, monkeypatch):
@@ -204,7 +239,7 @@ def test_names_do_not_leave_the_folder_or_change_their_rows(place, tables, works
     version, other = tables.fresh(), tables.fresh()
     for name in ("../x", ".hidden", "a/b", ""):
         with pytest.raises(InputError, match="cannot name a version"):
-            place.held.stage(name, workshop.base(version, 1)[0], [], deadline_s=1)
+            place.held.staging.stage(name, workshop.base(version, 1)[0], [], deadline_s=1)
     place.take(version, workshop.base(version, 1)[0])
     with pytest.raises(Conflict, match="does not change under its name"):
         place.stage(version, workshop.base(other, 1)[0])
@@ -222,7 +257,7 @@ def test_names_do_not_leave_the_folder_or_change_their_rows(place, tables, works
         {"name": "../x"},
         {"name": 5},
         {"artifact": None},
-        {"sources": []},
+        {"sources": None},
         {"sources": [{"url": "file:///etc/passwd"}]},
         {"sources": [{"url": "http://x", "more": 1}]},
         {"sources": ["http://x"]},

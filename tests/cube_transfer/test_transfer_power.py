@@ -28,6 +28,10 @@ from cloudedge.journal import Journal
 SHARDS, REPLICAS = 4, 2
 DELIVERIES = int(os.environ.get("CLOUDEDGE_DELIVERIES", "12"))
 KILLS = int(os.environ.get("CLOUDEDGE_KILLS", "14"))
+ALL_KILLS = 200
+"""With so many, every phase is hit for sure."""
+PHASES = ("before", "stage", "load", "verify", "activate")
+"""Of a delivery, by the last thing it set out to do."""
 SEED = int(os.environ.get("CLOUDEDGE_SEED", "1"))
 
 
@@ -65,11 +69,6 @@ class Transfer:
         self._zygote.stdin.close()
         self._zygote.wait(30)
         self._zygote.stdout.close()
-
-
-@pytest.fixture
-def tables(tmp_path):
-    return Tables(tmp_path / "tables")
 
 
 @pytest.fixture
@@ -116,6 +115,37 @@ def test_deliveries_under_load(fleet, tables, transfer):
     assert len(readers.seen) > 1
 
 
+def phase(journal: Journal, version) -> str:
+    """Tell from outside what the delivery of a version has set out to do last."""
+    newest = journal.operations(limit=1)
+    if not newest or version.version not in newest[0].subject:
+        return "before"
+    intents = [entry.step for entry in journal.entries(newest[0].number) if entry.what == "intent"]
+    last = intents[-1].split()[0] if intents else "before"
+    return "activate" if last == "activation" else last
+
+
+def some_moment(journal: Journal, version, pid: int, rng: random.Random, took: float) -> str:
+    """Wait for any moment of a delivery, or for one in a phase that would be hit too rarely; returns its phase."""
+    aim = rng.choice(("any", "stage", "load", "activate"))
+    if aim == "any":
+        time.sleep(rng.random() * took)
+    else:
+        wait_until(journal, version, aim, pid)
+        time.sleep(rng.random() * 0.01)
+    return phase(journal, version)
+
+
+def wait_until(journal: Journal, version, aim: str, pid: int) -> None:
+    """Wait for a phase, or for the delivery's end."""
+    while PHASES.index(phase(journal, version)) < PHASES.index(aim):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.001)
+
+
 @pytest.mark.timeout(300 + 30 * KILLS)
 def test_killed_at_any_moment_it_is_whole_after_the_same_command(fleet, tables, transfer):
     rng = random.Random(SEED)
@@ -123,7 +153,8 @@ def test_killed_at_any_moment_it_is_whole_after_the_same_command(fleet, tables, 
     workshop = Workshop(transfer.work)
     live = tables.version(rows)
     killed = {"transfer": 0, "shard": 0}
-    with Readers(fleet) as readers:
+    hit = dict.fromkeys(PHASES, 0)
+    with Readers(fleet) as readers, Journal(transfer.work / "journal.db") as journal:
         readers.knows(live.version, rows)
         transfer.begin(live)
         assert transfer.end()["code"] == 0
@@ -138,21 +169,20 @@ def test_killed_at_any_moment_it_is_whole_after_the_same_command(fleet, tables, 
             victim = rng.choice([None, rng.choice(fleet.servers)])
             begun = time.monotonic()
             pid = transfer.begin(version, [live] if as_delta else [])
-            time.sleep(rng.random() * took)
+            during = some_moment(journal, version, pid, rng, took)
             restart = _kill(pid if victim is None else victim)
             ended = transfer.end()
             if restart is not None:
                 restart.join(60)
-                killed["shard"] += 1
-            elif ended["code"] == -signal.SIGKILL:
-                killed["transfer"] += 1
+            if restart is not None or ended["code"] == -signal.SIGKILL:
+                killed["shard" if restart is not None else "transfer"] += 1
+                hit[during] += 1
             for _ in range(3):
                 if ended["code"] == 0:
                     break
                 if ended["code"] == 1:  # it gave up: then nothing has moved, or the journal knows what is left to do
                     actives = {each.status().active for each in fleet.replicas()}
-                    with Journal(transfer.work / "journal.db") as journal:
-                        assert actives == {live.version} or journal.unfinished() is not None, ended["reason"]
+                    assert actives == {live.version} or journal.unfinished() is not None, ended["reason"]
                 transfer.begin(version, [live] if as_delta else [])
                 ended = transfer.end()
             else:
@@ -162,9 +192,11 @@ def test_killed_at_any_moment_it_is_whole_after_the_same_command(fleet, tables, 
             readers.live, live = version.version, version
             assert readers.problems == []
             if number % 20 == 0:  # shown with -s: the full numbers take a quarter of an hour
-                sys.stdout.write(f"killed {killed}, {readers.reads} reads, {number} deliveries\n")
+                sys.stdout.write(f"killed {killed}, during {hit}, {readers.reads} reads, {number} deliveries\n")
     assert readers.reads > KILLS
     assert min(killed.values()) > 0
+    if KILLS >= ALL_KILLS:
+        assert min(hit[each] for each in ("stage", "load", "activate")) > 0, hit
 
 
 def _kill(victim: int | ShardProcess) -> threading.Thread | None:

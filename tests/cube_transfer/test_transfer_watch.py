@@ -11,6 +11,7 @@ from transfer_tables import Tables, changed
 from typer.testing import CliRunner
 
 from cloudedge.cli.cube_status import app
+from cloudedge.clock import ManualClock
 from cloudedge.cube import CubeConf
 from cloudedge.cube.transfer import (
     Delivery,
@@ -21,6 +22,7 @@ from cloudedge.cube.transfer import (
     VersionState,
     Workshop,
     look,
+    look_twice,
     require_agreement,
 )
 from cloudedge.cube.transfer._watch import judge
@@ -99,6 +101,8 @@ def test_status_says_what_is_there_and_fails_when_one_differs(served, tmp_path):
     assert [each["active"] for each in found] == [version.version] * 4
     assert {each["probe"] for each in found} == {"ok"}
     assert all(each["rows"] and each["memory_bytes"] and each["lag"] == 0 for each in found)
+    shown = CliRunner().invoke(app, ["--layout", str(layout)], env={"COLUMNS": "400"}).stdout
+    assert all(each["checksum"] in shown for each in found)
 
     other = tables.version(changed(tables.rows[version.version], 3))
     delivery.prepare(fleet.replicas()[0], other)
@@ -108,6 +112,24 @@ def test_status_says_what_is_there_and_fails_when_one_differs(served, tmp_path):
     assert f"it answers from {other.version}, most from {version.version}" in run.exception.message
     fleet.servers[1].kill()
     assert isinstance(CliRunner().invoke(app, ["--layout", str(layout)]).exception, IntegrityError)
+
+
+def test_a_switch_that_is_under_way_is_looked_at_again_and_a_lasting_difference_is_not_let_pass(served):
+    fleet, tables, delivery, version, _ = served
+    replicas, other = fleet.replicas(), tables.fresh()
+    for replica in replicas:
+        delivery.prepare(replica, other)
+    replicas[0].activate(other.version)
+
+    class Switching(ManualClock):
+        def sleep(self, seconds):
+            for replica in replicas:
+                replica.activate(other.version)
+
+    require_agreement(look_twice(replicas, clock=Switching()))
+    replicas[1].activate(version.version)
+    with pytest.raises(IntegrityError, match=f"it answers from {version.version}"):
+        require_agreement(look_twice(replicas, clock=ManualClock()))
 
 
 def test_the_same_name_with_other_rows_is_found_by_its_rows(served):

@@ -227,6 +227,22 @@ def test_it_runs_until_stopped_and_when_told(here):
         assert reports[2].delivered
 
 
+def test_a_stop_just_before_it_begins_to_wait_is_not_slept_through(here):
+    """As a SIGTERM that comes when the loop has looked whether to stop and not yet forgotten its last wake-up."""
+    with transfer(here) as daemon:
+        forget = daemon._wake.clear
+
+        def forget_and_stop():
+            daemon.stop()
+            forget()
+
+        daemon._wake.clear = forget_and_stop
+        runner = threading.Thread(target=daemon.run, kwargs={"poll_s": 600, "on_report": lambda _: None}, daemon=True)
+        runner.start()
+        runner.join(60)
+        assert not runner.is_alive()
+
+
 def wait_for(condition, seconds=100):
     deadline = time.monotonic() + seconds
     while not condition():

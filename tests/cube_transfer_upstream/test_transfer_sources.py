@@ -19,11 +19,15 @@ import pytest
 from bos_double import BosDouble
 from upstream_tables import table, write_rows
 
+from cloudedge import seqfile
 from cloudedge.clock import SystemClock
 from cloudedge.config import HubConfig
-from cloudedge.cube import DoneEntry, append_donefile
+from cloudedge.cube import DoneEntry, Store, append_donefile
+from cloudedge.cube._delivered import load_artifact
 from cloudedge.cube._donefile import parse_donefile
+from cloudedge.cube.transfer import TableVersion, Workshop
 from cloudedge.cube.transfer._http_place import links
+from cloudedge.cube.transfer._lay import lay_rows
 from cloudedge.cube.transfer._places import RemoteFile, RemotePlace, open_place
 from cloudedge.cube.transfer._sources import Choice, Donefiles, DonefileSource, Work, choose
 from cloudedge.cube.transfer._store_place import StorePlace
@@ -88,6 +92,8 @@ def test_patches_are_left_out_where_only_bases_are_wanted():
         ([B1, B1], [], None, "10", None),
         ([B1], [P21], None, "10", "/d/patch.txt: patch 21 is for base 20, which base.txt does not have"),
         ([DoneEntry(10, 9, "/b")], [], None, "10", "base 10 has the key 9"),
+        ([B1], [P11, P12], Work(B1, (P12,)), None, "/d/patch.txt: patch 11 came after 10_12 was delivered"),
+        ([B1], [P11, P12, patch(13, 10)], Work(B1, (P12,)), "10_13", None),
         ([base(10, "/other")], [], Work(B1), None, "10 was delivered from /b and now says /other"),
     ],
 )
@@ -100,8 +106,8 @@ def test_lines_that_cannot_be_right(bases, patches, delivered, work, problem):
 @pytest.mark.parametrize(
     ("text", "ids", "warned"),
     [
-        ("", [], False),
-        ("\n\n", [], False),
+        ("", [], True),
+        ("\n\n", [], True),
         ('{"id":"1","key":"1","input":"/a"}\n', [1], False),
         ('{"id":"1","key":"1","input":"/a"}', [1], True),
         ('{"id":1,"key":1,"input":"/a"}\n', [1], True),
@@ -393,6 +399,25 @@ def test_a_listing_cannot_lead_out_of_its_directory(tmp_path):
 def test_inputs_that_are_not_taken(web, tmp_path, path):
     with pytest.raises(InputError, match="entry 30 points to"):
         DonefileSource(f"{web.root}/donefile").bring(Work(base(30, path)), tmp_path / "here", within_s=60)
+
+
+def test_rows_of_an_odd_length_are_carried_as_bytes(tmp_path):
+    """As 8-bit rows of an odd dimension are: 8 + 3 bytes."""
+    rows = {key: bytes(range(key, key + 11)) for key in range(20)}
+    (tmp_path / "in").mkdir()
+    seqfile.write(tmp_path / "in" / "part-0", rows.items())
+    laid = lay_rows([(tmp_path / "in", str)], tmp_path / "t.safetensors")
+    assert (laid.kind.row_bytes, [row.tobytes() for row in laid.values]) == (11, list(rows.values()))
+    version, workshop = TableVersion("emb", "v1", laid), Workshop(tmp_path / "work")
+    for shard, artifact in enumerate(workshop.base(version, 2)):
+        store = Store.open(artifact.directory)
+        assert store.get([shard, shard + 10]) == [rows[shard], rows[shard + 10]]
+    changed = {**rows, 4: b"other bytes"}
+    seqfile.write(tmp_path / "in" / "part-1", [(4, changed[4])])
+    second = TableVersion("emb", "v2", lay_rows([(tmp_path / "in", str)], tmp_path / "t2.safetensors"))
+    base = Store.open(workshop.base(version, 2)[0].directory)
+    delta = load_artifact(workshop.delta(version, second, 2)[0], "v2", base.native)
+    assert Store(delta).get([4, 6]) == [changed[4], rows[6]]
 
 
 def test_names_with_odd_characters(web, trained, tmp_path):

@@ -23,7 +23,7 @@ from cloudedge.cube.transfer import (
     VersionIds,
     journal_memory,
 )
-from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Unavailable
+from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Rejected, Unavailable
 from cloudedge.journal import Journal
 from cloudedge.testing.upstream_cube import UpstreamCluster
 
@@ -119,7 +119,10 @@ def test_a_version_is_staged_loaded_switched_and_probed(tmp_path):
         assert one.status().active is None
         with pytest.raises(NotFound, match="not the one that answers"):
             one.probe("monday", [1])
+        one.deactivate()  # there is nothing to take away yet
         one.activate("monday")
+        with pytest.raises(Rejected, match="cannot go back to none"):
+            one.deactivate()
         assert one.probe("monday", [1, 99]) == [value(1, -1), None]
         status = one.status()
         assert (status.active, status.can_pin, status.can_delta, status.form) == ("monday", False, False, "tar")

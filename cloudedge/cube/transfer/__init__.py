@@ -11,8 +11,10 @@ on what a trainer's donefiles say, which a `DonefileSource` reads wherever they 
 from __future__ import annotations
 
 from cloudedge.cube.transfer._artifact import Artifact, ArtifactFile, Source
+from cloudedge.cube.transfer._configured import ConfiguredTransfer
 from cloudedge.cube.transfer._courier import Courier
 from cloudedge.cube.transfer._cube_replica import CubeReplica
+from cloudedge.cube.transfer._cube_transfer import CubeTransfer
 from cloudedge.cube.transfer._deliver import Delivered, Delivery
 from cloudedge.cube.transfer._fetch import Fetched, Throttle, fetch
 from cloudedge.cube.transfer._files import FileServer
@@ -21,22 +23,24 @@ from cloudedge.cube.transfer._ids import VersionIds, journal_memory
 from cloudedge.cube.transfer._layout import Layout, ServerAddress
 from cloudedge.cube.transfer._plan import DeliveryPlan, Observed, Policy, Step, Wanted, plan_delivery, plan_rollback
 from cloudedge.cube.transfer._replica import Replica, ReplicaStatus, VersionState
-from cloudedge.cube.transfer._reshard import Resharded, free_servers, reshard, write_conf
+from cloudedge.cube.transfer._reshard import Resharded, free_servers, require_apart, reshard, write_conf
 from cloudedge.cube.transfer._shards import ShardRows, TableVersion
 from cloudedge.cube.transfer._sources import Choice, Donefiles, DonefileSource, Work, choose
 from cloudedge.cube.transfer._status import StatusServer
 from cloudedge.cube.transfer._transfer import Transfer, TransferOptions, TransferReport
 from cloudedge.cube.transfer._upstream import UpstreamReplica, UpstreamTimes
 from cloudedge.cube.transfer._upstream_delivery import UpstreamDelivery
-from cloudedge.cube.transfer._watch import Expected, ReplicaReport, look, require_agreement
+from cloudedge.cube.transfer._watch import Expected, ReplicaReport, look, look_twice, require_agreement
 from cloudedge.cube.transfer._workshop import Workshop
 
 __all__ = [
     "Artifact",
     "ArtifactFile",
     "Choice",
+    "ConfiguredTransfer",
     "Courier",
     "CubeReplica",
+    "CubeTransfer",
     "Delivered",
     "Delivery",
     "DeliveryPlan",
@@ -77,9 +81,11 @@ __all__ = [
     "free_servers",
     "journal_memory",
     "look",
+    "look_twice",
     "plan_delivery",
     "plan_rollback",
     "require_agreement",
+    "require_apart",
     "reshard",
     "write_conf",
 ]

@@ -6,19 +6,20 @@ Calls are made once and waits have a deadline; whoever delivers tries again.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 
 from cloudedge import errors
-from cloudedge.adminhttp import order_header
+from cloudedge.adminhttp import order_header, piece_header
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube._client import Client, ClientConfig, parse_address
-from cloudedge.cube.transfer._artifact import Artifact, Source
+from cloudedge.cube.transfer._artifact import Artifact, ArtifactFile, Source
 from cloudedge.cube.transfer._replica import Loading, ReplicaStatus, VersionState
-from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, NotFound, Rejected, Unavailable
+from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, NotFound, Rejected, StorageError, Unavailable
+from cloudedge.httpbody import read_body
 
 if TYPE_CHECKING:
     import requests
@@ -28,6 +29,7 @@ __all__ = ["CubeReplica"]
 _TIMEOUT_S = 10.0
 _MAX_ANSWER = 16 << 20
 _POLL_S = (0.01, 0.25)
+_PIECE = 4 << 20
 _STATES: dict[str, Loading] = {
     "queued": "staging",
     "staging": "staging",
@@ -51,6 +53,7 @@ class CubeReplica:
         admin: Its admin port, ``host:port``.
         token: For the admin API, and for fetching from it.
         deadline_s: For fetching and loading one version.
+        push: Send it the files through its admin port: for a server that cannot reach who delivers.
         clock: For waits.
     """
 
@@ -64,6 +67,7 @@ class CubeReplica:
         replica: str = "",
         token: str = "",
         deadline_s: float = 3600,
+        push: bool = False,
         clock: Clock | None = None,
     ) -> None:
         parse_address(address)
@@ -74,6 +78,7 @@ class CubeReplica:
         self.admin = admin
         self._token = token
         self._deadline_s = deadline_s
+        self._push = push
         self._clock = clock or SystemClock()
         self._files_port: int | None = None
 
@@ -94,9 +99,11 @@ class CubeReplica:
         )
 
     def stage(self, name: str, artifact: Artifact) -> int:
-        """Have the server fetch a version's files; see `Replica`."""
+        """Have the server fetch a version's files, or send them; see `Replica`."""
         if (self._find(name) or {}).get("state") == "loaded":
             return 0
+        if self._push:
+            return self._send(name, artifact)
         body = {
             "name": name,
             "artifact": artifact.as_json(),
@@ -105,6 +112,43 @@ class CubeReplica:
         }
         self._begin("/staged", body, name)
         return int(self._wait(name, "staged").get("shipped_bytes", 0))
+
+    def _send(self, name: str, artifact: Artifact) -> int:
+        deadline, sent = self._clock.monotonic() + self._deadline_s, 0
+        before: Any = None
+        refused: Conflict | None = None
+        while True:
+            found = self._ask("POST", "/staged", {"name": name, "artifact": artifact.as_json(), "sources": []})
+            if found["state"] == "staged":
+                return sent
+            if found["there"] == before:
+                raise refused or Unavailable(f"{self._what}: version {name!r} is not complete although all was sent")
+            before, refused = found["there"], None
+            for file in artifact.files:
+                try:
+                    for piece in self._pieces(name, artifact, file, int(found["there"].get(file.name, 0))):
+                        sent += piece
+                        if self._clock.monotonic() > deadline:
+                            raise DeadlineExceeded(
+                                f"{self._what}: version {name!r} did not arrive within {self._deadline_s:g} s",
+                                hint="Run the same command again: it goes on where it stopped.",
+                            )
+                except Conflict as error:
+                    refused = error  # an answer was lost, and it has more than we know: ask again
+                    break
+
+    def _pieces(self, name: str, artifact: Artifact, file: ArtifactFile, there: int) -> Iterator[int]:
+        """Send what is missing of a file; yields the size of each piece that arrived."""
+        path = f"/staged/{quote(name, safe='')}/{quote(file.name, safe='')}"
+        try:
+            with (artifact.directory / file.name).open("rb") as content:
+                content.seek(there)
+                while piece := content.read(_PIECE):
+                    self._ask("PUT", path, piece=piece, offset=there)
+                    there += len(piece)
+                    yield len(piece)
+        except OSError as error:
+            raise StorageError(f"cannot read {artifact.directory / file.name}: {error.strerror}") from error
 
     def load(self, name: str, base: str | None = None) -> None:
         """Have the server load what was staged; it finds a delta's base itself, by its rows."""
@@ -125,6 +169,10 @@ class CubeReplica:
         active = self._ask("GET", "/versions")["active"]
         if active != name:
             raise Unavailable(f"{self._what} answers from {active!r} after {name!r} was activated")
+
+    def deactivate(self) -> None:
+        """Take the server's pointer away: reads without a pin get nothing, as before the first version."""
+        self._ask("DELETE", "/active")
 
     def unload(self, name: str) -> None:
         """Let a version go, its files too."""
@@ -191,15 +239,19 @@ class CubeReplica:
             self._clock.sleep(pause)
             pause = min(longest, pause * 1.5)
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, piece: bytes | None = None, offset: int = 0
+    ) -> dict[str, Any]:
         import requests  # noqa: PLC0415 - slow to import
 
         headers = order_header() | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
+        headers |= {} if piece is None else piece_header(offset)
         try:
             with requests.request(
-                method, f"http://{self.admin}{path}", json=body, headers=headers, timeout=_TIMEOUT_S, stream=True
-            ) as answer:
-                content = answer.raw.read(_MAX_ANSWER, decode_content=True)
+                method, f"http://{self.admin}{path}", json=body, data=piece, headers=headers, timeout=_TIMEOUT_S,
+                stream=True,
+            ) as answer:  # fmt: skip
+                content = read_body(answer, _MAX_ANSWER)
                 found = json.loads(content or b"{}")
                 if not isinstance(found, dict):
                     raise TypeError("not an object")  # noqa: TRY301 - one handler words all of them

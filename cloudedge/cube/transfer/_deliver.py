@@ -104,7 +104,7 @@ class Delivery(Courier):
         wanted_versions = {each.table: each.version for each in versions}
         with self.journal.writing("cube delivery") as writer:
             operation = self._begin(writer, _DELIVER, wanted_versions)
-            with self._ending(writer, operation):
+            with self._ending(writer, operation, wanted_versions):
                 observed = self.observe()
                 wanted = [self._wanted(each, bases, observed) for each in versions]
                 plan = plan_delivery(wanted, observed, self.policy)
@@ -113,35 +113,54 @@ class Delivery(Courier):
                 self._activate_all(plan.of("activate"), observed, writer, operation)
                 self._verify_active(wanted, writer, operation)
                 self._forget_all(wanted_versions, writer, operation)
-                self._remember(writer, wanted_versions)
                 self.workshop.clean(self.policy.artifacts_kept)
                 return Delivered(wanted_versions, shipped, len(plan.steps), operation.number)
 
     def rollback(self, versions: Mapping[str, str] | None = None) -> Delivered:
-        """Activate versions that are loaded everywhere; nothing travels.
+        """Activate versions that are loaded everywhere; nothing travels. Cut short, the same call again finishes it.
 
         Args:
-            versions: By table. If left out: those before the last delivery, or, after one that was cut short while it
-                activated, those before that one.
+            versions: By table. If left out: those that a rollback was on its way to when it was cut short; else those
+                before the last delivery, or, after one that was cut short while it activated, those before that one.
 
         Raises:
             NotFound: nothing was delivered before.
             InputError: a replica does not have the version any more.
         """
         with self.journal.writing("cube rollback") as writer:
-            half = self.journal.unfinished()
-            is_half = half is not None and half.kind == _DELIVER and self._has_moved(half)
-            target = versions or self.journal.recall("live" if is_half else "previous")
-            if not target:
-                raise NotFound("there is nothing to go back to: fewer than two deliveries are on record")
-            operation = self._begin(writer, _ROLLBACK, dict(target))
-            with self._ending(writer, operation):
+            target = self._way_back(versions)
+            operation = self._begin(writer, _ROLLBACK, target)
+            with self._ending(writer, operation, target):
                 observed = self.observe()
                 plan = plan_rollback(target, observed)
                 refuse(plan)
                 self._activate_all(plan.steps, observed, writer, operation)
-                self._remember(writer, dict(target))
-                return Delivered(dict(target), 0, len(plan.steps), operation.number)
+                return Delivered(target, 0, len(plan.steps), operation.number)
+
+    def plan_back(self, versions: Mapping[str, str] | None = None) -> DeliveryPlan:
+        """Say what `rollback` would do. Changes nothing.
+
+        Raises:
+            NotFound: nothing was delivered before.
+        """
+        return plan_rollback(self._way_back(versions), self.observe())
+
+    def _way_back(self, versions: Mapping[str, str] | None) -> dict[str, str]:
+        """Decide what `rollback` goes back to."""
+        cut_short = self.journal.unfinished()
+        if versions:
+            target: Mapping[str, str] | None = versions
+        elif cut_short is not None and cut_short.kind == _ROLLBACK:
+            target = cut_short.plan["versions"]
+        else:
+            is_half = cut_short is not None and self._has_moved(cut_short)
+            target = self.journal.recall("live" if is_half else "previous")
+        if not target:
+            raise NotFound(
+                "there is nothing to go back to: fewer than two deliveries are on record",
+                hint="Run a delivery that was cut short again to finish it.",
+            )
+        return dict(target)
 
     def abort(self) -> bool:
         """Give up a delivery that was cut short: what it brought is let go; returns whether there was one.
@@ -153,14 +172,35 @@ class Delivery(Courier):
             operation = self.journal.unfinished()
             if operation is None:
                 return False
-            if self._has_moved(operation):
-                raise _half_active(operation)
-            for each in self.observe():
-                version, status = operation.plan["versions"].get(each.table), each.status
-                if status and version in status.versions and version not in (status.active, status.previous):
-                    self._unload(each.replica, version)
+            for step in self._plan_abort(operation).steps:
+                self._unload(step.replica, step.version)
             writer.set_state(operation.number, "undone", reason="aborted")
             return True
+
+    def plan_abort(self) -> DeliveryPlan | None:
+        """Say what `abort` would let go; None if nothing was cut short. Changes nothing.
+
+        Raises:
+            Conflict: as `abort`.
+        """
+        operation = self.journal.unfinished()
+        return None if operation is None else self._plan_abort(operation)
+
+    def _plan_abort(self, operation: Operation) -> DeliveryPlan:
+        if self._has_moved(operation):
+            raise _half_active(operation)
+        if operation.kind == _ROLLBACK:
+            return DeliveryPlan(())  # what it goes back to was there before it
+        return DeliveryPlan(
+            tuple(
+                Step("forget", each.replica, version, f"delivery {operation.number} brought it")
+                for each in self.observe()
+                for version in [operation.plan["versions"].get(each.table)]
+                if each.status
+                and version in each.status.versions
+                and version not in (each.status.active, each.status.previous)
+            )
+        )
 
     def _prepare_all(
         self,
@@ -215,9 +255,8 @@ class Delivery(Courier):
         """Move every pointer, or none: where one cannot be moved, those that were moved go back."""
         if not steps:
             return
-        before = self._active_before(operation) or {
-            each.replica: each.status.active for each in observed if each.status
-        }
+        now = {each.replica: each.status.active for each in observed if each.status}
+        before = now | self._active_before(operation)
         writer.record(operation.number, _ACTIVATION, "intent", before=before)
         deadline = self._soon()
 
@@ -228,7 +267,8 @@ class Delivery(Courier):
         try:
             self._each(steps, activate)
         except CloudEdgeError as error:
-            self._go_back([(s.replica, before.get(s.replica)) for s in steps], error, writer, operation)
+            if not operation.plan.get("takes_over"):  # else there is only a mixture to go back to
+                self._go_back([(step.replica, before[step.replica]) for step in steps], error, writer, operation)
             raise
         writer.record(operation.number, _ACTIVATION, "done")
 
@@ -248,16 +288,27 @@ class Delivery(Courier):
         operation: Operation,
     ) -> None:
         writer.record(operation.number, _ACTIVATION, "undo", reason=error.message)
-        stuck: list[str] = []
+        stuck: dict[str, str] = {}
         for name, version in moved:
             replica = self.replicas[name]
             try:
-                if version is not None and replica.status().active != version:
+                if replica.status().active == version:
+                    continue
+                if version is None:
+                    replica.deactivate()
+                else:
                     replica.activate(version)
-            except CloudEdgeError:
-                stuck.append(name)
-        if not stuck:
-            writer.record(operation.number, _ACTIVATION, "undone")
+            except CloudEdgeError as why:
+                stuck[name] = why.message
+        if stuck:
+            reasons = "; ".join(f"{name}: {why}" for name, why in stuck.items())
+            raise Conflict(
+                f"{error.message}; and not every pointer went back ({reasons})",
+                hint="Run the same delivery again to finish it, or roll back; readers with a pin see one version.",
+                replicas=list(stuck),
+                number=operation.number,
+            ) from error
+        writer.record(operation.number, _ACTIVATION, "undone")
 
     def _verify_active(self, wanted: Sequence[Wanted], writer: Writer, operation: Operation) -> None:
         by_table = {each.table: each for each in wanted}
@@ -312,39 +363,44 @@ class Delivery(Courier):
                 return open_one
             if self._has_moved(open_one) and kind != _ROLLBACK:
                 raise _half_active(open_one)
-            writer.set_state(open_one.number, "undone", reason=f"{kind} of {versions} came instead")
-        return writer.begin(
-            kind,
-            " ".join(f"{t}={v}" for t, v in sorted(versions.items())),
-            plan={"versions": versions},
-            by=f"process {os.getpid()}",
-        )
+        plan: dict[str, Any] = {"versions": versions}
+        with writer.together():  # or a kill in between would leave pointers apart and nothing open that says so
+            if open_one is not None:
+                if self._has_moved(open_one):
+                    plan["takes_over"] = open_one.number
+                writer.set_state(open_one.number, "undone", reason=f"{kind} of {versions} came instead")
+            return writer.begin(
+                kind,
+                " ".join(f"{t}={v}" for t, v in sorted(versions.items())),
+                plan=plan,
+                by=f"process {os.getpid()}",
+            )
 
     def _has_moved(self, operation: Operation) -> bool:
+        """Tell whether pointers may be apart: its own, or those of one that it took over."""
         last = self.journal.last_words(operation.number).get(_ACTIVATION)
-        return last is not None and last.what != "undone"
+        return bool(operation.plan.get("takes_over")) or (last is not None and last.what != "undone")
 
     @contextmanager
-    def _ending(self, writer: Writer, operation: Operation) -> Iterator[None]:
-        """Close an operation: done, undone where nothing moved, and open where pointers are in between."""
+    def _ending(self, writer: Writer, operation: Operation, versions: Mapping[str, str]) -> Iterator[None]:
+        """Close an operation: done with what is live now, undone where nothing moved, open where pointers are apart."""
         try:
             yield
         except CloudEdgeError as error:
             if not self._has_moved(operation):
                 writer.set_state(operation.number, "undone", error=error.message)
             raise
-        writer.set_state(operation.number, "done")
-
-    def _remember(self, writer: Writer, versions: Mapping[str, str]) -> None:
         live = self.journal.recall("live") or {}
-        if any(live.get(table) != version for table, version in versions.items()):
-            writer.remember("previous", {table: live[table] for table in versions if table in live})
-            writer.remember("live", {**live, **versions})
+        with writer.together():  # what is live and that it is done are one fact: what `rollback` means hangs on both
+            if any(live.get(table) != version for table, version in versions.items()):
+                writer.remember("previous", {table: live[table] for table in versions if table in live})
+                writer.remember("live", {**live, **versions})
+            writer.set_state(operation.number, "done")
 
 
 def _half_active(operation: Operation) -> Conflict:
     return Conflict(
         f"{operation.kind} {operation.number} ({operation.subject}) was cut short while it activated",
-        hint="Run that delivery again to finish it, or roll back.",
+        hint="Run the same command again to finish it, or roll back.",
         number=operation.number,
     )

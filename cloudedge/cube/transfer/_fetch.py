@@ -26,7 +26,7 @@ from cloudedge.errors import (
 if TYPE_CHECKING:
     import requests
 
-__all__ = ["Fetched", "Throttle", "bearer", "fetch", "plain_url"]
+__all__ = ["Fetched", "Throttle", "bearer", "fetch", "part_of", "plain_url", "sha256_of"]
 
 _CHUNK = 1 << 16
 _MAX_FAILURES = 6
@@ -86,6 +86,12 @@ def bearer(token: str | None) -> Any:
     return sign
 
 
+def part_of(target: Path, sha256: str | None) -> Path:
+    """Return where a file is kept until it is whole."""
+    # The name holds the digest: what is left of another content is never continued.
+    return target.with_name(f".{target.name}.{(sha256 or 'any')[:16]}.part")
+
+
 def fetch(
     url: str,
     path: str | os.PathLike[str],
@@ -120,19 +126,18 @@ def fetch(
         Unavailable: the server breaks off again and again.
     """
     target = Path(path)
-    # The name holds the digest: what is left of another content is never continued.
-    part = target.with_name(f".{target.name}.{(sha256 or 'any')[:16]}.part")
+    part = part_of(target, sha256)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if sha256 is None:
             part.unlink(missing_ok=True)  # nothing says that it is the same content
         download = _Download(url, part, size, max_bytes, deadline, bearer(token), limit, clock or SystemClock())
         received = download.run()
-        digest = _sha256(part)
+        digest = sha256_of(part)
         if sha256 is not None and digest != sha256 and received < part.stat().st_size:
             part.unlink()  # what an earlier call had left may be the damaged half: once more from the start
             received += download.run()
-            digest = _sha256(part)
+            digest = sha256_of(part)
         if sha256 is not None and digest != sha256:
             part.unlink()
             raise IntegrityError(
@@ -277,7 +282,8 @@ class _Download:
         )
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Hash a file."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(1 << 20):

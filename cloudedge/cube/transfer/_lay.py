@@ -19,10 +19,13 @@ from cloudedge import seqfile
 from cloudedge.bundle import RowType, Table
 from cloudedge.bundle._rows import ROWS_PER_WINDOW, Rows
 from cloudedge.bundle._tablepack import table_bytes
+from cloudedge.cube._tar import verify_md5
 from cloudedge.cube._workspace import sync_directory
-from cloudedge.errors import InputError, StorageError
+from cloudedge.errors import InputError, IntegrityError, StorageError
 
-__all__ = ["lay_rows"]
+__all__ = ["kind_of", "lay_rows"]
+
+_MD5 = ".md5"
 
 Layer = tuple[Path, Callable[[Path], str]]
 """A directory or file, and how to call a file of it in messages."""
@@ -58,6 +61,7 @@ def _concatenate(layers: Sequence[Layer], scratch: Path) -> int:
     with (scratch / "keys").open("wb") as keys, (scratch / "values").open("wb") as values:
         for directory, called in layers:
             for path in _files(directory):
+                _compare_md5(path, called)
                 rows = _read(path, called(path))
                 if not len(rows.keys):
                     continue
@@ -78,14 +82,34 @@ def _concatenate(layers: Sequence[Layer], scratch: Path) -> int:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """List a layer's files in the order of their names, without hidden ones and Hadoop's own."""
+    """List a layer's files in the order of their names, without hidden ones, Hadoop's own, and .md5 notes."""
     if not path.is_dir():
         yield path
         return
     for entry in sorted(path.iterdir(), key=lambda each: each.name.encode(errors="surrogateescape")):
-        if entry.name.startswith((".", "_")) or entry.is_symlink():
+        is_note = entry.name.endswith(_MD5) and entry.with_name(entry.name.removesuffix(_MD5)).is_file()
+        if entry.name.startswith((".", "_")) or entry.is_symlink() or is_note:
             continue
         yield from _files(entry)
+
+
+def _compare_md5(path: Path, called: Callable[[Path], str]) -> None:
+    """Compare a file with the `md5sum` line beside it, as upstream keeps one beside a tar; none is fine too.
+
+    Raises:
+        IntegrityError: they differ.
+    """
+    note = path.with_name(path.name + _MD5)
+    if not note.is_file():
+        return
+    try:
+        verify_md5(path)
+    except IntegrityError as error:
+        raise IntegrityError(
+            f"{called(path)} is not what {note.name} beside it says: {error.message}",
+            hint="Write both again, and the donefile's line after them.",
+            path=called(path),
+        ) from error
 
 
 def _read(path: Path, called: str) -> seqfile.Table:
@@ -103,7 +127,7 @@ def _read(path: Path, called: str) -> seqfile.Table:
 
 
 def _write_sorted(scratch: Path, width: int) -> None:
-    kind = _kind(width)
+    kind = kind_of(width)
     keys: NDArray[np.uint64] = np.fromfile(scratch / "keys", np.uint64)
     values: NDArray[Any] = np.memmap(scratch / "values", np.uint8, "r", 0, (len(keys), width))
     order = np.argsort(keys, kind="stable")
@@ -119,13 +143,10 @@ def _write_sorted(scratch: Path, width: int) -> None:
             out.write(chunk)
 
 
-def _kind(width: int) -> RowType:
-    """Return the kind of row that has so many bytes; what the numbers are does not matter to servers."""
-    for dtype in (np.dtype("<f4"), np.dtype("<f2")):
-        if width % dtype.itemsize == 0:
-            return RowType(dtype, width // dtype.itemsize)
-    raise InputError(
-        f"rows of {width} bytes are neither float32 nor float16",
-        hint="Pad them to an even length, or build and load the parts with: cloudedge cube build",
-        width=width,
-    )
+def kind_of(width: int) -> RowType:
+    """Return the kind of row that has so many bytes; what the numbers are does not matter to servers.
+
+    Those that cannot be floats, such as 8-bit rows of an odd dimension, are bytes.
+    """
+    fits = next(each for each in (np.dtype("<f4"), np.dtype("<f2"), np.dtype("u1")) if width % each.itemsize == 0)
+    return RowType(fits, width // fits.itemsize)

@@ -108,6 +108,10 @@ class Layout(BaseModel):
             for each in servers
         ]
 
+    def addresses(self, table: str) -> set[str]:
+        """Return the data ports of a table's servers."""
+        return {server.address for shard in self.tables[table] for server in shard}
+
     def to_conf(self, before: CubeConf | None = None) -> CubeConf:
         """Write what clients read; timeouts, retries and unknown fields are kept from the file before."""
         kept = {each.dict_name: each for each in before.dicts} if before else {}
@@ -120,7 +124,8 @@ class Layout(BaseModel):
 
 
 def _dict(table: str, shards: tuple[tuple[ServerAddress, ...], ...], before: CubeDict | None) -> CubeDict:
-    kept = before.model_dump(by_alias=True) if before else {"timeout": 500, "retry": 1, "backup_request": 0}
+    # A replica that hangs is joined by another one in time for an answer; with 0 it never would be.
+    kept = before.model_dump(by_alias=True) if before else {"timeout": 500, "retry": 1, "backup_request": 250}
     nodes = [NodeList(ipport_list="list://" + ",".join(each.address for each in servers)) for servers in shards]
     placed = {"dict_name": table, "shard": len(shards), "dup": len(shards[0]), "type": "ipport_list", "nodes": nodes}
     return CubeDict.model_validate({**kept, **placed})

@@ -9,6 +9,7 @@ waits without a deadline. What they raise names the replica:
     InputError        it will not take this: a delta for a base it does not have
     Conflict          the version may not go: it is active, or the one to go back to
     NotFound          the version is not there
+    Rejected          it cannot do that at all
 """
 
 from __future__ import annotations
@@ -99,6 +100,13 @@ class Replica(Protocol):
 
     def activate(self, name: str) -> None:
         """Make a loaded version answer reads without a pin, and make sure that it does."""
+
+    def deactivate(self) -> None:
+        """Make no version answer reads without a pin, as before the first one.
+
+        Raises:
+            Rejected: it cannot, once a version has answered.
+        """
 
     def unload(self, name: str) -> None:
         """Let a version go, its files too; nothing happens if it is not there."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from cloudedge.cube.transfer._shards import TableVersion, add_up
 from cloudedge.cube.transfer._steps import observe, table_of
 from cloudedge.errors import ConfigError, DeadlineExceeded, IntegrityError, StorageError
 
-__all__ = ["Resharded", "free_servers", "reshard", "write_conf"]
+__all__ = ["Resharded", "free_servers", "require_apart", "reshard", "write_conf"]
 
 _POLL_S = 0.2
 
@@ -36,9 +36,8 @@ _POLL_S = 0.2
 class Resharded:
     """What changing the number of shards came to."""
 
-    table: str
-    shards_before: int
-    shards: int
+    shards: Mapping[str, tuple[int, int]]
+    """By table, before and now."""
     shipped_bytes: int
     conf: Path
 
@@ -52,10 +51,12 @@ def reshard(
     conf: str | os.PathLike[str],
     token: str = "",
 ) -> Resharded:
-    """Bring versions of one table to a layout with another number of shards and move readers there.
+    """Bring versions of tables to a layout with another number of shards and move readers there.
+
+    Tables that `versions` does not name stay where cube.conf has them.
 
     Args:
-        versions: All versions that readers may be pinned to, the active one last.
+        versions: All versions that readers may be pinned to, those of a table in order, its active one last.
         old: Where they are.
         new: Where they shall be: other servers.
         delivery: To the new layout's replicas.
@@ -63,24 +64,48 @@ def reshard(
         token: Of the old servers' admin API.
 
     Raises:
-        ConfigError: the layouts share a server.
+        ConfigError: a table is in one layout only, or the layouts share a server.
         IntegrityError: the two layouts do not hold the same rows; nobody was moved.
         CloudEdgeError: a delivery failed; nobody was moved.
     """
-    table = versions[-1].table
-    before, after = ({s.address for shard in layout.tables[table] for s in shard} for layout in (old, new))
-    if before & after:
-        raise ConfigError(
-            f"{min(before & after)} is in both layouts of table {table!r}",
-            hint="A server holds one shard of one number of shards: start new servers for the new layout.",
-        )
+    by_table: dict[str, list[TableVersion]] = {}
+    for version in versions:
+        by_table.setdefault(version.table, []).append(version)
+    require_apart(by_table, old, new)
     shipped = 0
-    for at, version in enumerate(versions):
-        shipped += delivery.deliver([version], versions[:at]).shipped_bytes
-    _require_same_rows(versions[-1], old, token, delivery)
+    # Tables go on together, so that what was before is one delivery to go back to.
+    for back in range(max(map(len, by_table.values())), 0, -1):
+        together = [each[-back] for each in by_table.values() if len(each) >= back]
+        bases = [base for each in by_table.values() for base in each[:-back]]
+        shipped += delivery.deliver(together, bases).shipped_bytes
+    for each in by_table.values():
+        _require_same_rows(each[-1], old, token, delivery)
     path = Path(conf)
-    write_conf(path, new.to_conf(CubeConf.from_file(path) if path.exists() else None))
-    return Resharded(table, len(old.tables[table]), len(new.tables[table]), shipped, path)
+    moved = Layout(tables={table: new.tables[table] for table in by_table})
+    write_conf(path, moved.to_conf(CubeConf.from_file(path) if path.exists() else old.to_conf()))
+    return Resharded({table: (len(old.tables[table]), len(new.tables[table])) for table in by_table}, shipped, path)
+
+
+def require_apart(tables: Iterable[str], old: Layout, new: Layout) -> None:
+    """Make sure that both layouts have the tables, on servers of their own.
+
+    Raises:
+        ConfigError: says which table or server is wrong.
+    """
+    for table in tables:
+        for which, layout in (("old", old), ("new", new)):
+            if table not in layout.tables:
+                raise ConfigError(
+                    f"the {which} layout has no table {table!r}",
+                    hint=f"It has: {', '.join(sorted(layout.tables)) or 'none'}. Add the table's servers there.",
+                    table=table,
+                )
+        shared = old.addresses(table) & new.addresses(table)
+        if shared:
+            raise ConfigError(
+                f"{min(shared)} is in both layouts of table {table!r}",
+                hint="A server holds one shard of one number of shards: start new servers for the new layout.",
+            )
 
 
 def free_servers(

@@ -100,7 +100,15 @@ def choose(files: Donefiles, *, patches: bool, delivered: Work | None, where: st
         return Choice(None, tuple(problems))
     base = bases[max(bases)]
     work = Work(base, tuple(every[i] for i in sorted(every) if every[i].key == base.id and i != base.id))
-    return Choice(None if delivered is not None and work.name == delivered.name else work, tuple(problems))
+    if delivered is None or work.name != delivered.name:
+        return Choice(work, tuple(problems))
+    problems += [
+        f"{where}/{PATCH}: patch {late.id} came after {delivered.name} was delivered, which ends with a higher id, and "
+        "is not in it; give it a new id that is the highest, or it waits for the next patch"
+        for late in work.patches
+        if late not in delivered.patches
+    ]
+    return Choice(None, tuple(problems))
 
 
 def _remember(was: Sequence[DoneEntry], now: dict[int, DoneEntry], where: str, problems: list[str]) -> None:

@@ -4,14 +4,14 @@ One run reads the donefiles, decides what should be live, brings its rows here, 
 every shard. What was delivered is in a journal beside the artifacts, so a restart neither repeats nor forgets anything.
 
     <output_address>/cloudedge-<dict>/   journal, artifacts (what agents fetch)
-    <tmp_address>/cloudedge-<dict>/      rows that were fetched, the table made of them
+    <tmp_address>/cloudedge-<dict>-rows/ rows that were fetched, the table made of them
 """
 
 from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,9 +21,11 @@ from cloudedge.adminhttp import is_loopback
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.config import HubConfig
 from cloudedge.cube._transfer_conf import TransferConf
+from cloudedge.cube.transfer._deliver import Delivery
 from cloudedge.cube.transfer._guarded import SwitchReport
 from cloudedge.cube.transfer._ids import VersionIds, journal_memory
 from cloudedge.cube.transfer._plan import Policy
+from cloudedge.cube.transfer._replica import Replica
 from cloudedge.cube.transfer._shards import TableVersion
 from cloudedge.cube.transfer._sources import Choice, DonefileSource, Work, choose
 from cloudedge.cube.transfer._steps import observe
@@ -101,17 +103,17 @@ class Transfer:
         self._clock = clock or SystemClock()
         self.source = DonefileSource(conf.donefile_address, hubs=hubs, clock=self._clock)
         self._workshop = Workshop(Path(conf.output_address) / f"cloudedge-{conf.dict_name}")
-        self._rows = Path(conf.tmp_address) / f"cloudedge-{conf.dict_name}"
+        self._rows = Path(conf.tmp_address) / f"cloudedge-{conf.dict_name}-rows"  # the two addresses may be one
         self.journal = Journal(self._workshop.directory / "journal.db", clock=self._clock)
         # Numbers are written by whoever holds the journal's lock, which a delivery in this process does.
         self.ids = VersionIds(conf.dict_name, journal_memory(self.journal, Writer(self.journal)), clock=self._clock)
-        self.replicas = [self._replica(*place) for place in sorted(conf.cubes)]
+        self.replicas: Sequence[Replica] = self._open_replicas()
         self._wake = threading.Event()
         self._stopped = False
 
     def close(self) -> None:
         """Let go of connections and files."""
-        for replica in self.replicas:
+        for replica in self._upstream:
             replica.close()
         self.journal.close()
 
@@ -175,18 +177,17 @@ class Transfer:
         rows = self.source.bring(work, self._rows, within_s=_FETCH_S)
         begun = rfc3339(self._clock.now())
         with self._delivery() as delivery:
-            done = delivery.deliver([TableVersion(self.conf.dict_name, work.name, rows)])
+            done = delivery.deliver([TableVersion(self.conf.dict_name, work.name, rows)], self._bases(live))
             self._record(work, begun)
         self.source.clean(self._rows, keep=[work])
-        told = [warning for replica in self.replicas for warning in replica.warnings]
         return TransferReport(
             self.conf.dict_name,
             work.name,
             True,
             shipped_bytes=done.shipped_bytes,
-            switch=delivery.switched,
+            switch=_switched(delivery),
             problems=choice.problems,
-            warnings=(*warnings, *told),
+            warnings=(*warnings, *self._told()),
         )
 
     def rollback(self) -> TransferReport:
@@ -198,16 +199,17 @@ class Transfer:
         with self._delivery() as delivery:
             done = delivery.rollback()
         name = done.versions[self.conf.dict_name]
-        told = tuple(warning for replica in self.replicas for warning in replica.warnings)
-        return TransferReport(self.conf.dict_name, name, True, switch=delivery.switched, warnings=told)
+        return TransferReport(self.conf.dict_name, name, True, switch=_switched(delivery), warnings=self._told())
 
     def run(self, *, poll_s: float, on_report: Callable[[TransferReport | CloudEdgeError], None]) -> None:
         """Run until `stop`: at once, then every `poll_s` seconds and whenever `notify` is called.
 
         An error is reported and the run tried again next time; nothing is half done meanwhile.
         """
-        while not self._stopped:
-            self._wake.clear()
+        while True:
+            self._wake.clear()  # before the look at `_stopped`: a stop between the two must not be slept through
+            if self._stopped:
+                return
             try:
                 on_report(self.run_once())
             except CloudEdgeError as error:
@@ -223,6 +225,17 @@ class Transfer:
         self._stopped = True
         self._wake.set()
 
+    def _open_replicas(self) -> Sequence[Replica]:
+        return [self._replica(*place) for place in sorted(self.conf.cubes)]
+
+    def _bases(self, live: Work | None) -> Sequence[TableVersion]:  # noqa: ARG002 - see CubeTransfer
+        """Return what deltas can be made from: nothing, for upstream's servers take bases only."""
+        return ()
+
+    def _told(self) -> tuple[str, ...]:
+        """Return what servers did that somebody should know."""
+        return tuple(warning for replica in self._upstream for warning in replica.warnings)
+
     def _replica(self, shard: int, copy: int) -> UpstreamReplica:
         return UpstreamReplica(
             table=self.conf.dict_name,
@@ -236,8 +249,12 @@ class Transfer:
             clock=self._clock,
         )
 
+    @property
+    def _upstream(self) -> list[UpstreamReplica]:
+        return [replica for replica in self.replicas if isinstance(replica, UpstreamReplica)]
+
     @contextmanager
-    def _delivery(self) -> Iterator[UpstreamDelivery]:
+    def _delivery(self) -> Iterator[Delivery]:
         """Open a delivery whose files agents can fetch: from this process, or from who has the configured port."""
         host = self.options.files_host or self.conf.transfer_address
         common: dict[str, Any] = {
@@ -249,7 +266,7 @@ class Transfer:
             token = "" if is_loopback(host) else secrets.token_urlsafe(24)
             try:
                 delivery = UpstreamDelivery(
-                    self.replicas, self._workshop, files_host=host, files_port=self.conf.wget_port, files_token=token,
+                    self._upstream, self._workshop, files_host=host, files_port=self.conf.wget_port, files_token=token,
                     public_host=self.conf.transfer_address, **common,
                 )  # fmt: skip
             except Conflict:  # a file server of the user's own has that port, as upstream wants it
@@ -263,7 +280,7 @@ class Transfer:
         url = f"{self.conf.download_mode}://{self.conf.transfer_address}:{self.conf.wget_port}"
         if self.conf.download_mode == "http":
             self._require_served(url)
-        return UpstreamDelivery(self.replicas, self._workshop, files_url=url, **common)
+        return UpstreamDelivery(self._upstream, self._workshop, files_url=url, **common)
 
     def _require_served(self, url: str) -> None:
         """Make sure that whoever has the port serves this machine's files by their path."""
@@ -295,5 +312,10 @@ class Transfer:
                 "begun": begun,
                 "finished": rfc3339(self._clock.now()),
             }
-            writer.remember("transfer/history", [*self.history, entry][-_HISTORY:])
-            writer.remember("transfer/delivered", work.as_json())
+            with writer.together():
+                writer.remember("transfer/history", [*self.history, entry][-_HISTORY:])
+                writer.remember("transfer/delivered", work.as_json())
+
+
+def _switched(delivery: Delivery) -> SwitchReport | None:
+    return delivery.switched if isinstance(delivery, UpstreamDelivery) else None

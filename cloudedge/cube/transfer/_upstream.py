@@ -25,7 +25,7 @@ from cloudedge.cube.transfer._ids import VersionIds
 from cloudedge.cube.transfer._replica import ReplicaStatus, VersionState
 from cloudedge.cube.transfer._upstream_calls import UpstreamCalls
 from cloudedge.cube.transfer._upstream_disk import ServerDisk
-from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Unavailable
+from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Rejected, Unavailable
 
 __all__ = ["UpstreamReplica", "UpstreamTimes"]
 
@@ -237,6 +237,20 @@ class UpstreamReplica:
                 version=name,
             )
         self.switched(name, before)
+
+    def deactivate(self) -> None:
+        """Refuse: an upstream server answers from the version it has, for as long as it runs.
+
+        Raises:
+            Rejected: always, unless nothing named answers yet.
+        """
+        active = self._active()
+        if active is not None:
+            raise Rejected(
+                f"{self.name}: version {active} answers, and upstream's server cannot go back to none",
+                hint="Deliver again, or start the server anew with an empty data directory.",
+                replica=self.name,
+            )
 
     def switched(self, name: str, before: str | None) -> None:
         """Note that a version answers now that did not before, and make a restart load it."""

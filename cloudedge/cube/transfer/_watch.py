@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube.transfer._plan import Observed
 from cloudedge.cube.transfer._replica import Replica, ReplicaStatus
 from cloudedge.cube.transfer._steps import observe
 from cloudedge.errors import CloudEdgeError, IntegrityError, Unavailable
 
-__all__ = ["Expected", "ReplicaReport", "judge", "look", "require_agreement"]
+__all__ = ["Expected", "ReplicaReport", "judge", "look", "look_twice", "require_agreement"]
 
 _AT_ONCE = 16
+_SWITCH_S = 1.0
+"""Longer than all replicas of a table take to change over."""
 
 Answers = tuple[bytes | None, ...]
 
@@ -71,6 +74,22 @@ def look(replicas: Sequence[Replica], expected: Mapping[str, Expected] | None = 
         found = pool.map(lambda replica, each: _probe(replica, each, known.get(each.table)), replicas, observed)
         probes = {each.name: answer for each, answer in zip(replicas, found, strict=True)}
     return judge(observed, probes, known)
+
+
+def look_twice(
+    replicas: Sequence[Replica], expected: Mapping[str, Expected] | None = None, *, clock: Clock | None = None
+) -> list[ReplicaReport]:
+    """Look, and again a moment later where something is wrong: a switch is not one.
+
+    Only what is wrong with a replica both times counts; the reports are those of the second look.
+    """
+    first = look(replicas, expected)
+    if not any(each.problems for each in first):
+        return first
+    (clock or SystemClock()).sleep(_SWITCH_S)
+    before = {each.replica for each in first if each.problems}
+    second = look(replicas, expected)
+    return [each if each.replica in before else replace(each, problems=()) for each in second]
 
 
 def _probe(replica: Replica, each: Observed, known: Expected | None) -> Answers | CloudEdgeError | None:

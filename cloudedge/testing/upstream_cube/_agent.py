@@ -48,20 +48,39 @@ class UpstreamAgent:
         """Commands in the order they came, refused ones included."""
         self._working: set[str] = set()
         self._lock = threading.Lock()
-        self._http = _Http(port, self)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
+        self._port = port
+        self._life: _Http | None = None
+        self._doing = threading.local()
+        self.start()
 
     @property
     def port(self) -> int:
         """The port it listens on."""
-        return int(self._http.server_address[1])
+        return self._port
+
+    def start(self) -> None:
+        """Listen; after `kill` on the same port, knowing nothing of what it was doing."""
+        self._working = set()
+        self._life = _Http(self._port, self)
+        self._port = int(self._life.server_address[1])
+        self._thread = threading.Thread(target=self._life.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def kill(self) -> None:
+        """End as a process that is killed: nobody gets an answer, and what is under way ends with its next wait."""
+        life, self._life = self._life, None
+        if life is not None:
+            life.shutdown()
+            life.server_close()
+            self._thread.join()
 
     def close(self) -> None:
         """Stop listening."""
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        self.kill()
+
+    def is_life(self, http: object) -> bool:
+        """Tell whether that is the listener of its present life."""
+        return http is self._life
 
     def __enter__(self) -> UpstreamAgent:  # noqa: PYI034 - typing.Self is not in 3.10
         return self
@@ -88,6 +107,7 @@ class UpstreamAgent:
 
     def _do_work(self, work: dict[str, Any]) -> None:
         self.works.append(work)
+        self._doing.life = self._life
         doing = {"download": self._download, "reload": self._reload, "enable": self._enable}.get(work["command"])
         if doing is None or not work["version"] or not work["depend"]:
             raise _Failed("unknown command.")
@@ -105,6 +125,8 @@ class UpstreamAgent:
 
     def _sleep(self, seconds: float) -> None:
         time.sleep(seconds * self.time_scale)
+        if not self.is_life(self._doing.life):
+            raise _Failed("killed.")
 
     # download ---------------------------------------------------------------------------------------------------
 
@@ -255,9 +277,15 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def _do(self) -> None:
+        if not self.server.agent.is_life(self.server):  # a connection from before it was killed
+            self.close_connection = True
+            return
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         content_type = self.headers.get("Content-Type", "application/x-www-form-urlencoded")
         answer = self.server.agent.answer(self.command, urlsplit(self.path).path, content_type, body)
+        if not self.server.agent.is_life(self.server):
+            self.close_connection = True
+            return
         data = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json; charset=utf-8")

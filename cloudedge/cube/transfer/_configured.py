@@ -1,0 +1,169 @@
+"""Deliveries and transfers as cloudedge.yaml's `transfers` section describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from cloudedge.config import Config, HubConfig, TransferConfig, TransferTable, home, reveal
+from cloudedge.cube._transfer_conf import CubeAddress, TransferConf
+from cloudedge.cube.transfer._cube_transfer import CubeTransfer
+from cloudedge.cube.transfer._deliver import Delivery
+from cloudedge.cube.transfer._layout import Layout
+from cloudedge.cube.transfer._plan import Policy
+from cloudedge.cube.transfer._replica import Replica
+from cloudedge.cube.transfer._transfer import Transfer, TransferOptions
+from cloudedge.cube.transfer._workshop import Workshop
+from cloudedge.errors import ConfigError
+
+__all__ = ["ConfiguredTransfer"]
+
+
+class ConfiguredTransfer:
+    """One entry of `transfers`, ready to deliver.
+
+    Args:
+        name: What cloudedge.yaml calls it.
+        config: The whole of cloudedge.yaml.
+        token: For the servers' admin APIs, where the entry names none.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+
+    def __init__(self, name: str, config: Config, *, token: str = "") -> None:
+        found = config.transfers.get(name)
+        if found is None:
+            known = ", ".join(sorted(config.transfers)) or "none"
+            raise ConfigError(f"there is no transfer {name!r}", hint=f"cloudedge.yaml names: {known}.")
+        self.name = name
+        self.config: TransferConfig = found
+        self.token = reveal(found.token) if found.token is not None else token
+        self.work = Path(found.work).expanduser() if found.work else home() / "transfers" / name
+        self._hubs: Mapping[str, HubConfig] = config.hubs
+
+    @property
+    def policy(self) -> Policy:
+        """How to deliver."""
+        given = self.config
+        return Policy(
+            jobs=given.jobs,
+            attempts=given.attempts,
+            deadline_s=given.deadline.total_seconds(),
+            keep=given.keep,
+            max_deltas=given.max_deltas,
+            max_delta_share=given.max_delta_share,
+            artifacts_kept=given.artifacts_kept,
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """The servers, which are cloudedge's own.
+
+        Raises:
+            ConfigError: they are upstream's.
+        """
+        if self.config.servers != "cube":
+            raise ConfigError(
+                f"the servers of transfer {self.name!r} are upstream's, which take what donefiles announce",
+                hint=f"cloudedge cube transfer {self.name}",
+            )
+        return Layout.model_validate(
+            {
+                "tables": {
+                    name: [[{"address": one.address, "admin": one.admin} for one in shard] for shard in table.shards]
+                    for name, table in self.config.tables.items()
+                }
+            }
+        )
+
+    @contextmanager
+    def replicas(self) -> Iterator[Sequence[Replica]]:
+        """Open every server of every table, of either kind, to look at; a context."""
+        if self.config.servers == "cube":
+            yield self.layout.replicas(token=self.token)
+            return
+        with ExitStack() as stack:
+            opened = [
+                stack.enter_context(Transfer(self._conf(name, table), hubs=self._hubs))
+                for name, table in self.config.tables.items()
+            ]
+            yield [replica for each in opened for replica in each.replicas]
+
+    def delivery(self) -> Delivery:
+        """Open a delivery of bundles' tables; a context."""
+        return Delivery(
+            self.layout.replicas(token=self.token),
+            Workshop(self.work),
+            policy=self.policy,
+            files_host=self.config.files_host,
+            files_port=self.config.files_port,
+            files_token=self.token,
+            public_host=self.config.public_host,
+            limit_bytes_per_s=self.config.bandwidth,
+        )
+
+    def transfer(self, table: str = "") -> Transfer:
+        """Open what keeps a table's servers on its donefiles; a context.
+
+        Args:
+            table: Which one, where several have donefiles: each is kept by a process of its own, as upstream's are.
+
+        Raises:
+            ConfigError: there is no such table, none has donefiles, or several have.
+        """
+        able = {name: each for name, each in self.config.tables.items() if each.donefiles}
+        if table:
+            able = {name: each for name, each in able.items() if name == table}
+        if len(able) != 1:
+            known = ", ".join(
+                f"{name} (donefiles: {each.donefiles or 'none'})" for name, each in self.config.tables.items()
+            )
+            raise ConfigError(
+                f"transfer {self.name!r}: {'several tables have' if able else 'there is no table with'} donefiles"
+                + (f" and the name {table!r}" if table else ""),
+                hint=f"Name one with --table. There are: {known}.",
+            )
+        ((name, where),) = able.items()
+        options = TransferOptions(
+            files_host=self.config.files_host,
+            limit_bytes_per_s=self.config.bandwidth,
+            through_agent=self.config.through_agent,
+            policy=self.policy,
+        )
+        conf = self._conf(name, where)
+        if self.config.servers == "cube":
+            return CubeTransfer(conf, self.layout, token=self.token, hubs=self._hubs, options=options)
+        return Transfer(conf, hubs=self._hubs, options=options)
+
+    def _conf(self, name: str, table: TransferTable) -> TransferConf:
+        """Say in upstream's words what this entry says."""
+        instances = {
+            (shard, copy): server for shard, servers in enumerate(table.shards) for copy, server in enumerate(servers)
+        }
+        return TransferConf(
+            dict_name=name,
+            mode="base_delta" if table.patches else "base_only",
+            download_mode="http",
+            wget_port=self.config.files_port,
+            buildtool_local="",
+            donefile_address=table.donefiles,
+            output_address=str(self.work),
+            tmp_address=str(self.work),
+            shard_num=len(table.shards),
+            copy_num=max(len(servers) for servers in table.shards),
+            deploy_path="",
+            transfer_address=self.config.public_host or self.config.files_host,
+            agents={place: _endpoint(server.agent) for place, server in instances.items() if server.agent},
+            cubes={
+                place: CubeAddress(*_endpoint(server.address), server.folder)
+                for place, server in instances.items()
+                if server.agent
+            },
+        )
+
+
+def _endpoint(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

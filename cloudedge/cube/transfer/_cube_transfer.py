@@ -1,0 +1,70 @@
+"""What donefiles announce, to cloudedge's own servers: a base as a base, what came after as rows that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from cloudedge.clock import Clock
+from cloudedge.config import HubConfig
+from cloudedge.cube._transfer_conf import TransferConf
+from cloudedge.cube.transfer._deliver import Delivery
+from cloudedge.cube.transfer._layout import Layout
+from cloudedge.cube.transfer._replica import Replica
+from cloudedge.cube.transfer._shards import TableVersion
+from cloudedge.cube.transfer._sources import Work
+from cloudedge.cube.transfer._transfer import Transfer, TransferOptions
+
+__all__ = ["CubeTransfer"]
+
+_AT_HAND_S = 600.0
+
+
+class CubeTransfer(Transfer):
+    """Keeps one table's cube servers on what its donefiles say.
+
+    Args:
+        conf: The table, its donefiles and its folders; it names no agents.
+        layout: The servers.
+        token: For their admin APIs, and for fetching.
+        hubs: From cloudedge.yaml, for donefiles in buckets.
+        options: How to deliver.
+        clock: Time and randomness.
+    """
+
+    def __init__(
+        self,
+        conf: TransferConf,
+        layout: Layout,
+        *,
+        token: str = "",
+        hubs: Mapping[str, HubConfig] | None = None,
+        options: TransferOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._layout = Layout(tables={conf.dict_name: layout.tables[conf.dict_name]})
+        self._token = token
+        super().__init__(conf, hubs=hubs, options=options, clock=clock)
+
+    def _open_replicas(self) -> Sequence[Replica]:
+        return self._layout.replicas(token=self._token)
+
+    def _bases(self, live: Work | None) -> Sequence[TableVersion]:
+        """Return the rows that were delivered last, if they are still here: the delta is made from them."""
+        if live is None or not (self._rows / f"{live.name}.safetensors").is_file():
+            return ()
+        return [TableVersion(self.conf.dict_name, live.name, self.source.bring(live, self._rows, within_s=_AT_HAND_S))]
+
+    @contextmanager
+    def _delivery(self) -> Iterator[Delivery]:
+        how: dict[str, Any] = {
+            "policy": self.options.policy,
+            "clock": self._clock,
+            "limit_bytes_per_s": self.options.limit_bytes_per_s,
+        }
+        with Delivery(
+            self.replicas, self._workshop, files_host=self.options.files_host or "127.0.0.1",
+            files_port=self.conf.wget_port, files_token=self._token, public_host=self.conf.transfer_address, **how,
+        ) as delivery:  # fmt: skip
+            yield delivery
