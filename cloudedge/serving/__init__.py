@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from cloudedge.serving._admin import AdminServer
     from cloudedge.serving._admin_client import AdminClient
     from cloudedge.serving._client import Client, Prediction
+    from cloudedge.serving._desired import Desired, DesiredVersion
     from cloudedge.serving._engine import Answer, Call, Engine
     from cloudedge.serving._export import TARGETS, ExportPlan, export, plan_export
-    from cloudedge.serving._hotload import HotLoad, load_into, publish_for_monitor
+    from cloudedge.serving._follower import Follower
+    from cloudedge.serving._hotload import HotLoad, follow, load_into, publish_for_monitor
     from cloudedge.serving._http import HttpLimits
     from cloudedge.serving._ops import Op, RequestOp, WebService, load_ops
     from cloudedge.serving._routing import Routing, Shadow, Variant
-    from cloudedge.serving._rowsource import FoundRows, RowSource
-    from cloudedge.serving._runtime import Runtime, RuntimeConfig, VersionInfo
+    from cloudedge.serving._rowsource import BundleRows, FoundRows, RowSource
+    from cloudedge.serving._runtime import Runtime
+    from cloudedge.serving._runtime_config import RuntimeConfig, VersionInfo
     from cloudedge.serving._server import Server, ServerConfig
     from cloudedge.serving._traces import Traces
 
@@ -32,10 +35,14 @@ __all__ = [
     "AdminClient",
     "AdminServer",
     "Answer",
+    "BundleRows",
     "Call",
     "Client",
+    "Desired",
+    "DesiredVersion",
     "Engine",
     "ExportPlan",
+    "Follower",
     "FoundRows",
     "HotLoad",
     "HttpLimits",
@@ -54,6 +61,7 @@ __all__ = [
     "VersionInfo",
     "WebService",
     "export",
+    "follow",
     "load_into",
     "load_ops",
     "plan_export",
@@ -64,14 +72,17 @@ _HOMES = {
     "_admin": ("AdminServer",),
     "_admin_client": ("AdminClient",),
     "_client": ("Client", "Prediction"),
+    "_desired": ("Desired", "DesiredVersion"),
     "_engine": ("Answer", "Call", "Engine"),
     "_export": ("TARGETS", "ExportPlan", "export", "plan_export"),
-    "_hotload": ("HotLoad", "load_into", "publish_for_monitor"),
+    "_follower": ("Follower",),
+    "_hotload": ("HotLoad", "follow", "load_into", "publish_for_monitor"),
     "_http": ("HttpLimits",),
     "_ops": ("Op", "RequestOp", "WebService", "load_ops"),
     "_routing": ("Routing", "Shadow", "Variant"),
-    "_rowsource": ("FoundRows", "RowSource"),
-    "_runtime": ("Runtime", "RuntimeConfig", "VersionInfo"),
+    "_rowsource": ("BundleRows", "FoundRows", "RowSource"),
+    "_runtime": ("Runtime",),
+    "_runtime_config": ("RuntimeConfig", "VersionInfo"),
     "_server": ("Server", "ServerConfig"),
     "_traces": ("Traces",),
 }

@@ -4,18 +4,23 @@
     GET    /ready                    does the active version answer its probes, and no stop under way (no token)
     GET    /metrics                  Prometheus
     GET    /stats                    the same for people
-    GET    /versions                 what is loaded, what became of loads, and who answers
-    POST   /versions                 {"bundle", "name"?}: load in the background, 202; 200 if it is there already
+    GET    /versions                 what is loaded, what became of loads, who answers, and what memory is free
+    POST   /versions                 {"bundle", "name"?, "tables"?}: load in the background, 202; 200 if it is there
+                                     already; "tables" says what cube.conf calls each table, if not by its name
     GET    /versions/PIN             one of them
     POST   /versions/PIN/probe       answer its probes again
     POST   /versions/PIN/predict     {"inputs", "outputs"?}: ask this one, whoever is active
     POST   /versions/PIN/activate    move the pointer
+    DELETE /active                   take the pointer away: no version answers, as before the first
     DELETE /versions/PIN             unload it once its last request is done
     PUT    /weights                  {"variants": [{"pin", "weight", "tag"?}]}: share the traffic; none: stop sharing
     PUT    /shadow                   {"pin", "share"?, "tolerance"?}: mirror requests; {}: stop
+    GET    /desired                  where it follows a document (`cloudedge serve --follow`): how far it is
+    PUT    /desired                  the document itself: have these versions, answer in these shares, 202
     POST   /drain                    {"within_s"?}: stop accepting, finish, close, 202
 
-Every operation can be repeated: what is so already is answered as if it had just been done.
+Every operation can be repeated: what is so already is answered as if it had just been done. A replica that follows a
+document takes no other orders about versions.
 """
 
 from __future__ import annotations
@@ -23,15 +28,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from cloudedge.adminhttp import AdminHttp, Reply
-from cloudedge.errors import InputError
-from cloudedge.serving._engine import Call
+from cloudedge.errors import Conflict, InputError
+from cloudedge.resources import free_memory_bytes
+from cloudedge.serving._desired import Desired
+from cloudedge.serving._follower import Follower
 from cloudedge.serving._report import prometheus, stats
-from cloudedge.serving._routes import answer_json, predict_json
+from cloudedge.serving._routes import Pinned, answer_json, predict_json
 from cloudedge.serving._routing import Shadow, Variant
 from cloudedge.serving._runtime import Runtime
 from cloudedge.serving._server import Server
@@ -39,6 +47,10 @@ from cloudedge.serving._server import Server
 __all__ = ["AdminServer"]
 
 _DRAIN_S = 10.0
+_ORDERS = (
+    "POST /versions", "POST /versions/NAME/activate", "DELETE /active", "DELETE /versions/NAME", "PUT /weights",
+)  # fmt: skip
+"""What a replica that follows a document does by itself."""
 
 
 class AdminServer(AdminHttp):
@@ -50,7 +62,11 @@ class AdminServer(AdminHttp):
         port: 0 takes any free one.
         token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
         on_drained: Called once a drain that was asked for has ended.
+        orders: File for the number of the last order that was obeyed; forgotten with the process if left out.
+        follower: Who brings the runtime to what a document says, if it follows one.
     """
+
+    max_body_bytes = 1 << 20  # a document has a cube.conf in it, and that names every shard
 
     def __init__(
         self,
@@ -60,11 +76,14 @@ class AdminServer(AdminHttp):
         port: int = 0,
         token: str | None = None,
         on_drained: Callable[[], None] | None = None,
+        orders: Path | None = None,
+        follower: Follower | None = None,
     ) -> None:
-        super().__init__("serving", host=host, port=port, token=token)
+        super().__init__("serving", host=host, port=port, token=token, orders=orders)
         self._server = server
         self._runtime: Runtime = server.runtime
         self._on_drained = on_drained
+        self._follower = follower
         self.listen()
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
@@ -81,25 +100,40 @@ class AdminServer(AdminHttp):
             "POST /versions/NAME/probe": self._probe,
             "POST /versions/NAME/predict": lambda pin: self._predict(pin, body),
             "POST /versions/NAME/activate": self._activate,
+            "DELETE /active": self._deactivate,
             "DELETE /versions/NAME": self._unload,
             "PUT /weights": lambda: self._weights(body),
             "PUT /shadow": lambda: self._shadow(body),
             "POST /drain": lambda: self.drain(body, self._server.drain, self._on_drained),
         }
+        follower = self._follower
+        if follower is not None:
+            routes |= dict.fromkeys(_ORDERS, _refuse)
+            routes["GET /desired"] = lambda: (HTTPStatus.OK, follower.status())
+            routes["PUT /desired"] = lambda: self._take(follower, body)
         return self.route(method, path, routes)
 
+    def _take(self, follower: Follower, body: dict[str, Any]) -> Reply:
+        follower.take(Desired.parse(json.dumps(body)))
+        return HTTPStatus.ACCEPTED, follower.status()
+
     def _ready(self) -> Reply:
-        if not self._server.is_draining and self._runtime.is_ready():
+        has_arrived = self._follower is None or self._follower.has_arrived
+        if has_arrived and not self._server.is_draining and self._runtime.is_ready():
             return HTTPStatus.OK, "ready\n"
         return HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n"
 
     def _versions(self) -> dict[str, Any]:
         routing = asdict(self._runtime.routing)
-        return {"versions": [asdict(version) for version in self._runtime.versions()], **routing}
+        versions = [asdict(version) for version in self._runtime.versions()]
+        return {"versions": versions, **routing, "memory_free_bytes": free_memory_bytes()}
 
     def _load(self, body: dict[str, Any]) -> Reply:
-        _require(body, {"bundle": str, "name": str}, "bundle")
-        pin = self._runtime.start_load(body["bundle"], name=body.get("name", ""))
+        _require(body, {"bundle": str, "name": str, "tables": dict}, "bundle")
+        tables = body.get("tables", {})
+        if not all(isinstance(name, str) for name in tables.values()):
+            raise InputError("tables maps the names of tables to names", field="tables")
+        pin = self._runtime.start_load(body["bundle"], name=body.get("name", ""), tables=tables)
         found = asdict(self._runtime.version(pin))
         return (HTTPStatus.OK if found["state"] == "ready" else HTTPStatus.ACCEPTED), found
 
@@ -108,19 +142,16 @@ class AdminServer(AdminHttp):
         return HTTPStatus.OK, {"pin": pin, "asked": probed.asked, "failures": probed.failures, "passed": probed.passed}
 
     def _predict(self, pin: str, body: dict[str, Any]) -> Reply:
-        runtime = self._runtime
-
-        class Pinned:
-            signature = runtime.signature_of(pin)
-
-            async def predict(self, call: Call) -> Any:
-                return await runtime.predict(replace(call, pin=pin))
-
-        return HTTPStatus.OK, json.loads(answer_json(asyncio.run(predict_json(Pinned(), body))))
+        answer = asyncio.run(predict_json(Pinned(self._runtime, pin), body))
+        return HTTPStatus.OK, json.loads(answer_json(answer))
 
     def _activate(self, pin: str) -> Reply:
         self._runtime.activate(pin)
         return HTTPStatus.OK, {"active": pin}
+
+    def _deactivate(self) -> Reply:
+        self._runtime.deactivate()
+        return HTTPStatus.OK, {"active": None}
 
     def _unload(self, pin: str) -> Reply:
         self._runtime.unload(pin)
@@ -141,6 +172,10 @@ class AdminServer(AdminHttp):
         _require(body, {"pin": str, "share": (int, float), "tolerance": (int, float)}, *(["pin"] if body else []))
         self._runtime.set_shadow(Shadow(**body) if body else None)
         return HTTPStatus.OK, self._versions()
+
+
+def _refuse(*_: str) -> Reply:
+    raise Conflict("this replica follows a document and takes no other orders", hint="PUT /desired")
 
 
 def _require(body: dict[str, Any], fields: dict[str, Any], *required: str) -> None:

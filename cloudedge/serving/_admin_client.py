@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +21,7 @@ from cloudedge.errors import (
     Rejected,
     Unavailable,
 )
+from cloudedge.serving._desired import Desired
 from cloudedge.serving._routing import Shadow, Variant
 
 __all__ = ["AdminClient"]
@@ -53,7 +54,7 @@ class AdminClient:
             self._session.headers["Authorization"] = f"Bearer {token}"
 
     def versions(self) -> dict[str, Any]:
-        """Return what is loaded and who answers."""
+        """Return what is loaded, who answers, each version's ``memory_bytes``, and ``memory_free_bytes`` if known."""
         return self._do("GET", "/versions")
 
     def version(self, pin: str) -> dict[str, Any]:
@@ -64,9 +65,10 @@ class AdminClient:
         """
         return self._do("GET", f"/versions/{quote(pin, safe='')}")
 
-    def load(self, bundle: str, *, name: str = "") -> dict[str, Any]:
-        """Begin to load a bundle; returns its pin and state."""
-        return self._do("POST", "/versions", {"bundle": bundle} | ({"name": name} if name else {}))
+    def load(self, bundle: str, *, name: str = "", tables: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Begin to load a bundle; returns its pin and state. `tables` says what cube.conf calls each table."""
+        more = ({"name": name} if name else {}) | ({"tables": dict(tables)} if tables else {})
+        return self._do("POST", "/versions", {"bundle": bundle, **more})
 
     def wait_loaded(self, pin: str, *, within_s: float = 600.0) -> dict[str, Any]:
         """Wait until a version can answer.
@@ -98,6 +100,10 @@ class AdminClient:
         """Move the pointer."""
         self._do("POST", f"/versions/{quote(pin, safe='')}/activate", {})
 
+    def deactivate(self) -> None:
+        """Take the pointer away: no version answers any more."""
+        self._do("DELETE", "/active")
+
     def set_weights(self, variants: Sequence[Variant]) -> None:
         """Share the traffic; none: everything to the active version."""
         self._do("PUT", "/weights", {"variants": [vars(variant) for variant in variants]})
@@ -114,6 +120,18 @@ class AdminClient:
         """Let the replica finish and stop."""
         self._do("POST", "/drain", {"within_s": within_s}, attempts=1)
 
+    def desired(self) -> dict[str, Any]:
+        """Say how far a replica is that follows a document: ``order``, ``tried``, ``reached``; ``failures`` by pin."""
+        return self._do("GET", "/desired")
+
+    def set_desired(self, desired: Desired) -> dict[str, Any]:
+        """Give a replica the document to follow.
+
+        Raises:
+            Conflict: it follows a newer one.
+        """
+        return self._do("PUT", "/desired", desired.model_dump(mode="json"))
+
     def is_ready(self) -> bool:
         """Tell whether the active version answers its probes."""
         try:
@@ -122,7 +140,11 @@ class AdminClient:
             return False
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters."""
+        """Return the counters since each version was loaded.
+
+        ``latency_buckets`` lists ``[upper_ms, count]``, the last with None for no bound: the difference of two moments
+        is the histogram of what came between, which percentiles cannot tell.
+        """
         return self._do("GET", "/stats")
 
     def _do(

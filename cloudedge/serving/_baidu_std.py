@@ -2,7 +2,7 @@
 
 A frame is "PRPC", the size of what follows the header, the size of its meta (both big-endian), an RpcMeta and a
 payload. Frames on one connection are answered in whatever order they are done; the correlation id tells them apart.
-An answer's meta also carries the pin, in a field that brpc passes over.
+An answer's meta also carries the pin and the share of declared defaults, in fields that brpc passes over.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any, NamedTuple, cast
 from google.protobuf.message import DecodeError
 
 from cloudedge.errors import InputError, Unavailable
-from cloudedge.serving._engine import Engine
-from cloudedge.serving._faults import fault_of
+from cloudedge.serving._engine import Answer, Engine
+from cloudedge.serving._faults import fault_of, too_long
 from cloudedge.serving._general import METHODS, answer_general, fill_response, read_request
 from cloudedge.serving._gzip import GZIP, ZLIB, deflate, inflate
 from cloudedge.serving._messages import GENERAL_SERVICE, GeneralRequest, RpcMeta
+from cloudedge.serving._watch import Asked, Outcome, Watch
 
 __all__ = ["MAGIC", "BaiduStdProtocol", "Frame", "FrameReader", "pack_frame", "serve_baidu_std"]
 
@@ -32,6 +33,8 @@ MAX_IN_FLIGHT = 256
 CALL_S = 20.0  # what upstream's client waits for an answer unless told otherwise
 
 NO_SERVICE, NO_METHOD, BAD_REQUEST = 1001, 1002, 1003  # brpc's codes
+WRONG_INPUT = -5100  # upstream's own
+FAULTS = frozenset({-5000, 1008})  # the server's own, not the caller's
 WRAPPERS = {2: GZIP, 3: ZLIB}  # by compress_type; 1 and 4 (snappy, lz4) are refused
 
 
@@ -61,6 +64,11 @@ class FrameReader:
     def __init__(self, max_body: int = MAX_BODY) -> None:
         self._max_body = max_body
         self._buffer = bytearray()
+
+    @property
+    def half_received(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take what arrived and return the frames that are now complete.
@@ -108,30 +116,38 @@ def pack_frame(meta: Any, payload: bytes = b"") -> bytes:
     return b"".join((HEADER.pack(MAGIC, len(head) + len(payload), len(head)), head, payload))
 
 
-async def answer_frame(engine: Engine, frame: Frame, *, max_inflated: int = MAX_BODY, call_s: float = CALL_S) -> bytes:
+async def answer_frame(
+    engine: Engine, frame: Frame, *, max_inflated: int = MAX_BODY, max_answer: int = MAX_BODY, call_s: float = CALL_S
+) -> Frame:
     """Answer one frame with one frame; never raises but for cancellation."""
-    code, text, payload, pin = 0, "", b"", ""
+    code, text, payload = 0, "", b""
+    answer: Answer | None = None
     compress_type = frame.meta.compress_type
     try:
         code, text = _refusal(frame)
         if not code:
             wanted = read_request(GeneralRequest.FromString(frame.plain(max_inflated)))
-            answer = await answer_general(engine, wanted, deadline=time.monotonic() + call_s)
-            payload = fill_response(engine, answer).SerializeToString()
+            with engine.hold() as version:
+                answer = await answer_general(version, wanted, deadline=time.monotonic() + call_s)
+            payload = fill_response(version.signature, answer).SerializeToString()
             payload = deflate(payload, WRAPPERS[compress_type]) if compress_type else payload
-            pin = answer.pin
+            if len(payload) > max_answer:
+                code, text = WRONG_INPUT, too_long(len(payload), max_answer)
     except DecodeError:
         code, text = BAD_REQUEST, "the payload is not a Request message"
     except Exception as error:  # noqa: BLE001 - every failure has an answer
         fault = fault_of(error)
         code, text = fault.rpc, fault.message
+    payload = b"" if code else payload
     meta = RpcMeta(correlation_id=frame.meta.correlation_id, compress_type=0 if code else compress_type)
     meta.response.error_code = code
     if text:
         meta.response.error_text = text
-    if pin:
-        meta.pin = pin
-    return pack_frame(meta, payload)
+    if answer is not None and not code:
+        meta.pin = answer.pin
+        if answer.defaulted:
+            meta.defaulted = answer.defaulted
+    return Frame(meta, payload)
 
 
 def _refusal(frame: Frame) -> tuple[int, str]:
@@ -145,18 +161,51 @@ def _refusal(frame: Frame) -> tuple[int, str]:
     return 0, ""
 
 
+def _asked(frame: Frame) -> Asked:
+    service, method = frame.meta.request.service_name, frame.meta.request.method_name
+    attributes = {"rpc.system": "brpc", "rpc.service": service[:200], "rpc.method": method[:200]}
+    return Asked("baidu_std", f"/{service}/{method}", len(frame.payload), attributes=attributes)
+
+
+def _outcome(answer: Frame | None) -> Outcome:
+    if answer is None:
+        return Outcome("cancelled")
+    code = answer.meta.response.error_code
+    return Outcome(code, answer.meta.pin, len(answer.payload), code in FAULTS)
+
+
 class BaiduStdProtocol(asyncio.Protocol):
     """One connection. Stops reading while too many calls are under way or the peer does not read its answers."""
 
-    def __init__(self, engine: Engine, *, max_body: int = MAX_BODY, call_s: float = CALL_S) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        max_body: int = MAX_BODY,
+        max_answer: int = MAX_BODY,
+        call_s: float = CALL_S,
+        watch: Watch | None = None,
+    ) -> None:
         self._engine = engine
         self._reader = FrameReader(max_body)
         self._max_body = max_body
+        self._max_answer = max_answer
         self._call_s = call_s
+        self._watch = watch or Watch()
         self._waiting: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._blocked = False
         self._transport: asyncio.Transport | None = None
+
+    @property
+    def half_received(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return self._reader.half_received
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether calls are under way."""
+        return bool(self._tasks or self._waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the connection."""
@@ -201,9 +250,14 @@ class BaiduStdProtocol(asyncio.Protocol):
                 self._transport.resume_reading()
 
     async def _answer(self, frame: Frame) -> None:
-        answer = await answer_frame(self._engine, frame, max_inflated=self._max_body, call_s=self._call_s)
+        answering = answer_frame(
+            self._engine, frame, max_inflated=self._max_body, max_answer=self._max_answer, call_s=self._call_s
+        )
+        if not self._watch.is_off:
+            answering = self._watch.around(_asked(frame), answering, _outcome)
+        answer = await answering
         if self._transport is not None:
-            self._transport.write(answer)
+            self._transport.write(pack_frame(*answer))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

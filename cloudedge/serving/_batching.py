@@ -14,7 +14,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
@@ -66,11 +66,11 @@ class Item:
         self.arrived = time.monotonic()
 
 
-def next_batch(queue: deque[Item], max_rows: int, now: float) -> tuple[list[Item], list[Item]]:
+def next_batch(queue: deque[Item], max_rows_of: Callable[[ShapeKey], int], now: float) -> tuple[list[Item], list[Item]]:
     """Take from the front of a queue what is run together, and what is too late to be run at all."""
     batch: list[Item] = []
     expired: list[Item] = []
-    rows = 0
+    rows = max_rows = 0
     while queue:
         item = queue[0]
         if item.deadline is not None and item.deadline <= now:
@@ -78,6 +78,8 @@ def next_batch(queue: deque[Item], max_rows: int, now: float) -> tuple[list[Item
             continue
         if batch and (item.key != batch[0].key or rows + item.rows > max_rows):
             break
+        if not batch:
+            max_rows = max_rows_of(item.key)
         batch.append(queue.popleft())
         rows += item.rows
     return batch, expired
@@ -138,19 +140,37 @@ class Lane:
         self.queued_rows = 0
         self.pending = 0
         """Requests taken and not yet answered."""
+        self._held = 0
         self._closed = False
         self._empty = threading.Event()
         self._row_s = version.tuning.run_s
+
+    def hold(self) -> None:
+        """Keep the version until `release`, whatever is unloaded meanwhile.
+
+        Raises:
+            LaneClosed: the version is gone.
+        """
+        with self._lock:
+            if self._closed:
+                raise LaneClosed
+            self._held += 1
+
+    def release(self) -> None:
+        """Let go of it."""
+        with self._lock:
+            self._held -= 1
+            self._tell_if_empty()
 
     def put(self, item: Item, home: asyncio.AbstractEventLoop | None = None) -> None:
         """Queue a request; `home` is the loop whose thread may run batches itself, if this is its thread.
 
         Raises:
             Overloaded: the queue is full, or what is in it takes too long.
-            LaneClosed: the version is gone.
+            LaneClosed: the version is gone; not while somebody holds it.
         """
         with self._lock:
-            if self._closed:
+            if self._closed and not self._held:
                 raise LaneClosed
             if self.queued_rows:
                 self._require_room(item)
@@ -179,7 +199,7 @@ class Lane:
 
     def _take(self) -> tuple[list[Item], list[Item], bool]:
         with self._lock:
-            batch, expired = next_batch(self._queue, self.version.tuning.max_batch_rows, time.monotonic())
+            batch, expired = next_batch(self._queue, self.version.max_rows_of, time.monotonic())
             self.queued_rows -= sum(item.rows for item in batch) + sum(item.rows for item in expired)
             return batch, expired, bool(self._queue)
 
@@ -227,8 +247,11 @@ class Lane:
     def _done(self, count: int) -> None:
         with self._lock:
             self.pending -= count
-            if self._closed and not self.pending:
-                self._empty.set()
+            self._tell_if_empty()
+
+    def _tell_if_empty(self) -> None:
+        if self._closed and not self.pending and not self._held:
+            self._empty.set()
 
     def _run(self, batch: list[Item], predictor: Predictor) -> None:
         """Give every item its outcome; one that cannot be answered does not spoil the others."""
@@ -242,7 +265,7 @@ class Lane:
             if version.feeds.not_finite(arrays) is not None:
                 self._run_finite(batch, predictor)
                 return
-            outputs, shares = version.execute(arrays, predictor)
+            outputs, shares = version.execute(arrays, predictor, _last_deadline(batch))
         except Exception as error:  # noqa: BLE001 - whatever it was, everybody who waits has to learn it
             if len(batch) > 1 and isinstance(error, InputError):
                 for item in batch:
@@ -250,8 +273,10 @@ class Lane:
                 return
             if not isinstance(error, CloudEdgeError):
                 error = Unavailable(f"version {version.pin} failed: {type(error).__name__}: {error}")
+            now = time.monotonic()
             for item in batch:
-                item.outcome = error
+                is_late = item.deadline is not None and item.deadline <= now and error.retry_helps
+                item.outcome = DeadlineExceeded(f"the deadline passed: {error.message}") if is_late else error
             version.metrics.refused(len(batch))
             return
         end = time.monotonic()
@@ -275,13 +300,28 @@ class Lane:
         if good:
             self._run(good, predictor)
 
-    def close(self, timeout_s: float) -> bool:
-        """Take nothing more and wait for what is under way; tell whether it all ended."""
+    def close(self, timeout_s: float, *, abandoned: bool = False) -> bool:
+        """Take nothing more and wait for what is under way; tell whether it all ended.
+
+        Args:
+            timeout_s: How long to wait.
+            abandoned: Nobody who holds the version will come back for it: the servers are gone.
+        """
         with self._lock:
             self._closed = True
-            if not self.pending:
-                self._empty.set()
+            self._held = 0 if abandoned else self._held
+            self._tell_if_empty()
         return self._empty.wait(timeout_s)
+
+
+def _last_deadline(batch: list[Item]) -> float | None:
+    """Return when nobody waits for a batch any more, if that ever comes."""
+    last = 0.0
+    for item in batch:
+        if item.deadline is None:
+            return None
+        last = max(last, item.deadline)
+    return last
 
 
 def _settle(item: Item) -> None:

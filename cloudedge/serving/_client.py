@@ -50,7 +50,7 @@ class Prediction:
     endpoint: str
     """The server that answered."""
     defaulted: float = 0.0
-    """Share of looked-up rows that were declared defaults; only plain JSON says."""
+    """Share of looked-up rows that were declared defaults because a shard was away."""
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self.outputs[name]

@@ -1,12 +1,14 @@
 """What the wire formats and the runtime know of each other.
 
 The runtime implements `Engine`; every protocol (Pipeline, GeneralModelService, plain JSON; over HTTP, gRPC or
-baidu_std) turns its bytes into a `Call`, awaits `Engine.predict` and turns the `Answer`, or the error, into bytes.
+baidu_std) holds one version for the whole of a request: its bytes are read with that version's signature, become a
+`Call`, and the `Answer` of `Held.predict`, or the error, becomes bytes again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from cloudedge.bundle import Signature
 
-__all__ = ["Answer", "Call", "Engine", "HttpAnswer", "HttpCall"]
+__all__ = ["Answer", "Call", "Engine", "Held", "HttpAnswer", "HttpCall", "answer_headers"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Call:
     pin: str | None = None
     """The version an admin caller wants; None: the one the pointer and its weights choose."""
     tag: str | None = None
-    """The variant a caller wants; None: by weight."""
+    """The variant a caller wants; None: by weight. Both are settled where a version is held."""
     deadline: float | None = None
     """On the monotonic clock; what is not begun by then is refused."""
     log_id: int = 0
@@ -48,12 +50,12 @@ class Answer:
     """Share of looked-up rows that are declared defaults because a shard was away; 0 unless allowed."""
 
 
-class Engine(Protocol):
-    """Answers calls with whatever version the pointer says."""
+class Held(Protocol):
+    """The version that one request was given to; it is not unloaded before it is let go."""
 
     @property
     def signature(self) -> Signature:
-        """Feeds and fetches of the active version."""
+        """Its feeds and fetches."""
         ...
 
     async def predict(self, call: Call) -> Answer:
@@ -61,12 +63,36 @@ class Engine(Protocol):
 
         Raises:
             InputError: a feed is missing, unknown, or of the wrong dtype or shape; names the variable.
-            NotFound: the pin or the variant is not loaded here.
             Overloaded: the queue is full; nothing was done.
             DeadlineExceeded: the deadline passed before it was begun.
             Unavailable: rows could not be had, and no default is declared.
         """
         ...
+
+
+class Engine(Protocol):
+    """Gives requests to whatever version the pointer says."""
+
+    def hold(self, tag: str | None = None) -> AbstractContextManager[Held]:
+        """Choose a version for one request, and keep it until the block is left.
+
+        Args:
+            tag: The variant a caller wants; None: by weight.
+
+        Raises:
+            NotFound: no version is active, or the variant is not known here.
+        """
+        ...
+
+
+def answer_headers(pin: str, tag: str, defaulted: float) -> dict[str, str]:
+    """Say in headers whose answer it is, and whether rows in it are declared defaults."""
+    headers = {"X-Cloudedge-Pin": pin} if pin else {}
+    if tag:
+        headers["X-Cloudedge-Tag"] = tag
+    if defaulted:
+        headers["X-Cloudedge-Defaulted"] = f"{defaulted:.4g}"
+    return headers
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -52,6 +52,7 @@ def plan_export(
     port: int = 9393,
     http_port: int = 18080,
     cube_conf: str = "",
+    variants: Sequence[conf.ClientVariant] = (),
 ) -> ExportPlan:
     """Decide what an export holds.
 
@@ -61,9 +62,11 @@ def plan_export(
         port: Of the C++ server.
         http_port: Of the Pipeline service; its gRPC port is the one below.
         cube_conf: The text of a cube.conf, for a bundle with tables; a frame to fill in if left out.
+        variants: The servers that clients of the C++ server share their calls among; this machine's alone if left out.
 
     Raises:
         InputError: that target cannot run this bundle; says why.
+        ConfigError: the variants make no sense.
     """
     if target not in TARGETS:
         raise InputError(f"unknown target {target!r}", hint=f"Known are: {', '.join(TARGETS)}")
@@ -93,6 +96,8 @@ def plan_export(
     notes = []
     if for_cpp:
         files |= _cpp_files(bundle, described, port, cube_conf)
+        clients = conf.sdk_config(variants or [conf.ClientVariant("default", (f"127.0.0.1:{port}",), 100)])
+        files[f"{_CLIENT}/predictors.prototxt"] = conf.write_text(clients).encode()
         if bundle.sparse and not cube_conf:
             notes.append(f"{_WORK}/cube.conf names no servers yet: fill it in, or export with --cube-conf")
     obstacle = _pipeline_obstacle(bundle, for_cpp=for_cpp)

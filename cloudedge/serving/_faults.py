@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cloudedge.errors import CloudEdgeError, DeadlineExceeded, InputError, NotFound, Overloaded, Unavailable
 from cloudedge.serving._tensors import Malformed
 
-__all__ = ["Fault", "fault_of", "timeout_of"]
+__all__ = ["Fault", "fault_of", "timeout_of", "too_long"]
 
 _log = logging.getLogger("cloudedge.serving")
 
@@ -56,6 +56,11 @@ def fault_of(error: Exception) -> Fault:
             return Fault(fault.status, fault.err_no, fault.grpc, fault.rpc, error.message)
     _log.error("a call failed unexpectedly", exc_info=error)
     return UNKNOWN
+
+
+def too_long(size: int, limit: int) -> str:
+    """Say why an answer is not sent."""
+    return f"the answer has {size} bytes, {limit} are sent at most: ask for fewer rows or outputs"
 
 
 UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}

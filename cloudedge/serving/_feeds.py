@@ -111,6 +111,8 @@ class Plan:
             dtype: np.dtype[Any] = np.dtype(np.str_ if variable.dtype == "string" else variable.dtype)
             pad = padding.get(variable.name, padding.get(alias))
             self.feeds[alias] = Feed(alias, dtype, variable.shape, pad)
+        self.padding = {feed.alias: feed.padding_id for feed in self.feeds.values()}
+        """What fills up short rows, by alias."""
         self.rows: dict[str, Feed] = {
             lookup.input: feed for lookup in signature.lookups if (feed := self._named(lookup.feed)) is not None
         }

@@ -15,8 +15,9 @@ import orjson
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from cloudedge.bundle import Signature
 from cloudedge.errors import InputError
-from cloudedge.serving._engine import Answer, Call, Engine, HttpAnswer, HttpCall
+from cloudedge.serving._engine import Answer, Call, Engine, Held, HttpAnswer, HttpCall, answer_headers
 from cloudedge.serving._faults import fault_of, timeout_of
 from cloudedge.serving._feeds import plan_of
 from cloudedge.serving._gzip import deflate, inflate
@@ -45,15 +46,13 @@ class Wanted(NamedTuple):
     log_id: int = 0
 
 
-async def answer_general(
-    engine: Engine, wanted: Wanted, *, tag: str | None = None, deadline: float | None = None
-) -> Answer:
-    """Answer one request, whatever it came by.
+async def answer_general(version: Held, wanted: Wanted, *, deadline: float | None = None) -> Answer:
+    """Answer one request, whatever it came by, with the version it was given to.
 
     Raises:
-        InputError: a tensor or a name is wrong; names it. Otherwise as `Engine.predict`.
+        InputError: a tensor or a name is wrong; names it. Otherwise as `Held.predict`.
     """
-    plan = plan_of(engine.signature)
+    plan = plan_of(version.signature)
     feed: dict[str, Array] = {}
     for sent in wanted.tensors:
         name = sent.alias if sent.alias in plan.feeds or not sent.name else sent.name
@@ -62,7 +61,7 @@ async def answer_general(
         if alias in feed and not (feed[alias].shape == array.shape and (feed[alias] == array).all()):
             raise InputError(f"variable {alias!r} was sent twice, with different values", variable=alias)
         feed[alias] = array
-    return await engine.predict(Call(feed, plan.fetch(wanted.fetch), None, tag, deadline, wanted.log_id))
+    return await version.predict(Call(feed, plan.fetch(wanted.fetch), None, None, deadline, wanted.log_id))
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -74,9 +73,9 @@ def read_request(request: Any) -> Wanted:
     return Wanted(tensors, request.fetch_var_names, request.log_id)
 
 
-def fill_response(engine: Engine, answer: Answer) -> Any:
+def fill_response(signature: Signature, answer: Answer) -> Any:
     """Make the `Response` message of an answer."""
-    names = plan_of(engine.signature).names
+    names = plan_of(signature).names
     response = GeneralResponse()
     output = response.outputs.add(engine_name=ENGINE_NAME)
     for alias, array in answer.outputs.items():
@@ -124,17 +123,13 @@ async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MA
     try:
         wanted = _read(call, as_proto=as_proto, max_inflated=max_inflated)
         timeout = timeout_of(call.headers.get("grpc-timeout"))
-        answer = await answer_general(
-            engine,
-            wanted,
-            tag=call.headers.get("x-cloudedge-tag"),
-            deadline=None if timeout is None else time.monotonic() + timeout,
-        )
-        body = fill_response(engine, answer).SerializeToString() if as_proto else _json(engine, answer)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with engine.hold(call.headers.get("x-cloudedge-tag")) as version:
+            answer = await answer_general(version, wanted, deadline=deadline)
+        write = _proto if as_proto else _json
+        body = write(version.signature, answer)
         status = 200
-        headers["X-Cloudedge-Pin"] = answer.pin
-        if answer.tag:
-            headers["X-Cloudedge-Tag"] = answer.tag
+        headers |= answer_headers(answer.pin, answer.tag, answer.defaulted)
     except Exception as error:  # noqa: BLE001 - every failure has an answer
         status, body = _failed(error, as_proto=as_proto)
     if len(body) >= WORTH_COMPRESSING and "gzip" in call.headers.get("accept-encoding", ""):
@@ -180,12 +175,16 @@ def _read_json(body: bytes) -> Wanted:
     return Wanted([from_json(tensor, GENERAL) for tensor in tensors], fetch, log_id)
 
 
-def _json(engine: Engine, answer: Answer) -> bytes:
-    names = plan_of(engine.signature).names
+def _json(signature: Signature, answer: Answer) -> bytes:
+    names = plan_of(signature).names
     return b'{"outputs":[{"tensor":[%b],"engine_name":"%b"}]}' % (
         b",".join(_json_tensor(names.get(alias, alias), alias, array) for alias, array in answer.outputs.items()),
         ENGINE_NAME.encode(),
     )
+
+
+def _proto(signature: Signature, answer: Answer) -> bytes:
+    return bytes(fill_response(signature, answer).SerializeToString())
 
 
 def _json_tensor(name: str, alias: str, array: Array) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +13,21 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from cloudedge.errors import InputError, Unavailable
-from cloudedge.serving._engine import Engine
+from cloudedge.serving._engine import Answer, Engine, answer_headers
 from cloudedge.serving._faults import Fault, fault_of
 from cloudedge.serving._general import METHODS, answer_general, fill_response, read_request
 from cloudedge.serving._messages import GENERAL_SERVICE, PIPELINE_SERVICE, GeneralRequest, PipelineRequest
 from cloudedge.serving._ops import Ops
-from cloudedge.serving._pipeline import pipeline_message
+from cloudedge.serving._pipeline import Told, pipeline_message
+from cloudedge.serving._watch import Asked, Outcome, Watch
 
 __all__ = ["GrpcServer", "serve_grpc"]
 
 MAX_MESSAGE = 64 << 20
+FAULTS = frozenset({"DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "UNKNOWN"})  # the server's own, not the caller's
 
 Context = Any  # grpc.aio.ServicerContext, whose stubs lack half of it
-Handler = Callable[[bytes, Context], Awaitable[bytes]]
+Handler = Callable[[bytes, Context], Coroutine[Any, Any, bytes]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class GrpcServer:
 
 async def serve_grpc(
     engine: Engine, *, service: str, ops: Ops | None = None, host: str = "127.0.0.1", port: int = 0,
-    token: str | None = None, max_message_bytes: int = MAX_MESSAGE, max_calls: int | None = None,
+    token: str | None = None, max_message_bytes: int = MAX_MESSAGE, max_answer_bytes: int = MAX_MESSAGE,
+    max_calls: int | None = None, watch: Watch | None = None,
 ) -> GrpcServer:  # fmt: skip
     """Serve the Pipeline service and the GeneralModelService until stopped.
 
@@ -53,8 +56,10 @@ async def serve_grpc(
         host: Address to listen on.
         port: Port to listen on; 0 takes any free one.
         token: What callers have to bring as `authorization: Bearer ...`; None asks for nothing.
-        max_message_bytes: Bound of requests and of answers.
+        max_message_bytes: Bound of requests.
+        max_answer_bytes: Bound of answers.
         max_calls: Calls at once, further ones are refused with RESOURCE_EXHAUSTED; None leaves that to the engine.
+        watch: Logs calls and makes spans of them.
 
     Raises:
         Unavailable: the port is taken.
@@ -62,7 +67,7 @@ async def serve_grpc(
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_answer_bytes),
             ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a lottery
         ],
         maximum_concurrent_rpcs=max_calls,
@@ -73,7 +78,7 @@ async def serve_grpc(
         (GENERAL_SERVICE, dict.fromkeys(METHODS, general)),
     ):
         methods = {
-            method: grpc.unary_unary_rpc_method_handler(_guarded(handler, token))
+            method: grpc.unary_unary_rpc_method_handler(_guarded(_watched(handler, watch, name, method), token))
             for method, handler in handlers.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
@@ -98,6 +103,29 @@ def _guarded(handler: Handler, token: str | None) -> Handler:
     return guarded
 
 
+def _watched(handler: Handler, watch: Watch | None, service: str, method: str) -> Handler:
+    if watch is None or watch.is_off:
+        return handler
+    attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+
+    async def watched(raw: bytes, context: Context) -> bytes:
+        def outcome(answer: bytes | None) -> Outcome:
+            name = "OK" if answer is not None else _code(context)
+            pin = dict(context.trailing_metadata() or ()).get("x-cloudedge-pin", "")
+            return Outcome(name, pin, len(answer or b""), name in FAULTS)
+
+        asked = Asked("gRPC", f"/{service}/{method}", len(raw), _metadata(context), attributes)
+        return await watch.around(asked, handler(raw, context), outcome)
+
+    return watched
+
+
+def _code(context: Context) -> str:
+    """Name the status of a call that was ended by an exception."""
+    number = context.code()
+    return next((code.name for code in grpc.StatusCode if number in (code, code.value[0]) and number), "CANCELLED")
+
+
 def _deadline(context: Context) -> float | None:
     left = context.time_remaining()
     # Without a deadline the C core says some hundreds of years.
@@ -108,9 +136,9 @@ def _metadata(context: Context) -> dict[str, str]:
     return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
-def _trail(context: Context, pin: str, tag: str) -> None:
-    pairs = (("x-cloudedge-pin", pin), ("x-cloudedge-tag", tag))
-    context.set_trailing_metadata(tuple(pair for pair in pairs if pair[1]))
+def _trail(context: Context, told: Told | Answer) -> None:
+    headers = answer_headers(told.pin, told.tag, told.defaulted)
+    context.set_trailing_metadata(tuple((name.lower(), value) for name, value in headers.items()))
 
 
 def _pipeline_handler(engine: Engine, service: str, ops: Ops | None) -> Handler:
@@ -126,7 +154,7 @@ def _pipeline_handler(engine: Engine, service: str, ops: Ops | None) -> Handler:
             deadline=_deadline(context),
             as_tensors=metadata.get("x-cloudedge-answer") == "tensors",
         )
-        _trail(context, told.pin, told.tag)
+        _trail(context, told)
         return bytes(response.SerializeToString())
 
     return inference
@@ -136,12 +164,12 @@ def _general_handler(engine: Engine) -> Handler:
     async def inference(raw: bytes, context: Context) -> bytes:
         request = await _parse(GeneralRequest, raw, context)
         try:
-            tag = _metadata(context).get("x-cloudedge-tag")
-            answer = await answer_general(engine, read_request(request), tag=tag, deadline=_deadline(context))
-            response = fill_response(engine, answer)
+            with engine.hold(_metadata(context).get("x-cloudedge-tag")) as version:
+                answer = await answer_general(version, read_request(request), deadline=_deadline(context))
+            response = fill_response(version.signature, answer)
         except Exception as error:  # noqa: BLE001 - every failure has an answer
             await _abort(context, fault_of(error))
-        _trail(context, answer.pin, answer.tag)
+        _trail(context, answer)
         return bytes(response.SerializeToString())
 
     return inference

@@ -12,17 +12,17 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.errors import InputError
+from cloudedge.errors import CloudEdgeError, InputError
 from cloudedge.hub import storage_errors
 from cloudedge.serving._export import ExportPlan
 
-__all__ = ["HotLoad", "load_into", "publish_for_monitor"]
+__all__ = ["HotLoad", "follow", "load_into", "publish_for_monitor"]
 
 STAMP = "fluid_time_file"
 _NOTE = ".cloudedge.json"
@@ -126,6 +126,38 @@ def publish_for_monitor(
         _stamp(unstamped, before, clock or SystemClock())
         unstamped.replace(done)
     return result
+
+
+def follow(
+    find: Callable[[], Bundle],
+    hand_over: Callable[[Bundle], HotLoad],
+    *,
+    every_s: float = 5.0,
+    clock: Clock | None = None,
+) -> Iterator[tuple[Bundle, HotLoad] | CloudEdgeError]:
+    """Hand over what a name stands for, and again whenever it stands for something else; never ends by itself.
+
+    Yields each hand-over, and each reason why there was none, once; the next try may have no such reason.
+
+    Args:
+        find: Finds out what the name stands for now.
+        hand_over: What to do with it: `load_into` or `publish_for_monitor`.
+        every_s: How often to look.
+        clock: Waits in between.
+    """
+    clock = clock or SystemClock()
+    handed, told = "", ""
+    while True:
+        try:
+            bundle = find()
+            if bundle.digest != handed:
+                yield bundle, hand_over(bundle)
+                handed, told = bundle.digest, ""
+        except CloudEdgeError as error:
+            if error.message != told:
+                told = error.message
+                yield error
+        clock.sleep(every_s)
 
 
 def _state(folder: Path) -> object:

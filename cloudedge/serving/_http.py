@@ -3,8 +3,8 @@
 Parsing is httptools' (the parser of Node.js), the loop is uvloop's where it is installed. A request costs no task and
 no timer: handlers are driven by hand (`_drive`), and one sweep for all connections enforces the time-outs.
 
-What clients may do is bounded: length of head and body, bytes held for half-received bodies, connections, pipelined
-requests, and the time for a body, for reading an answer, and for saying nothing.
+What clients may do is bounded: length of head, body and answer, bytes held for half-received requests, connections,
+pipelined requests, and the time for a request, for reading an answer, and for saying nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
 
 from cloudedge.errors import ConfigError
 from cloudedge.serving._engine import HttpAnswer, HttpCall
+from cloudedge.serving._faults import too_long
 
 __all__ = ["Connection", "Connections", "Handler", "HttpLimits"]
 
@@ -29,9 +30,12 @@ _log = logging.getLogger("cloudedge.serving")
 Handler = Callable[[HttpCall], "HttpAnswer | Coroutine[Any, Any, HttpAnswer]"]
 
 _PRPC = b"PRPC"
+_INPUT = 5000
+"""The Pipeline service's number for a request that cannot be answered as it is."""
 _PIPELINED = 16
 """Requests read ahead of their answers; then the connection is not read until some are answered."""
-_SWEEP_S = 0.25
+_SWEEP_S, _POLL_S = 0.25, 0.01
+_FAREWELL_S = 0.2
 _NAMES = {"cloudedge-pin": "X-Cloudedge-Pin", "cloudedge-tag": "X-Cloudedge-Tag"}
 
 
@@ -40,7 +44,9 @@ class HttpLimits:
     """What one listener puts up with. Immutable; checked when made."""
 
     max_body_bytes: int = 64 * 1024 * 1024
-    """Of a request."""
+    """Of a request, in every protocol, compressed or not."""
+    max_answer_bytes: int = 64 * 1024 * 1024
+    """Of an answer, in every protocol."""
     max_head_bytes: int = 32 * 1024
     """Of a request's line and headers."""
     max_held_bytes: int = 512 * 1024 * 1024
@@ -52,11 +58,47 @@ class HttpLimits:
     """From a request's first byte to its last."""
     write_timeout_s: float = 30.0
     """For a client that does not read its answers."""
+    linger_s: float = 0.5
+    """How long a server that stops still answers on connections that are kept open: each answer ends its connection."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value <= 0:
                 raise ConfigError(f"{name} must be above 0, not {value}")
+
+
+class Foreign(Protocol):
+    """Another protocol on the same port, which a connection's first bytes tell."""
+
+    @property
+    def half_received(self) -> int:
+        """Bytes of a request that is not whole yet."""
+        ...
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether calls are under way."""
+        ...
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        ...
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        ...
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes."""
+        ...
+
+    def pause_writing(self) -> None:
+        """Wait: the client does not read."""
+        ...
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        ...
 
 
 class Connections:
@@ -67,7 +109,7 @@ class Connections:
         handler: Handler,
         limits: HttpLimits,
         loop: asyncio.AbstractEventLoop,
-        prpc: Callable[[], asyncio.Protocol] | None = None,
+        prpc: Callable[[], Foreign] | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits
@@ -96,6 +138,17 @@ class Connections:
     def busy(self) -> int:
         """Connections with a request under way."""
         return sum(connection.is_busy for connection in self.open)
+
+    async def hang_up(self) -> None:
+        """Say on all connections that nothing more comes, and give clients a moment to hear it.
+
+        Closing them at once would reset those with something on its way, and take from clients what was sent before.
+        """
+        for connection in list(self.open):
+            connection.hang_up()
+        end = self.loop.time() + _FAREWELL_S
+        while self.open and self.loop.time() < end:  # noqa: ASYNC110 - no event for all
+            await asyncio.sleep(_POLL_S)
 
     def close(self) -> None:
         """Close all, now."""
@@ -137,7 +190,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._transport: Any = None
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._foreign: asyncio.Protocol | None = None
+        self._foreign: Foreign | None = None
         self._first = True
         self._start = b""
         self._url = b""
@@ -189,8 +242,7 @@ class Connection(asyncio.Protocol):
                 self._foreign = self._server.prpc()
                 self._foreign.connection_made(self._transport)
         if self._foreign is not None:
-            self.since = self._server.now
-            self._foreign.data_received(data)
+            self._feed(self._foreign, data)
             return
         try:
             self._parser.feed_data(data)
@@ -199,6 +251,19 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if not self._closed:
                 self._refuse(HTTPStatus.BAD_REQUEST, f"not HTTP/1.1: {error}")
+
+    def _feed(self, foreign: Foreign, data: bytes) -> None:
+        """Give bytes to another protocol, whose half-received requests count as those of HTTP do."""
+        server, before = self._server, foreign.half_received
+        foreign.data_received(data)
+        half = foreign.half_received
+        if not before or half != before + len(data):  # one begins, or has ended
+            self.since = server.now
+        server.held += half - self._body_bytes
+        self._body_bytes = half
+        if server.held > server.limits.max_held_bytes and half:
+            server.refused += 1
+            self.abort()
 
     def pause_writing(self) -> None:
         """The client does not read."""
@@ -288,7 +353,14 @@ class Connection(asyncio.Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request is being received or answered."""
-        return self._in_message or self._coroutine is not None or bool(self._waiting) or self._foreign is not None
+        if self._is_half_received or self._coroutine is not None or self._waiting:
+            return True
+        is_answering = self._foreign is not None and self._foreign.is_answering
+        return is_answering or (not self._closed and self._transport.get_write_buffer_size() > 0)
+
+    @property
+    def _is_half_received(self) -> bool:
+        return self._in_message or (self._foreign is not None and self._foreign.half_received > 0)
 
     def _next(self) -> None:
         """Begin with the next request that waits, until one has to wait itself."""
@@ -343,6 +415,10 @@ class Connection(asyncio.Protocol):
     def _send(self, answer: HttpAnswer) -> None:
         if self._closed:
             return
+        limit = self._server.limits.max_answer_bytes
+        if len(answer.body) > limit:
+            why = too_long(len(answer.body), limit).encode()
+            answer = HttpAnswer(400, b'{"err_no":%d,"err_msg":"%b","error":"%b"}' % (_INPUT, why, why))
         keep_alive = self._keep_alive and not self._server.draining
         head = self._server.head(answer, keep_alive=keep_alive)
         self.since = self._server.now
@@ -365,14 +441,23 @@ class Connection(asyncio.Protocol):
         """Hang up if something takes too long."""
         limits = self._server.limits
         waited = now - self.since
-        if self._in_message and waited > limits.body_timeout_s:
+        if self._is_half_received and waited > limits.body_timeout_s:
             self._server.timed_out += 1
-            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request took too long to arrive")
+            if self._foreign is not None:
+                self.abort()
+            else:
+                self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request took too long to arrive")
         elif self._write_paused and waited > limits.write_timeout_s:
             self._server.timed_out += 1
             self.abort()
-        elif not self._in_message and self._coroutine is None and not self._waiting and waited > limits.idle_timeout_s:
+        elif waited > limits.idle_timeout_s and not self.is_busy:
             self.abort()
+
+    def hang_up(self) -> None:
+        """Send what is written and say that nothing more comes; what still arrives is read and dropped."""
+        if not self._closed:
+            self._closed = True
+            self._transport.write_eof()
 
     def abort(self) -> None:
         """Hang up now."""

@@ -1,12 +1,13 @@
 """What a version takes: every array is checked against its signature before it costs anything.
 
-Checked here, for each request: names, dtypes, shapes, rows. Checked for a whole batch at once, where it is cheaper: NaN
-and infinity (`not_finite` then says whose they are).
+Checked here, for each request: names, dtypes, shapes, rows, and the memory it takes once ids have become rows. Checked
+for a whole batch at once, where it is cheaper: NaN and infinity (`not_finite` then says whose they are).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
@@ -32,9 +33,10 @@ class FeedCheck:
     Args:
         signature: What clients see.
         max_rows: In one request.
+        max_bytes: Of one request's arrays, the rows of its ids included.
     """
 
-    def __init__(self, signature: Signature, *, max_rows: int) -> None:
+    def __init__(self, signature: Signature, *, max_rows: int, max_bytes: int) -> None:
         for variable in signature.feed:
             if variable.dtype == "string":
                 raise InputError(f"{variable.name!r} is fed strings, which are not served", variable=variable.name)
@@ -42,6 +44,21 @@ class FeedCheck:
         self._fixed = all(-1 not in shape for _, _, shape in self._wanted)
         self.names = [name for name, _, _ in self._wanted]
         self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self.looks_up({})
+
+    def looks_up(self, widths: Mapping[int, int]) -> None:
+        """Say how many bytes of rows each value of a feed, by its place, is looked up for."""
+        self._value_bytes = [dtype.itemsize + widths.get(i, 0) for i, (_, dtype, _) in enumerate(self._wanted)]
+        self._fixed_row_bytes = self._row_bytes(tuple(shape for _, _, shape in self._wanted)) if self._fixed else 0
+
+    def _row_bytes(self, key: ShapeKey) -> int:
+        return sum(prod(shape) * each for shape, each in zip(key, self._value_bytes, strict=True))
+
+    def rows_in_bounds(self, key: ShapeKey) -> int:
+        """Return how many rows of one shape may be run together; one may always."""
+        row_bytes = self._fixed_row_bytes or self._row_bytes(key)
+        return max(1, self._max_bytes // row_bytes) if row_bytes else self._max_rows
 
     def check(self, feed: Mapping[str, NDArray[Any]]) -> tuple[Arrays, int, ShapeKey]:
         """Check one request.
@@ -68,7 +85,25 @@ class FeedCheck:
             if count != rows:
                 rows = self._first_rows(name, count) if rows < 0 else _refuse_rows(name, count, rows)
             arrays.append(array)
-        return arrays, rows, () if self._fixed else tuple(array.shape[1:] for array in arrays)
+        if self._fixed:
+            if rows * self._fixed_row_bytes > self._max_bytes:
+                self._refuse_bytes(arrays)
+            return arrays, rows, ()
+        key = tuple(array.shape[1:] for array in arrays)
+        if rows * self._row_bytes(key) > self._max_bytes:
+            self._refuse_bytes(arrays)
+        return arrays, rows, key
+
+    def _refuse_bytes(self, arrays: Arrays) -> NoReturn:
+        sizes = [array.size * each for array, each in zip(arrays, self._value_bytes, strict=True)]
+        largest = int(np.argmax(sizes))
+        name, array = self.names[largest], arrays[largest]
+        raise InputError(
+            f"feed {name!r} has shape {list(array.shape)}: with what is looked up for it, the request takes "
+            f"{sum(sizes)} bytes; {self._max_bytes} are the limit",
+            hint="send several smaller requests",
+            variable=name,
+        )
 
     def not_finite(self, arrays: Sequence[NDArray[Any]]) -> InputError | None:
         """Name the first array with a NaN or an infinity in it."""

@@ -57,7 +57,8 @@ MESSAGES = {
         "RpcRequestMeta": "1 service_name string, 2 method_name string, 3 log_id int64",
         "RpcResponseMeta": "1 error_code int32, 2 error_text string",
         "RpcMeta": "1 request RpcRequestMeta, 2 response RpcResponseMeta, 3 compress_type int32, "
-        "4 correlation_id int64, 5 attachment_size int32, 1001 pin string",  # the last is ours; others pass over it
+        "4 correlation_id int64, 5 attachment_size int32, "
+        "1001 pin string, 1002 defaulted double",  # these two are ours; others pass over them
     },
 }
 

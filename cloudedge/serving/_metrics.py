@@ -44,6 +44,10 @@ class Histogram:
                 return bound
         return float("inf")
 
+    def buckets(self, unit: float = 1.0) -> list[tuple[float | None, int]]:
+        """Return how many there were up to each bound and above the one before; None: above the last."""
+        return list(zip([*(bound * unit for bound in self.bounds), None], self.counts, strict=True))
+
     def lines(self, name: str, labels: str) -> Iterator[str]:
         """Write it as Prometheus reads it."""
         seen = 0

@@ -21,6 +21,7 @@ import itertools
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,8 +29,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cloudedge.bundle import Signature
 from cloudedge.errors import ConfigError
-from cloudedge.serving._engine import Call, Engine
+from cloudedge.serving._engine import Call, Engine, Held
 from cloudedge.serving._feeds import plan_of
 
 __all__ = ["Op", "OpFault", "Ops", "RequestOp", "Results", "WebService", "load_ops"]
@@ -80,9 +82,7 @@ class Op:
         Returns:
             The feed (arrays by alias), whether to skip the model, a product error code (50 to 99) or None, its text.
         """
-        if len(input_dicts) != 1:
-            raise NotImplementedError(f"op {self.name} has several inputs: override preprocess")
-        (inputs,) = input_dicts.values()
+        (inputs,) = input_dicts.values()  # of several, only a preprocess of its own can say what to make; see `Ops`
         return inputs, False, None, ""
 
     def postprocess(
@@ -123,7 +123,7 @@ class Ops:
         last: The op whose result is answered; the graph is what it leads back to.
 
     Raises:
-        ConfigError: two ops have one name, or they form a circle.
+        ConfigError: two ops have one name, they form a circle, or one takes several results and does not say how.
     """
 
     def __init__(self, last: Op) -> None:
@@ -131,6 +131,12 @@ class Ops:
         self._sort(last, ())
         if len({op.name for op in self.order}) != len(self.order):
             raise ConfigError(f"two ops have the same name: {sorted(op.name for op in self.order)}")
+        for op in self.order:
+            if len(op.input_ops) > 1 and type(op).preprocess is Op.preprocess:
+                raise ConfigError(
+                    f"op {op.name!r} takes the results of {sorted(each.name for each in op.input_ops)}",
+                    hint="Override its preprocess: what the model is fed has to be made of them.",
+                )
         self._data_ids = itertools.count()
 
     def _sort(self, op: Op, path: tuple[Op, ...]) -> None:
@@ -143,34 +149,39 @@ class Ops:
 
     async def run(
         self, engine: Engine, inputs: Mapping[str, str | Array], lods: Mapping[str, Sequence[int]], call: Call
-    ) -> tuple[Results, str, str]:
-        """Run the graph with a call that only lacks its feed.
+    ) -> tuple[Results, str, str, float]:
+        """Run the graph with a call that only lacks its feed; all its predictions are one version's.
 
         Returns:
-            The last op's result, and pin and tag of the version that predicted.
+            The last op's result, pin and tag of the version that predicted, and the largest share of declared defaults
+            that a prediction had.
 
         Raises:
             OpFault: a hook failed or said no.
-            CloudEdgeError: as `Engine.predict`.
+            CloudEdgeError: as `Engine.hold` and `Held.predict`.
         """
         first = dict[str, Any](inputs) | {f"{n}.lod": np.array(lod, np.int32).reshape(2, -1) for n, lod in lods.items()}
         data_id = next(self._data_ids)
         done: dict[str, dict[str, Any]] = {}
-        version = ("", "")
-        for op in self.order:
-            if isinstance(op, RequestOp):
-                done[op.name] = first
-                continue
-            taken = {before.name: done[before.name] for before in op.input_ops} or {"@DAGExecutor": first}
-            feed, skip = await _hook(op, "preprocess", 2, taken, data_id, call.log_id)
-            if op.with_serving and not skip:
-                answer = await engine.predict(replace(call, feed=_feed_of(op, engine, feed)))
-                feed, version = dict(answer.outputs), (answer.pin, answer.tag)
-            (result,) = await _hook(op, "postprocess", 1, taken, feed, data_id, call.log_id)
-            if not isinstance(result, dict):
-                raise OpFault(TYPE, f"op {op.name}: postprocess must return a dict")
-            done[op.name] = result
-        return (_strings(done[self.order[-1].name]), *version)
+        told, defaulted = ("", ""), 0.0
+        version: Held | None = None  # chosen when an op needs it, as a graph may need none
+        with ExitStack() as stack:
+            for op in self.order:
+                if isinstance(op, RequestOp):
+                    done[op.name] = first
+                    continue
+                taken = {before.name: done[before.name] for before in op.input_ops} or {"@DAGExecutor": first}
+                feed, skip = await _hook(op, "preprocess", 2, taken, data_id, call.log_id)
+                if op.with_serving and not skip:
+                    version = version or stack.enter_context(engine.hold(call.tag))
+                    answer = await version.predict(replace(call, feed=_feed_of(op, version.signature, feed)))
+                    feed, told = dict(answer.outputs), (answer.pin, answer.tag)
+                    defaulted = max(defaulted, answer.defaulted)
+                (result,) = await _hook(op, "postprocess", 1, taken, feed, data_id, call.log_id)
+                if not isinstance(result, dict):
+                    raise OpFault(TYPE, f"op {op.name}: postprocess must return a dict")
+                done[op.name] = result
+        return (_strings(done[self.order[-1].name]), *told, defaulted)
 
 
 async def _hook(op: Op, stage: str, results: int, *arguments: Any) -> list[Any]:
@@ -188,13 +199,13 @@ async def _hook(op: Op, stage: str, results: int, *arguments: Any) -> list[Any]:
     return found
 
 
-def _feed_of(op: Op, engine: Engine, feed: Any) -> dict[str, Array]:
+def _feed_of(op: Op, signature: Signature, feed: Any) -> dict[str, Array]:
     """Check that the model's feeds are there, all and no others, and fit them."""
     if not isinstance(feed, dict):
         raise OpFault(TYPE, f"op {op.name}: preprocess must return a dict of arrays")
-    plan = plan_of(engine.signature)
+    plan = plan_of(signature)
     names = {name for name in feed if "lod" not in name}
-    wanted = {variable.alias or variable.name for variable in engine.signature.feed}
+    wanted = {variable.alias or variable.name for variable in signature.feed}
     if names != wanted:
         raise OpFault(INPUT, f"invalid arg list: the model takes {sorted(wanted)}, op {op.name} made {sorted(names)}")
     if not all(isinstance(feed[name], np.ndarray) for name in names):

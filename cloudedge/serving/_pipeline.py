@@ -18,8 +18,9 @@ from urllib.parse import unquote
 import orjson
 from numpy.typing import NDArray
 
+from cloudedge.bundle import Signature
 from cloudedge.errors import InputError
-from cloudedge.serving._engine import Call, Engine, HttpAnswer, HttpCall
+from cloudedge.serving._engine import Call, Engine, HttpAnswer, HttpCall, answer_headers
 from cloudedge.serving._faults import Fault, fault_of, timeout_of
 from cloudedge.serving._feeds import plan_of
 from cloudedge.serving._ops import OpFault, Ops, Results
@@ -59,6 +60,7 @@ class Told(NamedTuple):
     err_no: int = 0
     err_msg: str = ""
     status: int = 200
+    defaulted: float = 0.0
 
 
 MORE_KEYS = Told(err_no=PACKAGE, err_msg="rpc package error: more keys than values")
@@ -76,12 +78,13 @@ async def answer_pipeline(engine: Engine, asked: Asked, ops: Ops | None = None) 
         return Told(err_no=PACKAGE, err_msg=f"rpc package error: {error.message}")
     try:
         if ops is not None:
-            call = Call({}, tag=asked.tag, deadline=asked.deadline, log_id=asked.log_id)
-            results, pin, tag = await ops.run(engine, inputs, lods, call)
-            return Told(results, pin, tag)
-        feed = _feed(engine, inputs, lods)
-        answer = await engine.predict(Call(feed, (), None, asked.tag, asked.deadline, asked.log_id))
-        return Told(answer.outputs, answer.pin, answer.tag)
+            call = Call({}, (), None, asked.tag, asked.deadline, asked.log_id)
+            results, pin, tag, defaulted = await ops.run(engine, inputs, lods, call)
+            return Told(results, pin, tag, defaulted=defaulted)
+        with engine.hold(asked.tag) as version:
+            feed = _feed(version.signature, inputs, lods)
+            answer = await version.predict(Call(feed, (), None, None, asked.deadline, asked.log_id))
+        return Told(answer.outputs, answer.pin, answer.tag, defaulted=answer.defaulted)
     except OpFault as error:
         return Told(err_no=error.err_no, err_msg=error.err_msg)
     except Exception as error:  # noqa: BLE001 - every failure has an answer
@@ -110,8 +113,10 @@ def _unpack(asked: Asked) -> tuple[dict[str, str | Array], dict[str, Sequence[in
     return inputs, lods
 
 
-def _feed(engine: Engine, inputs: Mapping[str, str | Array], lods: Mapping[str, Sequence[int]]) -> dict[str, Array]:
-    plan = plan_of(engine.signature)
+def _feed(
+    signature: Signature, inputs: Mapping[str, str | Array], lods: Mapping[str, Sequence[int]]
+) -> dict[str, Array]:
+    plan = plan_of(signature)
     feed: dict[str, Array] = {}
     for name, value in inputs.items():
         if isinstance(value, str):
@@ -216,8 +221,7 @@ def _http(told: Told, *, as_tensors: bool = False) -> HttpAnswer:
         texts,
         tensors,
     )
-    headers = {"X-Cloudedge-Pin": told.pin, "X-Cloudedge-Tag": told.tag} if told.tag else {"X-Cloudedge-Pin": told.pin}
-    return HttpAnswer(told.status, body, headers=headers if told.pin else {})
+    return HttpAnswer(told.status, body, headers=answer_headers(told.pin, told.tag, told.defaulted))
 
 
 def _json_string(value: str | Array) -> bytes:

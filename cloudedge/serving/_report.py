@@ -26,6 +26,9 @@ _UPSTREAM: dict[str, tuple[str, Callable[[Lane], float]]] = {
     ),
 }
 _OWN: dict[str, tuple[str, str, Callable[[Lane], float]]] = {
+    "version_memory_bytes": (
+        "gauge", "Memory a version takes, as estimated from its files.", lambda lane: lane.version.memory_bytes
+    ),
     "queue_rows": ("gauge", "Rows that wait.", lambda lane: lane.queued_rows),
     "pending_requests": ("gauge", "Requests taken and not yet answered.", lambda lane: lane.pending),
     "ids_total": ("counter", "Ids looked up.", lambda lane: lane.version.metrics.ids),
@@ -87,8 +90,11 @@ def stats(runtime: Runtime) -> dict[str, Any]:
             "model": f"{lane.version.bundle.name}:{lane.version.bundle.version}",
             "answered": metrics.succeeded,
             "failed": metrics.failed,
+            "latency_buckets": metrics.latency.buckets(1e3),
             "p50_ms": metrics.latency.quantile(0.5) * 1e3,
             "p99_ms": metrics.latency.quantile(0.99) * 1e3,
+            "runs": metrics.runs,
+            "rows": int(metrics.batch_rows.total),
             "rows_per_run": round(metrics.batch_rows.total / runs, 2),
             "run_ms": round(metrics.run_s / runs * 1e3, 3),
             "queued_rows": lane.queued_rows,

@@ -12,32 +12,30 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
-import random
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from cloudedge.bundle import Signature
 from cloudedge.errors import CloudEdgeError, InputError
-from cloudedge.serving._engine import Answer, Call, Engine, HttpAnswer, HttpCall
+from cloudedge.serving._engine import Answer, Call, Engine, Held, HttpAnswer, HttpCall, answer_headers
 from cloudedge.serving._faults import fault_of, timeout_of
-from cloudedge.serving._general import general_http
+from cloudedge.serving._general import MAX_INFLATED, general_http
 from cloudedge.serving._openapi import docs_page, openapi
 from cloudedge.serving._ops import Ops
 from cloudedge.serving._pipeline import pipeline_http
 from cloudedge.serving._report import prometheus, stats
 from cloudedge.serving._runtime import Runtime
-from cloudedge.serving._traces import Traces, pin_of
+from cloudedge.serving._watch import Asked, Outcome, Watch
 
-__all__ = ["Routes", "predict_json"]
+__all__ = ["Pinned", "Routes", "answer_json", "predict_json"]
 
-_access = logging.getLogger("cloudedge.serving.access")
+_STATUS = "http.response.status_code"
 _TEXT = "text/plain; charset=utf-8"
 _OPEN = {"/healthz", "/readyz"}
 
@@ -45,19 +43,16 @@ Page = Callable[[], "HttpAnswer | Coroutine[Any, Any, HttpAnswer]"]
 
 
 @dataclass(frozen=True)
-class _Pinned:
-    """The runtime as one caller sees it, who asked for a version or a variant in a header."""
+class Pinned:
+    """The runtime as one caller sees it, who asked for a version or a variant."""
 
     runtime: Runtime
     pin: str | None
-    tag: str | None
+    tag: str | None = None
 
-    @property
-    def signature(self) -> Signature:
-        return self.runtime.signature_of(self.pin)
-
-    async def predict(self, call: Call) -> Answer:
-        return await self.runtime.predict(replace(call, pin=self.pin, tag=call.tag or self.tag))
+    def hold(self, tag: str | None = None) -> AbstractContextManager[Held]:
+        """Give a request to that version."""
+        return self.runtime.hold(tag or self.tag, pin=self.pin)
 
 
 class Routes:
@@ -68,9 +63,9 @@ class Routes:
         service: The Pipeline service's name.
         ops: Hooks around Pipeline predictions.
         token: What every caller must send as ``Authorization: Bearer TOKEN``; None asks for nothing.
-        admin_token: What allows to choose a version by header; None allows it to everybody.
-        access_log: Share of requests that are logged, one JSON line each.
-        traces: Makes spans of predictions.
+        admin_token: What allows to choose a version by header, and does for the other too; None allows it to everybody.
+        watch: Logs predictions and makes spans of them.
+        max_body_bytes: Of a request whose body came compressed.
         is_draining: Tells whether the server is about to stop.
     """
 
@@ -82,8 +77,8 @@ class Routes:
         ops: Ops | None = None,
         token: str | None = None,
         admin_token: str | None = None,
-        access_log: float = 0.0,
-        traces: Traces | None = None,
+        watch: Watch | None = None,
+        max_body_bytes: int = MAX_INFLATED,
         is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self._runtime = runtime
@@ -91,8 +86,8 @@ class Routes:
         self._ops = ops
         self._token = token
         self._admin_token = admin_token
-        self._access_log = access_log
-        self._traces = traces
+        self._watch = watch or Watch()
+        self._max_body_bytes = max_body_bytes
         self._is_draining = is_draining
         self._pages: dict[str, Page] = {
             "/healthz": lambda: HttpAnswer(200, b"ok\n", _TEXT),
@@ -107,7 +102,7 @@ class Routes:
 
     def __call__(self, call: HttpCall) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
         path = call.path.partition("?")[0]
-        if self._token is not None and path not in _OPEN and not self._knows(call, self._token):
+        if self._token is not None and path not in _OPEN and not self._knows(call, self._token, self._admin_token):
             return HttpAnswer(401, b'{"error":"a token is needed"}', headers={"WWW-Authenticate": "Bearer"})
         page = self._pages.get(path)
         if page is not None:
@@ -116,10 +111,7 @@ class Routes:
             answering = self._predict(self._engine(call), call, path)
         except CloudEdgeError as error:
             return _failed(error)
-        if self._traces is not None:
-            answering = self._traces.around(call, answering)
-        is_logged = self._access_log and random.random() < self._access_log  # noqa: S311 - a share, not a secret
-        return _logged(call, answering) if is_logged else answering
+        return answering if self._watch.is_off else self._watch.around(_asked(call, path), answering, _outcome)
 
     def _page(self, page: Page, call: HttpCall) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
         if call.method != "GET":
@@ -129,9 +121,10 @@ class Routes:
         except CloudEdgeError as error:
             return _failed(error)
 
-    def _knows(self, call: HttpCall, token: str) -> bool:
-        header = call.headers.get("authorization", "")
-        return hmac.compare_digest(header.encode(), f"Bearer {token}".encode())
+    @staticmethod
+    def _knows(call: HttpCall, *tokens: str | None) -> bool:
+        header = call.headers.get("authorization", "").encode()
+        return any(token is not None and hmac.compare_digest(header, f"Bearer {token}".encode()) for token in tokens)
 
     def _engine(self, call: HttpCall) -> Engine:
         pin, tag = call.headers.get("x-cloudedge-pin"), call.headers.get("x-cloudedge-tag")
@@ -139,13 +132,13 @@ class Routes:
             return self._runtime
         if pin is not None and self._admin_token is not None and not self._knows(call, self._admin_token):
             raise InputError("choosing a version needs the admin token", hint="leave X-Cloudedge-Pin out")
-        return _Pinned(self._runtime, pin, tag)
+        return Pinned(self._runtime, pin, tag)
 
     def _predict(self, engine: Engine, call: HttpCall, path: str) -> Coroutine[Any, Any, HttpAnswer]:
         if path == "/v1/predict":
             return predict_http(engine, call)
         if path.startswith("/GeneralModelService/"):
-            return general_http(engine, call)
+            return general_http(engine, call, max_inflated=self._max_body_bytes)
         answering = pipeline_http(engine, call, service=self._service, ops=self._ops)
         # Hooks are somebody else's code, which may want a task around it.
         return answering if self._ops is None else _in_task(answering)
@@ -161,13 +154,16 @@ async def _in_task(answering: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
     return await asyncio.get_running_loop().create_task(answering)
 
 
-async def _logged(call: HttpCall, answering: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
-    begin = time.monotonic()
-    answer = await answering
-    line = {"method": call.method, "path": call.path[:200], "status": answer.status, "pin": pin_of(answer)}
-    line |= {"received": len(call.body), "sent": len(answer.body), "ms": round((time.monotonic() - begin) * 1e3, 3)}
-    _access.info("%s", orjson.dumps(line).decode())
-    return answer
+def _asked(call: HttpCall, path: str) -> Asked:
+    attributes = {"http.request.method": call.method, "url.path": path[:200]}
+    return Asked(call.method, path, len(call.body), call.headers, attributes)
+
+
+def _outcome(answer: HttpAnswer | None) -> Outcome:
+    if answer is None:
+        return Outcome(500, has_failed=True, attribute=_STATUS)
+    pin = answer.headers.get("X-Cloudedge-Pin", "")
+    return Outcome(answer.status, pin, len(answer.body), answer.status >= 500, _STATUS)  # noqa: PLR2004 - our fault
 
 
 # -- plain JSON --------------------------------------------------------------------------------------------------------
@@ -185,10 +181,7 @@ async def predict_http(engine: Engine, call: HttpCall) -> HttpAnswer:
         return HttpAnswer(400, orjson.dumps({"error": f"the body is not JSON: {error}", "kind": "InputError"}))
     except Exception as error:  # noqa: BLE001 - every failure has an answer
         return _failed(error)
-    headers = {"X-Cloudedge-Pin": answer.pin}
-    if answer.tag:
-        headers["X-Cloudedge-Tag"] = answer.tag
-    return HttpAnswer(200, answer_json(answer), headers=headers)
+    return HttpAnswer(200, answer_json(answer), headers=answer_headers(answer.pin, answer.tag, answer.defaulted))
 
 
 async def predict_json(engine: Engine, body: Any, deadline: float | None = None) -> Answer:
@@ -199,7 +192,8 @@ async def predict_json(engine: Engine, body: Any, deadline: float | None = None)
     if not isinstance(outputs, list) or not all(isinstance(name, str) for name in outputs):
         raise InputError("outputs is a list of names")
     feed = {name: _array(name, value) for name, value in body["inputs"].items()}
-    return await engine.predict(Call(feed, outputs, deadline=deadline))
+    with engine.hold() as version:
+        return await version.predict(Call(feed, outputs, deadline=deadline))
 
 
 def answer_json(answer: Answer) -> bytes:

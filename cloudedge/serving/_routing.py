@@ -73,6 +73,14 @@ class Routing:
         return self.active, ""
 
     @property
+    def shares(self) -> dict[str, float]:
+        """The share of requests that each version answers."""
+        total = sum(variant.weight for variant in self.variants)
+        if total:
+            return {variant.pin: variant.weight / total for variant in self.variants}
+        return {self.active: 1.0} if self.active else {}
+
+    @property
     def pins(self) -> set[str]:
         """Every version that traffic can reach."""
         named = {variant.pin for variant in self.variants} | {self.shadow.pin if self.shadow else None, self.active}

@@ -30,8 +30,14 @@ class FoundRows:
 class RowSource(Protocol):
     """Reads rows of one version of tables. Safe to use from several threads."""
 
-    def rows(self, table: str, ids: NDArray[np.uint64], pin: str) -> FoundRows:
+    def rows(self, table: str, ids: NDArray[np.uint64], pin: str, deadline: float | None = None) -> FoundRows:
         """Read the rows of some ids; duplicates are fine.
+
+        Args:
+            table: Which table.
+            ids: Whose rows.
+            pin: The version they have to be of.
+            deadline: On the monotonic clock: when nobody waits for them any more.
 
         Raises:
             NotFound: the table or the version is not there.
@@ -83,7 +89,9 @@ class BundleRows:
     def __init__(self, tables: Mapping[str, Table]) -> None:
         self._indexes = {name: _Index(table) for name, table in tables.items()}
 
-    def rows(self, table: str, ids: NDArray[np.uint64], pin: str) -> FoundRows:
+    def rows(
+        self, table: str, ids: NDArray[np.uint64], pin: str, deadline: float | None = None  # noqa: ARG002 - takes no time
+    ) -> FoundRows:  # fmt: skip
         """Read the rows of some ids; see `RowSource`."""
         index = self._indexes.get(table)
         if index is None:

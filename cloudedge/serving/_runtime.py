@@ -18,77 +18,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from cloudedge.bundle import Bundle, Signature
-from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, NotFound, Unavailable
+from cloudedge.errors import CloudEdgeError, Conflict, NotFound, Unavailable
 from cloudedge.hub import LocalHub
-from cloudedge.serving._batching import Item, Lane, LaneClosed, Pool
+from cloudedge.serving._batching import Lane, LaneClosed, Pool
 from cloudedge.serving._engine import Answer, Call
+from cloudedge.serving._held import HeldVersion
 from cloudedge.serving._predictor import engine
 from cloudedge.serving._routing import Routing, Shadow, Variant
 from cloudedge.serving._rowsource import RowSource
+from cloudedge.serving._runtime_config import RuntimeConfig, VersionInfo
 from cloudedge.serving._state import LoadedRef, State, read_state, write_state
 from cloudedge.serving._version import ProbeResult, Version
 
-__all__ = ["Runtime", "RuntimeConfig", "VersionInfo"]
+__all__ = ["Runtime"]
 
 _FEW_CORES, _INLINE_FEW_CORES_S, _INLINE_S = 2, 0.001, 0.0002
-
-
-@dataclass(frozen=True)
-class RuntimeConfig:
-    """How versions are run and what they put up with. Immutable; checked when made."""
-
-    workers: int = 0
-    """Threads that run models; 0: one for each core this process may use."""
-    max_rows: int = 1024
-    """In one request; what bounds the memory a request can take."""
-    max_batch_rows: int = 256
-    """In one run of a model."""
-    batch_budget_s: float = 0.02
-    """How long one run may take; batches stay below what takes longer, as measured when a version is loaded."""
-    max_queue_rows: int = 16_384
-    """Waiting for one version; further requests are refused."""
-    max_wait_s: float = 1.0
-    """As estimated; requests that would wait longer are refused at once."""
-    inline_below_s: float | None = None
-    """Models that take less for one row run where requests are read, because handing them to a thread costs more.
-    None: 1 ms on one or two cores, which the reader and its clients fill anyway, 0.2 ms on more."""
-    unload_wait_s: float = 60.0
-    """For the last requests of a version that is unloaded."""
-
-    def __post_init__(self) -> None:
-        if self.workers < 0:
-            raise ConfigError(f"workers must not be below 0, not {self.workers}")
-        for name in ("max_rows", "max_batch_rows", "batch_budget_s", "max_queue_rows", "max_wait_s", "unload_wait_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
-
-
-@dataclass(frozen=True)
-class VersionInfo:
-    """What is known of a version."""
-
-    pin: str
-    name: str
-    bundle: str
-    """Name and digest."""
-    version: str
-    state: str
-    """``queued``, ``loading``, ``ready``, ``unloading`` or ``failed``."""
-    active: bool = False
-    error: str = ""
-    probes: int = 0
-    probes_failed: tuple[str, ...] = ()
-    pending: int = 0
-    """Requests under way."""
-    threads: int = 0
-    max_batch_rows: int = 0
-    run_us: float = 0.0
-    """One row, as measured when it was loaded."""
-    inline: bool = False
 
 
 @dataclass
@@ -97,6 +44,7 @@ class _Entry:
 
     bundle: Bundle
     name: str
+    tables: Mapping[str, str]
     state: str = "queued"
     error: str = ""
     lane: Lane | None = None
@@ -109,7 +57,8 @@ class Runtime:
     Args:
         config: How versions are run.
         hub: Where bundles are; the user's own local hub if left out.
-        rows: Makes the source of rows for a bundle; its own tables if left out.
+        rows: Makes the source of rows for a bundle, given what it calls the bundle's tables where that is not their
+            names; the bundle's own tables if left out.
         state: File that remembers what is loaded and active; nothing is remembered if left out.
     """
 
@@ -118,7 +67,7 @@ class Runtime:
         config: RuntimeConfig | None = None,
         *,
         hub: LocalHub | None = None,
-        rows: Callable[[Bundle], RowSource] | None = None,
+        rows: Callable[[Bundle, Mapping[str, str]], RowSource] | None = None,
         state: Path | None = None,
     ) -> None:
         engine()  # here and not in the thread that loads: only the main thread can keep its signals
@@ -138,12 +87,14 @@ class Runtime:
 
     # -- versions ----------------------------------------------------------------------------------------------------
 
-    def start_load(self, ref: str, *, name: str = "") -> str:
+    def start_load(self, ref: str, *, name: str = "", tables: Mapping[str, str] | None = None) -> str:
         """Begin to load a bundle beside the others and return its pin; nothing happens if it is loaded already.
 
         Args:
             ref: A bundle in the hub, or a folder with a model, which is packed first.
             name: What people call it; the bundle's own name if left out.
+            tables: What the source of rows calls its tables, where not by their names. Versions whose tables were cut
+                differently are read under different names.
 
         Raises:
             NotFound: there is no such bundle.
@@ -152,20 +103,22 @@ class Runtime:
         with self._lock:
             entry = self._entries.get(bundle.pin)
             if entry is None or entry.state == "failed":
-                entry = self._entries[bundle.pin] = _Entry(bundle, name or bundle.name)
+                entry = self._entries[bundle.pin] = _Entry(bundle, name or bundle.name, dict(tables or {}))
                 entry.done = self._loader.submit(self._load, entry)
             elif entry.state == "unloading":
                 raise Conflict(f"version {bundle.pin} is being unloaded", hint="try again when it is gone")
         return bundle.pin
 
-    def load(self, ref: str, *, name: str = "", timeout_s: float = 600) -> VersionInfo:
+    def load(
+        self, ref: str, *, name: str = "", tables: Mapping[str, str] | None = None, timeout_s: float = 600
+    ) -> VersionInfo:
         """Load a bundle and wait until it can answer.
 
         Raises:
             NotFound: there is no such bundle.
             InputError: it cannot be served; says why.
         """
-        pin = self.start_load(ref, name=name)
+        pin = self.start_load(ref, name=name, tables=tables)
         entry = self._entries[pin]
         if entry.done is not None:
             entry.done.result(timeout_s)
@@ -179,12 +132,14 @@ class Runtime:
 
     def _load(self, entry: _Entry) -> None:
         entry.state = "loading"
+        looks_up = self._rows is not None and entry.bundle.signature.lookups
         try:
             version = Version(
                 entry.bundle,
-                rows=self._rows(entry.bundle) if self._rows is not None and entry.bundle.signature.lookups else None,
+                rows=self._rows(entry.bundle, entry.tables) if self._rows is not None and looks_up else None,
                 workers=len(self._pool),
                 max_rows=self.config.max_rows,
+                max_bytes=self.config.max_input_bytes,
                 max_batch_rows=self.config.max_batch_rows,
                 batch_budget_s=self.config.batch_budget_s,
             )
@@ -244,6 +199,7 @@ class Runtime:
             state=entry.state,
             active=self._routing.active == pin,
             error=entry.error,
+            tables=entry.tables,
         )
         if entry.lane is None:
             return found
@@ -254,7 +210,7 @@ class Runtime:
             **asdict(found)
             | {"probes": probed.asked, "probes_failed": probed.failures, "pending": entry.lane.pending}
             | {"threads": tuning.threads, "max_batch_rows": tuning.max_batch_rows, "inline": entry.lane.is_inline}
-            | {"run_us": round(tuning.run_s * 1e6, 1)}
+            | {"run_us": round(tuning.run_s * 1e6, 1), "memory_bytes": version.memory_bytes}
         )
 
     def probe(self, pin: str) -> ProbeResult:
@@ -277,6 +233,12 @@ class Runtime:
                 return
             self._require_probed(pin)
             self._routing = self._routing.activated(pin)
+            self._remember()
+
+    def deactivate(self) -> None:
+        """Let no version answer any more, as before the first was activated; what is loaded stays."""
+        with self._lock:
+            self._routing = Routing()
             self._remember()
 
     def set_weights(self, variants: Sequence[Variant]) -> None:
@@ -368,7 +330,7 @@ class Runtime:
         if self._state_file is None:
             return
         loaded = tuple(
-            LoadedRef(pin=pin, bundle=f"{entry.bundle.name}@{entry.bundle.digest}")
+            LoadedRef(pin=pin, bundle=f"{entry.bundle.name}@{entry.bundle.digest}", tables=entry.tables)
             for pin, entry in self._entries.items()
             if entry.state == "ready"
         )
@@ -386,7 +348,7 @@ class Runtime:
         lost = []
         for ref in before.versions:
             try:
-                self.load(ref.bundle)
+                self.load(ref.bundle, tables=ref.tables)
             except CloudEdgeError as error:
                 lost.append(f"{ref.pin}: {error.message}")
         with self._lock:
@@ -410,11 +372,7 @@ class Runtime:
         Raises:
             NotFound: none is active.
         """
-        return self.signature_of(None)
-
-    def signature_of(self, pin: str | None) -> Signature:
-        """Feeds and fetches of a version, the active one if None."""
-        return self._chosen(pin, 0.0)[0].version.signature
+        return self._chosen(None, 0.0)[0].version.signature
 
     def _chosen(self, wanted: str | None, draw: float, tag: str | None = None) -> tuple[Lane, str]:
         """Return the lane of a version that is wanted, or of the one the pointer and its weights choose."""
@@ -428,14 +386,28 @@ class Runtime:
                 return self._lane(pin), variant
             # The pointer moved on since it was read, and the version went: read it again.
 
+    def hold(self, tag: str | None = None, *, pin: str | None = None) -> HeldVersion:
+        """Choose a version for one request; see `Engine.hold`.
+
+        Args:
+            tag: The variant a caller wants; None: by weight.
+            pin: The version an admin caller wants; None: the one the pointer and its weights choose.
+
+        Raises:
+            NotFound: it is not loaded, or none is active.
+        """
+        while True:
+            lane, variant = self._chosen(pin, random.random(), tag)  # noqa: S311 - a share, not a secret
+            try:
+                lane.hold()
+            except LaneClosed:
+                continue  # unloaded since it was chosen
+            return HeldVersion(self, lane, variant)
+
     async def predict(self, call: Call) -> Answer:
-        """Answer one call; see `Engine.predict`."""
-        loop = asyncio.get_running_loop()
-        item, lane = self._submit(call, loop)
-        answer: Answer = await item.future  # type: ignore[misc]
-        if self._routing.shadow is not None:
-            self._mirror(call, answer, lane, loop)
-        return answer
+        """Answer one call with the version it asks for; see `Held.predict`."""
+        with self.hold(call.tag, pin=call.pin) as version:
+            return await version.predict(call)
 
     def ask(
         self, feed: Mapping[str, NDArray[Any]], *, fetch: Sequence[str] = (), pin: str | None = None,
@@ -444,54 +416,18 @@ class Runtime:
         """Answer one call and wait for it, for programs without a loop.
 
         Raises:
-            InputError, NotFound, Overloaded, DeadlineExceeded, Unavailable: as `Engine.predict`.
+            InputError, NotFound, Overloaded, DeadlineExceeded, Unavailable: as `hold` and `Held.predict`.
         """
-        item, _ = self._submit(Call(feed, fetch, pin, tag, time.monotonic() + timeout_s), None)
-        answer: Answer = item.future.result(timeout_s + self.config.unload_wait_s)  # type: ignore[call-arg]
-        return answer
-
-    def _submit(self, call: Call, loop: asyncio.AbstractEventLoop | None) -> tuple[Item, Lane]:
-        while True:
-            lane, tag = self._chosen(call.pin, random.random(), call.tag)  # noqa: S311 - a share, not a secret
-            version = lane.version
-            try:
-                arrays, rows, key = version.feeds.check(call.feed)
-                names = version.fetch(call.fetch)
-            except CloudEdgeError:
-                version.metrics.refused()
-                raise
-            item = Item(arrays, rows, key, names, tag=tag, deadline=call.deadline, loop=loop)
-            try:
-                lane.put(item, loop if loop is self.home else None)
-            except LaneClosed:
-                continue  # unloaded since it was chosen
-            return item, lane
-
-    def _mirror(self, call: Call, answer: Answer, lane: Lane, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask the shadow the same, if it has nothing else to do, and compare once it has answered."""
-        shadow = self._routing.shadow
-        listener = self._lanes.get(shadow.pin) if shadow is not None else None
-        if shadow is None or listener is None or listener is lane or random.random() >= shadow.share:  # noqa: S311
-            return
-        metrics = listener.version.metrics
-        if listener.pending:
-            metrics.shadowed(differed=None)
-            return
-        try:
-            arrays, rows, key = listener.version.feeds.check(call.feed)
-            item = Item(arrays, rows, key, listener.version.fetch(()), loop=loop)
-            item.future.add_done_callback(
-                lambda done: metrics.shadowed(differed=_differs(done, answer, shadow.tolerance))
-            )
-            listener.put(item)
-        except (CloudEdgeError, LaneClosed):
-            metrics.shadowed(differed=None)
+        with self.hold(tag, pin=pin) as version:
+            item = version.submit(Call(feed, fetch, deadline=time.monotonic() + timeout_s), None)
+            answer: Answer = item.future.result(timeout_s + self.config.unload_wait_s)  # type: ignore[call-arg]
+            return answer
 
     def close(self) -> None:
         """Stop loading, finish what is queued, give everything back."""
         self._loader.shutdown(cancel_futures=True)
         for lane in self._lanes.values():
-            lane.close(self.config.unload_wait_s)
+            lane.close(self.config.unload_wait_s, abandoned=True)
         self._pool.close()
         for lane in self._lanes.values():
             lane.version.close()
@@ -502,19 +438,6 @@ class Runtime:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _differs(done: Any, answer: Answer, tolerance: float) -> bool:
-    if done.cancelled() or done.exception() is not None:
-        return True
-    theirs = done.result().outputs
-    for name, ours in answer.outputs.items():
-        other = theirs.get(name)
-        if other is None or other.shape != ours.shape:
-            return True
-        if not float(np.max(np.abs(other.astype(np.float64) - ours), initial=0.0)) <= tolerance:
-            return True
-    return False
 
 
 def _bundle_name(folder: Path) -> str:

@@ -22,6 +22,7 @@ from cloudedge.serving._ops import Ops
 from cloudedge.serving._routes import Routes
 from cloudedge.serving._runtime import Runtime
 from cloudedge.serving._traces import Traces
+from cloudedge.serving._watch import Watch
 
 __all__ = ["Server", "ServerConfig"]
 
@@ -48,7 +49,7 @@ class ServerConfig:
     token: str | None = field(default=None, repr=False)
     """What every caller must bring; None asks for nothing, as Paddle Serving does."""
     admin_token: str | None = field(default=None, repr=False)
-    """What allows to choose a version by header; None allows it to everybody."""
+    """What allows to choose a version by header, and does for the other too; None allows it to everybody."""
     access_log: float = 0.0
     """Share of requests that are logged, one JSON line each."""
     limits: HttpLimits = field(default_factory=HttpLimits)
@@ -120,19 +121,27 @@ class Server:
 
         config = self.config
         self.runtime.home = self._loop
+        watch = Watch(config.access_log, self._traces)
         routes = Routes(
             self.runtime,
             service=config.service,
             ops=self._ops,
             token=config.token,
             admin_token=config.admin_token,
-            access_log=config.access_log,
-            traces=self._traces,
+            watch=watch,
+            max_body_bytes=config.limits.max_body_bytes,
             is_draining=lambda: self.is_draining,
         )
         # baidu_std has no place for a token: where one is needed it is not spoken.
-        prpc = None if config.token else lambda: BaiduStdProtocol(self.runtime)
-        self._connections = Connections(routes, config.limits, self._loop, prpc)
+        limits = config.limits
+        prpc = (
+            None
+            if config.token
+            else lambda: BaiduStdProtocol(
+                self.runtime, max_body=limits.max_body_bytes, max_answer=limits.max_answer_bytes, watch=watch
+            )
+        )
+        self._connections = Connections(routes, limits, self._loop, prpc)
         try:
             self._listener = await self._loop.create_server(
                 self._connections, config.host, config.port, backlog=_BACKLOG
@@ -145,7 +154,8 @@ class Server:
 
             self._grpc = await serve_grpc(
                 self.runtime, service=config.service, ops=self._ops, host=config.host, port=config.grpc_port,
-                token=config.token, max_message_bytes=config.limits.max_body_bytes,
+                token=config.token, max_message_bytes=limits.max_body_bytes,
+                max_answer_bytes=limits.max_answer_bytes, watch=watch,
             )  # fmt: skip
         # What has been loaded so far stays: collecting it again and again would cost milliseconds in between.
         gc.collect()
@@ -186,9 +196,17 @@ class Server:
             connections.draining = True
         if self._grpc is not None:
             await self._grpc.stop(within_s)
-        while connections is not None and connections.busy and time.monotonic() < end:  # noqa: ASYNC110 - no event for all
+        if connections is None:
+            return True
+        # Who keeps a connection learns from its next answer to go elsewhere, and may have asked already.
+        lingers = min(end, time.monotonic() + self.config.limits.linger_s)
+        while (  # noqa: ASYNC110 - no event for all
+            connections.busy or (connections.open and time.monotonic() < lingers)
+        ) and time.monotonic() < end:
             await asyncio.sleep(0.01)
-        return connections is None or not connections.busy
+        has_finished = not connections.busy
+        await connections.hang_up()
+        return has_finished
 
     def close(self) -> None:
         """Close everything, now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,6 +23,8 @@ class LoadedRef(BaseModel):
     pin: str
     bundle: str
     """Name and digest, so that it is the same bundle after the restart."""
+    tables: Mapping[str, str] = {}
+    """What its source of rows calls its tables, where not by their names."""
 
 
 class State(BaseModel):

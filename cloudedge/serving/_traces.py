@@ -5,18 +5,17 @@ Where spans go is the environment's choice, by OpenTelemetry's own variables (``
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudedge.errors import ConfigError
-from cloudedge.serving._engine import HttpAnswer, HttpCall
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-__all__ = ["Traces", "pin_of"]
+__all__ = ["Traces"]
 
-_SERVER_ERROR = 500
+_LONGEST_NAME = 120
 
 
 class Traces:
@@ -42,33 +41,23 @@ class Traces:
         self._failed = trace.StatusCode.ERROR
         self._tracer = self._provider.get_tracer("cloudedge.serving")
 
-    async def around(self, call: HttpCall, answering: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
-        """Answer a request inside a span."""
-        path = call.path.partition("?")[0]
-        span = self._tracer.start_span(
-            f"{call.method} {path[:100]}",
-            context=self._extract(call.headers),
-            kind=self._kind,
-            attributes={"http.request.method": call.method, "url.path": path[:200]},
+    def begin(self, name: str, headers: Mapping[str, str], attributes: Mapping[str, str]) -> Any:
+        """Begin a span, a child of the one the headers name, if they do."""
+        return self._tracer.start_span(
+            name[:_LONGEST_NAME], context=self._extract(headers), kind=self._kind, attributes=attributes
         )
-        try:
-            answer = await answering
-            span.set_attribute("http.response.status_code", answer.status)
-            span.set_attribute("cloudedge.pin", pin_of(answer))
-            if answer.status >= _SERVER_ERROR:
-                span.set_status(self._failed)
-            return answer
-        finally:
-            span.end()
+
+    def end(self, span: Any, attributes: Mapping[str, int | str], *, has_failed: bool) -> None:
+        """End it, and say how it went."""
+        for name, value in attributes.items():
+            span.set_attribute(name, value)
+        if has_failed:
+            span.set_status(self._failed)
+        span.end()
 
     def close(self) -> None:
         """Send what has not been sent."""
         self._provider.shutdown()
-
-
-def pin_of(answer: HttpAnswer) -> str:
-    """Return the version an answer says it comes from; empty if none does."""
-    return answer.headers.get("X-Cloudedge-Pin") or answer.headers.get("cloudedge-pin", "")
 
 
 def _exporting(service: str) -> TracerProvider:

@@ -33,6 +33,7 @@ __all__ = [
     "error_of_status",
     "general_arrays",
     "general_request",
+    "said",
 ]
 
 Array = NDArray[Any]
@@ -60,7 +61,16 @@ class Reply:
     pin: str = ""
     tag: str = ""
     defaulted: float = 0.0
-    """Share of looked-up rows that were declared defaults; only plain JSON says."""
+    """Share of looked-up rows that were declared defaults."""
+
+
+def said(headers: Mapping[str, str]) -> tuple[str, str, float]:
+    """Read pin, tag and share of declared defaults from an answer's headers, or gRPC's trailing metadata."""
+    try:
+        defaulted = float(headers.get("x-cloudedge-defaulted", 0.0))
+    except ValueError:
+        defaulted = 0.0
+    return headers.get("x-cloudedge-pin", ""), headers.get("x-cloudedge-tag", ""), defaulted
 
 
 class Transport(Protocol):

@@ -24,6 +24,7 @@ from cloudedge.serving._transport import (
     error_of_status,
     general_arrays,
     general_request,
+    said,
 )
 
 __all__ = ["GeneralHttp", "PipelineHttp", "PlainHttp"]
@@ -152,7 +153,7 @@ class PipelineHttp(_Http):
             outputs |= {t.name: t.array() for t in (from_json(tensor, PIPELINE) for tensor in told["tensors"])}
         except (KeyError, TypeError, ValueError, Malformed) as error:
             raise Unavailable(f"{self._where} answered something that is no Response") from error
-        return Reply(chosen(outputs, question), headers.get("x-cloudedge-pin", ""), headers.get("x-cloudedge-tag", ""))
+        return Reply(chosen(outputs, question), *said(headers))
 
 
 def _tensor(name: str, array: Array) -> bytes:
@@ -178,7 +179,7 @@ class GeneralHttp(_Http):
         if status != 200:  # noqa: PLR2004
             raise self._refused(status, raw)
         outputs = general_arrays(self._where, raw)
-        return Reply(outputs, headers.get("x-cloudedge-pin", ""), headers.get("x-cloudedge-tag", ""))
+        return Reply(outputs, *said(headers))
 
     def _refused(self, status: int, raw: bytes) -> CloudEdgeError:
         from google.protobuf.message import DecodeError  # noqa: PLC0415

@@ -39,6 +39,7 @@ from cloudedge.serving._transport import (
     error_of_err_no,
     general_arrays,
     general_request,
+    said,
 )
 
 __all__ = ["BaiduStd", "GeneralGrpc", "PipelineGrpc"]
@@ -101,7 +102,7 @@ class GeneralGrpc(_Grpc):
         """Ask with a `Request` message."""
         raw, trailing = self._send(question, general_request(question))
         outputs = general_arrays(self._where, raw)
-        return Reply(outputs, trailing.get("x-cloudedge-pin", ""), trailing.get("x-cloudedge-tag", ""))
+        return Reply(outputs, *said(trailing))
 
 
 class PipelineGrpc(_Grpc):
@@ -133,9 +134,7 @@ class PipelineGrpc(_Grpc):
             outputs |= {t.name: t.array() for t in (from_message(tensor, PIPELINE) for tensor in response.tensors)}
         except Malformed as error:
             raise Unavailable(f"{self._where} answered something that is no Response") from error
-        return Reply(
-            chosen(outputs, question), trailing.get("x-cloudedge-pin", ""), trailing.get("x-cloudedge-tag", "")
-        )
+        return Reply(chosen(outputs, question), *said(trailing))
 
 
 RPC_CODES: dict[int, type[CloudEdgeError]] = {
@@ -189,7 +188,7 @@ class BaiduStd:
         if code:
             kind = RPC_CODES.get(code, Rejected)
             raise kind(f"{self._where} answered error {code}: {frame.meta.response.error_text[:500]}", code=code)
-        return Reply(general_arrays(self._where, plain), frame.meta.pin)
+        return Reply(general_arrays(self._where, plain), frame.meta.pin, defaulted=frame.meta.defaulted)
 
     def _exchange(self, data: bytes, correlation_id: int, deadline: float) -> Frame:
         with self._lock:

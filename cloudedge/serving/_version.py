@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloudedge.bundle import Bundle, ProbeRequest, Signature
 from cloudedge.errors import CloudEdgeError, InputError, NotFound
-from cloudedge.serving._inputs import Arrays, FeedCheck, alias
+from cloudedge.serving._inputs import Arrays, FeedCheck, ShapeKey, alias
 from cloudedge.serving._metrics import VersionMetrics
 from cloudedge.serving._predictor import DenseModel, Predictor, find_program
 from cloudedge.serving._program import read_signature
@@ -71,6 +71,7 @@ class Version:
         rows: Where rows come from, closed with the version; the bundle's own tables if None.
         workers: How many threads will run it.
         max_rows: In one request.
+        max_bytes: Of a request's arrays, or of a batch's, the rows of their ids included.
         max_batch_rows: In one run, at most.
         batch_budget_s: How long a run may take; batches stay below what takes longer.
 
@@ -85,6 +86,7 @@ class Version:
         rows: RowSource | None,
         workers: int,
         max_rows: int,
+        max_bytes: int,
         max_batch_rows: int,
         batch_budget_s: float,
     ) -> None:
@@ -95,21 +97,31 @@ class Version:
         self._rows = rows or BundleRows(bundle.sparse)
         with DenseModel(bundle.dense) as model:
             self.signature = _signature(bundle)
-            self.feeds = FeedCheck(self.signature, max_rows=max_rows)
+            self.feeds = FeedCheck(self.signature, max_rows=max_rows, max_bytes=max_bytes)
             self._wire(model)
+            self.feeds.looks_up(self._widths())
             self.tuning = self._tune(model, workers, max_batch_rows, batch_budget_s)
             if self.tuning.threads == model.threads:
                 self._clone(model, workers)
         if self.tuning.threads != model.threads:
             with DenseModel(bundle.dense, threads=self.tuning.threads) as wide:
                 self._clone(wide, workers)
+        self.memory_bytes = _memory_bytes(bundle, has_local_rows=self.has_local_rows)
         self._probe_lock = threading.Lock()
         self.probed: ProbeResult | None = None
 
     def _clone(self, model: DenseModel, workers: int) -> None:
-        self.predictors = [model.predictor() for _ in range(workers)]
-        self.inline_predictor = model.predictor()
-        self._probe_predictor = model.predictor()
+        """Make the clones that answer, and run each once: the first run prepares what later ones use."""
+        arrays = self._made_up(1)
+
+        def warm() -> Predictor:
+            predictor = model.predictor()
+            self.execute(arrays, predictor)
+            return predictor
+
+        self.predictors = [warm() for _ in range(workers)]
+        self.inline_predictor = warm()
+        self._probe_predictor = warm()
 
     def _wire(self, model: DenseModel) -> None:
         """Connect feeds to the program's inputs, and fetches to its outputs."""
@@ -145,6 +157,20 @@ class Version:
             alias(v): model.output_names.index(v.name) if named else i for i, v in enumerate(self.signature.fetch)
         }
 
+    def _widths(self) -> dict[int, int]:
+        """Return how many bytes of rows each value of a feed is looked up for, by looking some up."""
+        arrays, rows = self._made_up(1), dict[str, NDArray[Any]]()
+        self._look_up(arrays, rows)
+        widths = dict[int, int]()
+        for uses in self._lookups.values():
+            for i, name, _ in uses:
+                widths[i] = widths.get(i, 0) + rows[name].shape[-1] * rows[name].itemsize
+        return widths
+
+    def max_rows_of(self, key: ShapeKey) -> int:
+        """Return how many rows of one shape are run together at most."""
+        return min(self.tuning.max_batch_rows, self.feeds.rows_in_bounds(key))
+
     def fetch(self, names: Sequence[str]) -> Sequence[str]:
         """Check the outputs a call wants; all, if it names none.
 
@@ -162,8 +188,10 @@ class Version:
         """Choose outputs by alias."""
         return {name: outputs[self._outputs[name]] for name in names}
 
-    def execute(self, arrays: Arrays, predictor: Predictor) -> tuple[list[NDArray[Any]], Shares | None]:
-        """Run one batch.
+    def execute(
+        self, arrays: Arrays, predictor: Predictor, deadline: float | None = None
+    ) -> tuple[list[NDArray[Any]], Shares | None]:
+        """Run one batch; rows nobody waits for after the deadline are not waited for either.
 
         Returns:
             The program's outputs, and for each row of the batch the share of its ids that got a declared default, if
@@ -174,15 +202,15 @@ class Version:
             Unavailable: rows could not be had.
         """
         feed = {name: arrays[i] for i, name in self._direct}
-        shares = self._look_up(arrays, feed) if self._lookups else None
+        shares = self._look_up(arrays, feed, deadline) if self._lookups else None
         return predictor.run(feed), shares
 
-    def _look_up(self, arrays: Arrays, feed: dict[str, NDArray[Any]]) -> Shares | None:
+    def _look_up(self, arrays: Arrays, feed: dict[str, NDArray[Any]], deadline: float | None = None) -> Shares | None:
         asked = defaulted = missing = 0
         by_row = np.zeros(len(arrays[0]))
         for table, uses in self._lookups.items():
             ids = np.concatenate([arrays[i].reshape(-1) for i, _, _ in uses]).astype(np.uint64, copy=False)
-            found = self._rows.rows(table, ids, self.pin)
+            found = self._rows.rows(table, ids, self.pin, deadline)
             asked, missing = asked + len(ids), missing + found.missing
             at = 0
             for i, name, padding_id in uses:
@@ -285,6 +313,16 @@ def _quickest(run: Callable[[], object], clock: Clock) -> float:
         took = clock() - begin
         best, spent, rounds = min(best, took), spent + took, rounds + 1
     return best
+
+
+def _memory_bytes(bundle: Bundle, *, has_local_rows: bool) -> int:
+    """Estimate the memory a version takes: its program and parameters, which clones share, and merged tables.
+
+    A table that is one file is mapped: its pages are the machine's to take back, and are not counted.
+    """
+    dense = sum(path.stat().st_size for path in bundle.dense.values())
+    tables = bundle.sparse.values() if has_local_rows else ()  # elsewhere they need not even be in the hub
+    return dense + sum(len(table) * (8 + table.kind.row_bytes) for table in tables if len(table.files) > 1)
 
 
 def _signature(bundle: Bundle) -> Signature:

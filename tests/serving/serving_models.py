@@ -117,6 +117,18 @@ def save_lengths(folder: Path) -> Path:
     return folder
 
 
+def save_pooled(folder: Path) -> Path:
+    """Answers the sum of the rows that were looked up for `ids`, of which there are more or fewer."""
+
+    def build(p):
+        ids = p.static.data("rows_ids", [-1, -1, 3], "float32")
+        zero = p.create_parameter([1], "float32", default_initializer=p.nn.initializer.Constant(0.0))
+        return [ids], [p.sum(ids, 1) + zero]
+
+    _save(folder, build, 1)
+    return folder
+
+
 ROWS = Signature(
     feed=(Variable(name="ids", dtype="int64", shape=(1,)), Variable(name="more", dtype="int64", shape=(1,))),
     fetch=(Variable(name="fetch_name_0", alias="rows", shape=(6,)),),
@@ -176,5 +188,18 @@ def row_table(*, gaps: bool = True, dtype: str = "float32") -> dict[str, np.ndar
     return {"keys": keys, "values": (keys[:, None] + np.array([0, 0.25, 0.5])).astype(dtype)}
 
 
-def pack_rows(folder: Path, hub: LocalHub, arrays: dict[str, np.ndarray] | None = None) -> Bundle:
-    return Bundle.pack(save_rows(folder), name="rows", signature=ROWS, sparse={"t": arrays or row_table()}, hub=hub)
+def pack_pooled(folder: Path, hub: LocalHub, *, padding_id: int = -1) -> Bundle:
+    signature = Signature(
+        feed=(Variable(name="ids", dtype="int64", shape=(-1,)),),
+        fetch=(Variable(name="fetch_name_0", alias="sum", shape=(3,)),),
+        lookups=(Lookup(feed="ids", input="rows_ids", table="t", padding_id=padding_id),),
+    )
+    tables = {"t": row_table(gaps=False)}
+    return Bundle.pack(save_pooled(folder), name="pooled", signature=signature, sparse=tables, hub=hub)
+
+
+def pack_rows(
+    folder: Path, hub: LocalHub, arrays: dict[str, np.ndarray] | None = None, *, parent: Bundle | None = None
+) -> Bundle:
+    tables = {"t": arrays or row_table()}
+    return Bundle.pack(save_rows(folder), name="rows", signature=ROWS, sparse=tables, parent=parent, hub=hub)

@@ -5,9 +5,11 @@ import threading
 import pytest
 import requests
 from serving_http import Http
+from serving_models import pack_rows, row_table
 
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound, Rejected, Unavailable
-from cloudedge.serving import AdminClient, AdminServer, Server, ServerConfig, Shadow, Variant
+from cloudedge.serving import AdminClient, AdminServer, Runtime, Server, ServerConfig, Shadow, Variant
+from cloudedge.serving._rowsource import BundleRows
 
 TOKEN = "a token"
 X = [[1.0, 2.0]]
@@ -52,6 +54,43 @@ def test_a_release_from_loading_to_unloading(client, server, models):
     assert client.stats()["versions"][zero.pin]["answered"] >= 2
 
 
+def test_what_a_version_takes_and_what_is_free_is_said(client, models):
+    found = client.versions()
+    (version,) = found["versions"]
+    dense = sum(path.stat().st_size for path in models.marked[0].dense.values())
+    assert version["memory_bytes"] == dense > 0
+    assert found["memory_free_bytes"] > dense
+
+
+def test_a_table_that_is_merged_in_memory_counts(models, tmp_path):
+    arrays = row_table()
+    base = pack_rows(tmp_path / "base", models.hub, arrays)
+    changed = arrays | {"values": arrays["values"] + 1}
+    delta = pack_rows(tmp_path / "base", models.hub, changed, parent=base)
+    with Runtime(hub=models.hub) as runtime:
+        mapped, merged = (runtime.load(models.ref(bundle)).memory_bytes for bundle in (base, delta))
+    is_delta = len(delta.sparse["t"].files) > 1
+    assert is_delta
+    assert merged - mapped == len(arrays["keys"]) * (8 + 3 * 4)
+
+
+def test_latencies_between_two_moments_can_be_told(client, server, models):
+    pin = models.marked[0].pin
+
+    def buckets():
+        return dict(map(tuple, client.stats()["versions"][pin]["latency_buckets"]))
+
+    with Http(server.port) as http:
+        http.predict(X)
+        before = buckets()
+        for _ in range(5):
+            http.predict(X)
+    after = buckets()
+    assert list(after)[-1] is None
+    assert list(after)[:-1] == sorted(list(after)[:-1])
+    assert sum(after[upper] - before[upper] for upper in after) == 5
+
+
 def test_repeating_is_answered_as_doing(client, models):
     client.load(models.ref(models.marked[1]))
     client.wait_loaded(models.marked[1].pin)
@@ -60,6 +99,44 @@ def test_repeating_is_answered_as_doing(client, models):
         client.activate(models.marked[1].pin)
         client.set_shadow(None)
         client.set_weights([])
+
+
+def test_without_a_pointer_nobody_answers_until_there_is_one_again(client, server, models):
+    zero = models.marked[0]
+    client.deactivate()
+    client.deactivate()
+    assert (client.versions()["active"], client.is_ready()) == (None, False)
+    with Http(server.port) as http:
+        assert http.predict(X).status == 404
+        client.activate(zero.pin)
+        assert http.predict(X).json()["pin"] == zero.pin
+
+
+def test_an_order_is_remembered_across_a_restart(server, tmp_path):
+    for order, status in (("12", 200), ("11", 409), ("12", 200)):
+        with AdminServer(server, orders=tmp_path / "state.json.order") as admin:
+            url = f"http://127.0.0.1:{admin.port}/versions"
+            assert requests.get(url, headers={"Cloudedge-Order": order}, timeout=10).status_code == status
+
+
+def test_what_cube_calls_a_table_is_remembered(models, tmp_path):
+    """Versions whose tables were cut differently are read under different names, also after a restart."""
+    asked = []
+
+    def rows(bundle, tables):
+        asked.append(dict(tables))
+        return BundleRows(bundle.sparse)
+
+    def runtime():
+        return Runtime(hub=models.hub, rows=rows, state=tmp_path / "state.json")
+
+    bundle = models.ctr
+    with runtime() as first:
+        first.load(models.ref(bundle), tables={"embedding": "embedding@3"})
+    with runtime() as again:
+        assert again.restore() == []
+        assert again.version(bundle.pin).tables == {"embedding": "embedding@3"}
+    assert asked == [{"embedding": "embedding@3"}] * 2
 
 
 def test_a_failed_load_says_why(client, models, tmp_path):

@@ -1,6 +1,8 @@
 """Rows from cube's shards, pinned to the version that runs."""
 
 import json
+import socket
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from serving_models import pack_rows, row_table
 from cloudedge import _core
 from cloudedge.cube import CubeConf, ServerConfig
 from cloudedge.cube import Server as CubeServer
-from cloudedge.errors import ConfigError, NotFound, Unavailable
+from cloudedge.errors import ConfigError, DeadlineExceeded, NotFound, Unavailable
 from cloudedge.release import CubeRows
 from cloudedge.serving import Runtime, RuntimeConfig
 
@@ -61,7 +63,7 @@ def bundles(models, tmp_path):
 
 def serve(models, table, **policy):
     config = RuntimeConfig(workers=2)
-    return Runtime(config, hub=models.hub, rows=lambda bundle: CubeRows(table, bundle, **policy))
+    return Runtime(config, hub=models.hub, rows=lambda bundle, _: CubeRows(table, bundle, **policy))
 
 
 def test_every_read_is_pinned_to_the_version_that_runs(models, shards, bundles):
@@ -103,6 +105,38 @@ def test_a_dead_shard_is_an_error_by_default(models, shards, bundles):
             runtime.ask(FEED)
         even = {"ids": np.array([[4]]), "more": np.array([[2]])}
         assert runtime.ask(even).outputs["rows"].tolist() == [expected(0.0)[0]]
+
+
+def test_a_shard_that_hangs_is_not_waited_for_longer_than_the_caller_waits(models, shards, bundles):
+    """Its table has 2 s for a read; the caller has a fraction of that, and then is told so."""
+    put(shards, bundles[0].pin, 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connects, and never answers
+        hanging = [shards[0], SimpleNamespace(port=silent.getsockname()[1])]
+        tables = [conf(shards), conf(hanging)]
+        rows = [CubeRows(table, bundles[0]) for table in tables]
+
+        class Turns:
+            def __init__(self):
+                self.at, self.deadlines = 0, []
+
+            def rows(self, *arguments):
+                self.deadlines.append(arguments[-1])
+                return rows[self.at].rows(*arguments)
+
+            def close(self):
+                for each in rows:
+                    each.close()
+
+        turns = Turns()
+        with Runtime(RuntimeConfig(workers=1), hub=models.hub, rows=lambda *_: turns) as runtime:
+            runtime.load(models.ref(bundles[0]))
+            runtime.activate(bundles[0].pin)
+            turns.at = 1
+            with pytest.raises(DeadlineExceeded, match="no answer within"):
+                runtime.ask(FEED, timeout_s=0.3)
+            assert turns.deadlines[-1] is not None
+            with pytest.raises(Unavailable, match="no answer within 2000 ms"):
+                runtime.ask(FEED, timeout_s=60)
 
 
 def test_a_declared_default_is_counted_and_said(models, shards, bundles):

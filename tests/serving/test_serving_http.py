@@ -238,6 +238,17 @@ def test_a_data_token_is_asked_for(marked):
         assert http.predict(X, Authorization="Bearer t").status == 200
 
 
+def test_the_admin_token_does_for_both(marked, models):
+    """A request has one Authorization header."""
+    pin = models.marked[0].pin
+    config = ServerConfig(port=0, service="pair", token="data", admin_token="admin")
+    with Server(marked, config) as server, Http(server.port) as http:
+        assert http.predict(X, Authorization="Bearer data").status == 200
+        assert http.predict(X, Authorization="Bearer data", X_Cloudedge_Pin=pin).status == 400
+        assert http.predict(X, Authorization="Bearer admin", X_Cloudedge_Pin=pin).status == 200
+        assert http.predict(X, Authorization="Bearer other", X_Cloudedge_Pin=pin).status == 401
+
+
 def test_the_access_log_is_json_and_sampled(marked, caplog):
     config = ServerConfig(port=0, service="pair", access_log=1.0)
     with caplog.at_level("INFO", "cloudedge.serving.access"):

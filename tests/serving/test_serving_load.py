@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from serving_models import pack_rows
 
 from cloudedge.errors import CloudEdgeError
 from cloudedge.serving import Runtime, RuntimeConfig, Server, ServerConfig
@@ -54,6 +55,42 @@ def drive(port, connections, is_over, marks):
     thread = threading.Thread(target=lambda: asyncio.run(everybody()))
     thread.start()
     return thread, outcome
+
+
+@pytest.mark.parametrize("calls", [10_000])
+def test_looked_up_answers_over_http_belong_to_their_requests(models, tmp_path, calls):
+    """Every request has ids of its own, and the answer is their rows."""
+    clients = 16
+    keys = np.arange(2 * calls, dtype=np.uint64)
+    table = {"keys": keys, "values": (keys[:, None] + np.array([0, 0.25, 0.5])).astype(np.float32)}
+    bundle = pack_rows(tmp_path / "rows", models.hub, table)
+    wrong = []
+
+    async def client(port, number):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for key in range(number, calls, clients):
+            body = b'{"key":["ids","more"],"value":["[[%d]]","[[%d]]"]}' % (key, calls + key)
+            writer.write(b"POST /rows/prediction HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+            found = json.loads(await reader.readexactly(length))
+            row = [key, key + 0.25, key + 0.5]
+            if found["err_no"] or json.loads(found["value"][0]) != [row + [calls + each for each in row]]:
+                wrong.append((key, found))
+        writer.close()
+
+    async def everybody(port):
+        await asyncio.gather(*(client(port, number) for number in range(clients)))
+
+    with Runtime(RuntimeConfig(workers=2, inline_below_s=1e-9), hub=models.hub) as runtime:
+        pin = runtime.load(models.ref(bundle)).pin
+        runtime.activate(pin)
+        with Server(runtime, ServerConfig(port=0, service="rows")) as server:
+            asyncio.run(everybody(server.port))
+        metrics = runtime.lanes[pin].version.metrics
+    assert not wrong
+    assert (metrics.succeeded, metrics.failed) == (calls, 0)
+    assert metrics.runs < calls, "nothing was ever batched"
 
 
 @pytest.mark.parametrize("changes", [40])

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving_models import PAIR, ctr_feed, pack_rows, row_table
+from serving_models import PAIR, ctr_feed, pack_pooled, pack_rows, row_table, save_marked
+from serving_models import _save as save_model
 
 from cloudedge.bundle import Bundle, Probes
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Overloaded
 from cloudedge.serving import Call, Routing, Runtime, RuntimeConfig, Shadow, Variant
 from cloudedge.serving._batching import Item, next_batch
+from cloudedge.serving._predictor import Predictor
 
 INLINE, THREADS = 1.0, 1e-9
 ONE = np.ones((1, 2), np.float32)
@@ -54,6 +56,21 @@ def test_every_answer_belongs_to_its_request(models, inline_below_s, calls):
         assert metrics.runs < metrics.succeeded, "nothing was ever batched"
 
 
+def test_every_predictor_that_answers_was_run_before(runtime, models, monkeypatch):
+    ran, run = [], Predictor.run
+
+    def counted(self, feed):
+        ran.append(self)
+        return run(self, feed)
+
+    monkeypatch.setattr(Predictor, "run", counted)
+    pin = load(runtime, models, models.ctr)
+    version = runtime.lanes[pin].version
+    assert len(version.predictors) == 2
+    for predictor in (*version.predictors, version.inline_predictor):
+        assert any(each is predictor for each in ran)
+
+
 def test_callers_without_a_loop_share_batches_too(marked):
     wrong = []
 
@@ -79,21 +96,40 @@ def test_a_batch_is_a_run_of_requests_of_one_shape_that_fit():
     queue = deque([item(2), item(1), item(3), item(1, ((4,),)), item(1)])
     sizes = []
     while queue:
-        batch, expired = next_batch(queue, 4, now=0.0)
+        batch, expired = next_batch(queue, lambda _: 4, now=0.0)
         assert not expired
         sizes.append([each.rows for each in batch])
     assert sizes == [[2, 1], [3], [1], [1]]
 
 
 def test_a_request_larger_than_a_batch_runs_alone():
-    batch, _ = next_batch(deque([item(9), item(1)]), 4, now=0.0)
+    batch, _ = next_batch(deque([item(9), item(1)]), lambda _: 4, now=0.0)
     assert [each.rows for each in batch] == [9]
 
 
 def test_what_is_too_late_is_not_run():
     queue = deque([item(deadline=1.0), item(deadline=3.0), item(deadline=2.0)])
-    batch, expired = next_batch(queue, 4, now=2.0)
+    batch, expired = next_batch(queue, lambda _: 4, now=2.0)
     assert (len(batch), len(expired)) == (1, 2)
+
+
+def test_what_would_take_too_much_memory_once_looked_up_is_refused_by_name(models, tmp_path):
+    bundle = pack_pooled(tmp_path / "pooled", models.hub)
+    row = 8 + 3 * 4  # an id, and its row of three numbers
+    with Runtime(RuntimeConfig(workers=1, max_input_bytes=100 * row), hub=models.hub) as runtime:
+        pin = load(runtime, models, bundle)
+        assert runtime.ask({"ids": np.zeros((4, 25), np.int64)}).outputs["sum"].shape == (4, 3)
+        with pytest.raises(InputError, match=r"feed 'ids' has shape \[4, 26\].* 2080 bytes") as refused:
+            runtime.ask({"ids": np.zeros((4, 26), np.int64)})
+        assert refused.value.facts["variable"] == "ids"
+        version = runtime.lanes[pin].version
+        assert version.max_rows_of(((50,),)) == 2, "and no batch is larger"
+        assert version.max_rows_of(((1000,),)) == 1
+    with Runtime(RuntimeConfig(workers=1, max_input_bytes=2 * 2 * row), hub=models.hub) as runtime:
+        load(runtime, models, models.rows)
+        runtime.ask({"ids": np.zeros((2, 1), np.int64), "more": np.zeros((2, 1), np.int64)})
+        with pytest.raises(InputError, match="feed 'ids' has shape"):
+            runtime.ask({"ids": np.zeros((3, 1), np.int64), "more": np.zeros((3, 1), np.int64)})
 
 
 def test_rows_of_ids_reach_the_program(runtime, models):
@@ -380,6 +416,30 @@ def test_routing_refuses_what_makes_no_sense():
     with pytest.raises(InputError):
         Shadow("a", share=0)
     assert ROUTES.activated("b") == Routing("b")
+
+
+def test_a_program_without_parameters_is_served(runtime, models, tmp_path):
+    def build(p):
+        x = p.static.data("x", [-1, 2], "float32")
+        return [x], [x * 2.0]
+
+    save_model(tmp_path / "plain", build, 1)
+    assert [path.name for path in (tmp_path / "plain").iterdir()] == ["model.json"]
+    load(runtime, models, Bundle.pack(tmp_path / "plain", name="plain", signature=PAIR, hub=models.hub))
+    assert runtime.ask({"x": ONE}).outputs["y"].tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("program", "why"), [(None, "model.json has 1 parameters"), ("{}", "model.json comes without parameters")]
+)
+def test_a_program_whose_parameters_are_missing_is_refused(runtime, models, tmp_path, program, why):
+    """The engine itself would take whatever is in memory for them, and answer."""
+    folder = save_marked(tmp_path / "lost", 3.0)
+    (folder / "model.pdiparams").unlink()
+    if program is not None:
+        (folder / "model.json").write_text(program)
+    with pytest.raises(InputError, match=why):
+        load(runtime, models, Bundle.pack(folder, name="lost", signature=PAIR, hub=models.hub))
 
 
 def test_an_old_program_is_served_too(runtime, models, tmp_path):

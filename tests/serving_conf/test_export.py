@@ -44,6 +44,7 @@ def test_the_folder_is_what_a_stock_server_reads(packed, tmp_path):
     assert sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()) == [
         "config.yml",
         "proj.conf",
+        "serving_client/predictors.prototxt",
         "serving_client/serving_client_conf.prototxt",
         "serving_client/serving_client_conf.stream.prototxt",
         "serving_server/fluid_time_file",
@@ -195,3 +196,35 @@ def test_the_command_line(packed, tmp_path, hub):
     done = CliRunner().invoke(app, [*live, "--json"], catch_exceptions=False)
     assert "model.pdmodel" in json.loads(done.stdout)["written"]
     assert CliRunner().invoke(app, ["serving", "hot-load", "ctr"]).exit_code == 2
+
+
+def test_clients_are_told_their_servers(packed, tmp_path, hub):
+    """As upstream's clients read them: weights in the order of the variants."""
+    bundle = packed()
+
+    def predictor(*options):
+        arguments = [
+            "serving",
+            "export",
+            "ctr:1",
+            "--output",
+            str(tmp_path / f"out{len(options)}"),
+            "--local",
+            str(hub.root),
+        ]
+        done = CliRunner().invoke(app, [*arguments, "--port", "9494", *options])
+        assert done.exit_code == 0, done.output
+        text = (tmp_path / f"out{len(options)}" / "serving_client/predictors.prototxt").read_text()
+        (found,) = conf.read_text(conf.SDKConf, text, "it").predictors
+        clusters = {variant.tag: variant.naming_conf.cluster for variant in found.variants}
+        return found.endpoint_router, found.weighted_random_render_conf.variant_weight_list, clusters
+
+    assert bundle.version == "1"
+    assert predictor() == ("WeightedRandomRender", "100", {"default": "list://127.0.0.1:9494"})
+    chosen = ("--variant", "a:10:10.0.0.1:9494", "--variant", "b:90:10.0.0.2:9494,10.0.0.3:9494")
+    clusters = {"a": "list://10.0.0.1:9494", "b": "list://10.0.0.2:9494,10.0.0.3:9494"}
+    assert predictor(*chosen) == ("WeightedRandomRender", "10|90", clusters)
+    bad = CliRunner().invoke(
+        app, ["serving", "export", "ctr:1", "--output", "x", "--local", str(hub.root), "--variant", "a:b"]
+    )
+    assert bad.exit_code == 2

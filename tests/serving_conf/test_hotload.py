@@ -1,6 +1,7 @@
 """Hot loads: the stamp comes last and only when something changed; what a crash leaves is mended by the next try."""
 
 import hashlib
+import json
 import signal
 import subprocess
 import sys
@@ -11,8 +12,8 @@ import pytest
 
 from cloudedge.bundle import Bundle, Signature, Variable
 from cloudedge.clock import ManualClock
-from cloudedge.errors import InputError
-from cloudedge.serving import _hotload, export, load_into, plan_export, publish_for_monitor
+from cloudedge.errors import InputError, NotFound
+from cloudedge.serving import _hotload, export, follow, load_into, plan_export, publish_for_monitor
 
 SIGNATURE = Signature(feed=(Variable(name="x", shape=(4,)),), fetch=(Variable(name="out"),))
 
@@ -140,6 +141,48 @@ def test_a_tar_for_the_monitor(tmp_path, packed):
     assert hashlib.sha256((place / "ctr.tar").read_bytes()).digest() != first
     assert seconds(place / "donefile") > stamped
     assert sorted(path.name for path in place.iterdir()) == ["ctr.tar", "donefile"]
+
+
+def test_a_tag_is_followed(live, packed, hub):
+    """What it names next is handed over, once; what cannot be is said once and does not end it."""
+    clock, looks = ManualClock(), []
+    packed("two")
+    moves = iter(["ctr:2", "ctr:2", "ctr:3", "ctr:3", "ctr:9", "ctr:9", "ctr:4"])
+    packed("three", program="model.json")  # which a C++ server cannot run
+    packed("four")
+
+    def find():
+        looks.append(next(moves))
+        return Bundle.open(looks[-1], hub=hub)
+
+    events = follow(find, lambda bundle: load_into(bundle, plan_export(bundle), live), every_s=5, clock=clock)
+    bundle, done = next(events)
+    assert (bundle.version, done.stamp) == ("2", live / "fluid_time_file")
+    assert "PIR program" in next(events).message
+    assert looks == ["ctr:2", "ctr:2", "ctr:3"], "the same bundle is not handed over again"
+    assert isinstance(next(events), NotFound)
+    bundle, _ = next(events)
+    assert bundle.version == "4"
+    assert (live / "model.pdmodel").read_text() == "program four"
+
+
+def test_a_tag_is_followed_by_the_command(live, packed, tmp_path):
+    bundle = packed("two")
+    command = [sys.executable, "-m", "cloudedge", "serving", "hot-load", "ctr", "--from", str(bundle.hub.root)]
+    command += ["--live", str(live), "--follow", "--every", "0.1", "--local", str(tmp_path / "mine"), "--json"]
+
+    def told(process):
+        lines = iter(process.stdout.readline, "}\n")
+        return json.loads("".join(lines) + "}")["digest"]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert told(process) == bundle.digest
+            newer = packed("three")
+            assert told(process) == newer.digest
+        finally:
+            process.terminate()
+    assert (live / "model.pdmodel").read_text() == "program three"
 
 
 def test_the_tar_is_there_before_the_donefile(tmp_path, packed, monkeypatch):

@@ -12,7 +12,7 @@ from wire_frames import SERVICE, Peer, chunk, fields, frame, number, request, sp
 from wire_loop import loop_in_thread
 
 from cloudedge.errors import DeadlineExceeded, InputError, Overloaded, Unavailable
-from cloudedge.serving._baidu_std import FrameReader, answer_frame, serve_baidu_std
+from cloudedge.serving._baidu_std import FrameReader, answer_frame, pack_frame, serve_baidu_std
 
 PRICE_ANSWER = chunk(
     1,
@@ -119,7 +119,7 @@ def test_errors_are_answered_and_the_connection_lives_on(port, sent, code):
 )
 def test_codes_of_failures(fault, code):
     (taken,) = FrameReader().feed(frame(request()))
-    got, text, *_ = split(asyncio.run(answer_frame(TinyEngine(fail=fault), taken)))
+    got, text, *_ = split(pack_frame(*asyncio.run(answer_frame(TinyEngine(fail=fault), taken))))
     assert got == code & (1 << 64) - 1
     assert "secret" not in text
 
@@ -156,7 +156,7 @@ def test_unknown_fields_are_ignored():
     body = request() + chunk(88, b"later")
     data = b"PRPC" + struct.pack(">II", len(meta) + len(body), len(meta)) + meta + body
     (taken,) = FrameReader().feed(data)
-    assert split(asyncio.run(answer_frame(TinyEngine(), taken)))[0] == 0
+    assert split(pack_frame(*asyncio.run(answer_frame(TinyEngine(), taken))))[0] == 0
 
 
 def test_many_calls_on_one_connection_are_all_answered(port):
@@ -198,7 +198,7 @@ def test_mutated_frames_are_answered_or_refused():
             except InputError:
                 outcomes.add("refused")
             for one in taken:
-                code, *_, payload = split(await answer_frame(TinyEngine(), one))
+                code, *_, payload = split(pack_frame(*await answer_frame(TinyEngine(), one)))
                 outcomes.add(code)
                 assert fields(payload) or code
         return outcomes
@@ -217,7 +217,7 @@ def test_random_bytes_after_the_header():
         except InputError:
             continue
         for one in taken:
-            split(asyncio.run(answer_frame(TinyEngine(), one))) if one.meta.request.service_name else None
+            split(pack_frame(*asyncio.run(answer_frame(TinyEngine(), one)))) if one.meta.request.service_name else None
 
 
 def test_varints_of_this_test_are_right():

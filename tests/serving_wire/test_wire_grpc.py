@@ -134,7 +134,7 @@ def test_bad_requests(served, method, body):
 
 def test_the_callers_deadline_reaches_the_engine(served):
     ask(served[1], GENERAL, request(), timeout=5)
-    assert 0 < served[0].left <= 5
+    assert 0 < served[0].left < 6  # gRPC rounds
     ask(served[1], GENERAL, request(), timeout=None)
     assert served[0].left is None
 

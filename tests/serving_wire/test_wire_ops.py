@@ -195,11 +195,6 @@ def test_ops_in_a_graph():
     assert ask(Join("join", [uci, scale]))[1]["value"] == ["1.5 from 1.0;0.5"]
 
 
-def test_an_op_with_several_inputs_has_to_say_what_it_takes():
-    read = RequestOp()
-    assert ask(Op("join", [UciOp("a", [read]), UciOp("b", [read])]))[1]["err_no"] == 10000
-
-
 def test_graphs_that_cannot_be():
     read = RequestOp()
     with pytest.raises(ConfigError, match="same name"):
@@ -208,6 +203,9 @@ def test_graphs_that_cannot_be():
     first.input_ops = [Op("second", [first])]
     with pytest.raises(ConfigError, match="circle"):
         Ops(first)
+    with pytest.raises(ConfigError, match="takes the results of") as refused:
+        Ops(Op("join", [UciOp("a", [read]), UciOp("b", [read])]))
+    assert "preprocess" in refused.value.hint
 
 
 def test_threads_only_where_asked_for():

@@ -1,6 +1,7 @@
 """A model small enough to compute by hand, behind the same interface as the real runtime."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +26,11 @@ class TinyEngine:
         self.fail = fail
         self.calls = []
 
+    def hold(self, tag=None):
+        if tag not in (None, "a"):
+            raise NotFound(f"there is no variant {tag!r} here")
+        return TinyHeld(self, tag)
+
     async def predict(self, call):
         self.calls.append(call)
         await asyncio.sleep(0)
@@ -32,8 +38,6 @@ class TinyEngine:
             raise self.fail
         if call.deadline is not None and call.deadline < asyncio.get_running_loop().time():
             raise DeadlineExceeded("the deadline passed before the call was begun")
-        if call.tag not in (None, "a"):
-            raise NotFound(f"there is no variant {call.tag!r} here")
         feeds = {v.alias or v.name: v for v in self.signature.feed}
         if set(call.feed) != set(feeds):
             raise InputError(f"invalid arg list: the model takes {sorted(feeds)}, got {sorted(call.feed)}")
@@ -50,6 +54,20 @@ class TinyEngine:
             return next(iter(feed.values()))
         x = feed["x"]
         return x.sum(1, keepdims=True) if name == "price" else np.arange(len(x))
+
+
+class TinyHeld:
+    def __init__(self, engine, tag):
+        self.engine, self.tag, self.signature = engine, tag, engine.signature
+
+    async def predict(self, call):
+        return await self.engine.predict(replace(call, tag=self.tag))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
 
 
 def post(path, body, **headers):

@@ -17,7 +17,8 @@ async def plain(engine, call):
     """`/v1/predict`, as little of it as a client needs."""
     asked = json.loads(call.body)
     feed = {name: np.array(value, np.float32) for name, value in asked["inputs"].items()}
-    answer = await engine.predict(Call(feed, asked["outputs"], tag=call.headers.get("x-cloudedge-tag")))
+    with engine.hold(call.headers.get("x-cloudedge-tag")) as version:
+        answer = await version.predict(Call(feed, asked["outputs"]))
     told = {"outputs": {n: a.tolist() for n, a in answer.outputs.items()}, "pin": answer.pin, "tag": answer.tag}
     return HttpAnswer(200, json.dumps(told).encode())
 

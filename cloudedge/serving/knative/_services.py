@@ -1,0 +1,331 @@
+"""Deploying, trying, promoting and taking back, in the one order in which a PaddleService keeps answering.
+
+Revision names are fixed, and Knative refuses a template that changes under its name. The controller deletes the
+revision first and is refused afterwards, so a plain change of `default` takes the service down and keeps it down. What
+works: try the new version as canary, send it everything, rebuild `default` behind it, and then let the canary go. The
+status of the PaddleService itself is never written; the Knative Service says what is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudedge.errors import Conflict, InputError, NotFound, Rejected
+from cloudedge.findings import refuse_errors
+from cloudedge.kube import Kind, Object
+from cloudedge.serving.knative._service import Endpoint, PaddleService, check_endpoint
+
+if TYPE_CHECKING:
+    from cloudedge.kube import Cluster
+
+__all__ = ["PaddleServices", "ServiceStatus"]
+
+_READY_S = 900.0
+_ALL = 100
+_HALF = 50
+"""What a canary gets if nobody said how much."""
+REPLACED = "cloudedge/replaced"
+"""The annotation with the image a promotion replaced: from the moment the default is changed to the next canary."""
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """A service as Knative has it."""
+
+    name: str
+    ready: bool
+    reason: str
+    """Why not; empty if it is."""
+    url: str
+    """From outside."""
+    address: str
+    """From inside the cluster."""
+    traffic: Mapping[str, int]
+    """Percent by revision, as it really is."""
+    default: Endpoint
+    canary: Endpoint | None
+    canary_percent: int | None
+
+
+class PaddleServices:
+    """The services of one namespace.
+
+    Args:
+        cluster: Where.
+        timeout_s: How long a revision may take to get ready.
+        kind: PaddleService with its group; the cluster's own if left out.
+
+    Raises:
+        NotFound: the cluster has no PaddleService, or no Knative.
+    """
+
+    def __init__(self, cluster: Cluster, *, timeout_s: float = _READY_S, kind: Kind | None = None) -> None:
+        found = kind or cluster.capabilities().paddle_service
+        if found is None or not cluster.capabilities().has(Kind.KNATIVE_SERVICE):
+            missing = "PaddleService" if found is None else "Knative Serving"
+            raise NotFound(f"{cluster.address} has no {missing}", hint="cloudedge doctor says how to install it.")
+        self._cluster = cluster
+        self._kind = found
+        self._timeout_s = timeout_s
+
+    def deploy(self, service: PaddleService, *, dry_run: bool = False) -> ServiceStatus | Object:
+        """Bring up a service that is not there yet, and wait until it answers; the same again only waits.
+
+        Raises:
+            Conflict: another one of that name is there; says how it is changed.
+            Rejected: its revision cannot get ready.
+        """
+        if service.namespace not in {"", self._cluster.namespace}:
+            raise InputError(
+                f"{service.name} belongs to the namespace {service.namespace}, and this connection to "
+                f"{self._cluster.namespace}",
+                hint="Connect to that namespace.",
+            )
+        manifest = service.manifest(self._kind)
+        if dry_run:
+            return self._cluster.create(manifest, dry_run=True)
+        there = self._cluster.get(self._kind, service.name)
+        if (
+            there is not None
+            and {**there["spec"], **manifest["spec"]} == there["spec"]
+            and "canary" not in there["spec"]
+        ):
+            return self._settled(service.name)
+        if there is not None:
+            raise Conflict(
+                f"PaddleService {service.name!r} is there",
+                hint="A changed default would take it down: try the new version with canary(), then promote().",
+            )
+        self._cluster.create(manifest)
+        return self._settled(service.name)
+
+    def canary(self, name: str, endpoint: Endpoint, percent: int) -> ServiceStatus:
+        """Let a new version answer a share of requests; 0 only brings it up.
+
+        Raises:
+            InputError: the share is none, or the version could not run.
+        """
+        refuse_errors(f"the canary of {name!r}", check_endpoint(endpoint, "spec.canary"))
+        self._ready(name)
+        self._patch(name, {"canary": endpoint.manifest(), "canaryTrafficPercent": _percent(percent)}, replaced=None)
+        return self._settled(name)
+
+    def shift(self, name: str, percent: int) -> ServiceStatus:
+        """Give the canary another share. Its revision is rebuilt meanwhile and `default` answers everything.
+
+        Raises:
+            Conflict: there is no canary.
+        """
+        self._with_canary(name)
+        self._patch(name, {"canaryTrafficPercent": _percent(percent)})
+        return self._settled(name)
+
+    def promote(self, name: str) -> ServiceStatus:
+        """Make the canary the default; may be run again wherever it stopped, and once more when it is done.
+
+        Raises:
+            Conflict: there is no canary, and none was promoted.
+        """
+        found = self._get(name)
+        replaced = _replaced(found)
+        if replaced and not found["spec"].get("canary"):
+            return self._settled(name)  # all that was left to do is to wait
+        canary = self._with_canary(name)
+        if self._traffic(name) != _split(name, _ALL):
+            self.shift(name, _ALL)
+        default = found["spec"]["default"]
+        replaced = replaced or Endpoint.from_manifest(default).image
+        if default != canary.manifest():
+            # While the canary answers everything, the default can be rebuilt under nobody's eyes.
+            self._patch(name, {"default": canary.manifest()}, replaced=replaced)
+        # Also if it was changed before: whoever stopped then did not see it get ready.
+        self._settled(name)
+        self._patch(name, _NO_CANARY, replaced=replaced)
+        return self._settled(name)
+
+    def rollback(self, name: str) -> ServiceStatus:
+        """Take the canary away; the default is what it was before the canary came.
+
+        Raises:
+            Conflict: there is no canary, or a promotion has changed the default already.
+        """
+        self._with_canary(name)
+        replaced = _replaced(self._get(name))
+        if replaced:
+            raise Conflict(
+                f"a promotion of {name} stopped after it had changed the default: without the canary the new version "
+                f"stays, and {replaced} does not come back",
+                hint="Run promote() to its end, then bring the old version up with canary() and promote() it.",
+                replaced=replaced,
+            )
+        self._patch(name, _NO_CANARY)
+        return self._settled(name)
+
+    def wait(self, name: str) -> ServiceStatus:
+        """Wait until what is asked for runs and gets the requests it should.
+
+        Raises:
+            NotFound: there is no such service.
+            Rejected: a revision cannot get ready.
+            DeadlineExceeded: it is not; with state and events.
+        """
+        return self._settled(name)
+
+    def delete(self, name: str, *, wait_s: float = 300.0) -> None:
+        """Remove a service and wait until Knative's part of it is gone too."""
+        self._cluster.delete(self._kind, name, wait_s=wait_s)
+        # The controller's owner reference takes it along; until then a new one of that name would get its status.
+        self._cluster.wait(
+            Kind.KNATIVE_SERVICE,
+            name,
+            lambda now: now is None,
+            timeout_s=wait_s,
+            what=f"removing the Knative Service {name}",
+        )
+
+    def status(self, name: str) -> ServiceStatus:
+        """Say what answers, in which shares, and what is not ready.
+
+        Raises:
+            NotFound: there is no such service.
+        """
+        spec = self._get(name)["spec"]
+        below = self._cluster.get(Kind.KNATIVE_SERVICE, name) or {}
+        status = below.get("status") or {}
+        ready, reason = _readiness(below)
+        canary = spec.get("canary")
+        return ServiceStatus(
+            name=name,
+            ready=ready,
+            reason=reason,
+            url=status.get("url", ""),
+            address=(status.get("address") or {}).get("url", ""),
+            traffic=_shares(status),
+            default=Endpoint.from_manifest(spec["default"]),
+            canary=Endpoint.from_manifest(canary) if canary else None,
+            canary_percent=spec.get("canaryTrafficPercent"),
+        )
+
+    def _settled(self, name: str) -> ServiceStatus:
+        """Wait until what is asked for runs and gets the requests it should; a status of before does not count.
+
+        Raises:
+            Rejected: a revision cannot get ready.
+            DeadlineExceeded: it is not; with state and events.
+        """
+        spec = self._get(name)["spec"]
+        traffic = _split(name, spec.get("canaryTrafficPercent", _HALF) if spec.get("canary") else 0)
+        wanted = {
+            f"{name}-{role}": Endpoint.from_manifest(spec[role]) for role in ("default", "canary") if spec.get(role)
+        }
+
+        def settled(now: Object | None) -> bool:
+            if now is None:
+                return False
+            run = all(self._runs(revision, endpoint) for revision, endpoint in wanted.items())
+            return run and _readiness(now)[0] and _shares(now.get("status") or {}) == traffic
+
+        what = f"waiting for {name} to send {traffic}"
+        self._cluster.wait(
+            Kind.KNATIVE_SERVICE, name, settled, timeout_s=self._timeout_s, what=what, pods=f"PaddleService={name}"
+        )
+        return self.status(name)
+
+    def _runs(self, revision: str, endpoint: Endpoint) -> bool:
+        """Tell whether a revision is ready and runs this; its name alone says nothing, since it never changes.
+
+        The command counts too: a model pushed anew changes what the same image is told to fetch, and a default that
+        was not rebuilt yet must not be taken for the new one.
+
+        Raises:
+            Rejected: it runs this and cannot get ready.
+        """
+        found = self._cluster.get(Kind.KNATIVE_REVISION, revision) or {}
+        container = ((found.get("spec") or {}).get("containers") or [{}])[0]
+        told = [*(container.get("command") or ()), *(container.get("args") or ())]
+        if container.get("image") != endpoint.image or (endpoint.arg and endpoint.arg not in told):
+            return False
+        ready, reason = _readiness(found)
+        if _has_failed(found):
+            raise Rejected(
+                f"revision {revision} cannot get ready: {reason}",
+                hint="The version before answers as long as it has a share; rollback() takes this one away.",
+            )
+        return ready
+
+    def _traffic(self, name: str) -> dict[str, int]:
+        return _shares((self._cluster.get(Kind.KNATIVE_SERVICE, name) or {}).get("status") or {})
+
+    def _get(self, name: str) -> Object:
+        found = self._cluster.get(self._kind, name)
+        if found is None:
+            raise NotFound(f"there is no PaddleService {name!r} in {self._cluster.namespace}")
+        return found
+
+    def _ready(self, name: str) -> None:
+        """Refuse to go on from a state in which the controller loses a revision for good."""
+        self._get(name)
+        ready, reason = _readiness(self._cluster.get(Kind.KNATIVE_SERVICE, name) or {})
+        if not ready:
+            raise Conflict(
+                f"{name} is not ready: {reason}", hint="A canary beside a default that is not there stays alone."
+            )
+
+    def _with_canary(self, name: str) -> Endpoint:
+        canary = self._get(name)["spec"].get("canary")
+        if not canary:
+            raise Conflict(f"{name} has no canary", hint="Bring one up with canary() first.")
+        return Endpoint.from_manifest(canary)
+
+    def _patch(self, name: str, spec: Mapping[str, Any], *, replaced: str | None = "") -> None:
+        """Change a service; `replaced` is what its annotation says from now on, None for nothing, "" as it is."""
+        noted = {} if replaced == "" else {"metadata": {"annotations": {REPLACED: replaced}}}
+        self._cluster.patch(self._kind, name, {"spec": dict(spec)} | noted)
+
+
+_NO_CANARY = {"canary": None, "canaryTrafficPercent": None}
+
+
+def _replaced(service: Object) -> str:
+    return str((service["metadata"].get("annotations") or {}).get(REPLACED) or "")
+
+
+def _percent(value: int) -> int:
+    if not 0 <= value <= _ALL:
+        raise InputError(f"a share of {value} % is not between 0 and 100")
+    return value
+
+
+def _split(name: str, percent: int) -> dict[str, int]:
+    both = {f"{name}-default": _ALL - percent, f"{name}-canary": percent}
+    return {revision: share for revision, share in both.items() if share}
+
+
+def _shares(status: Mapping[str, Any]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in status.get("traffic") or ():
+        if each.get("percent"):
+            revision = each.get("revisionName", "")
+            found[revision] = found.get(revision, 0) + each["percent"]
+    return found
+
+
+def _has_failed(obj: Mapping[str, Any]) -> bool:
+    """Tell whether Knative gave up; as long as it tries, the condition is `Unknown`."""
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each.get("status") == "False" for each in conditions)
+
+
+def _readiness(obj: Mapping[str, Any]) -> tuple[bool, str]:
+    """Read the condition `Ready` by its type, of this generation and not the one before."""
+    status = obj.get("status") or {}
+    if status.get("observedGeneration") != (obj.get("metadata") or {}).get("generation"):
+        return False, "Knative has not looked at the change yet"
+    conditions: dict[str, Mapping[str, Any]] = {each["type"]: each for each in status.get("conditions") or ()}
+    ready = conditions.get("Ready", {})
+    if ready.get("status") == "True":
+        return True, ""
+    told = ": ".join(text for text in (ready.get("reason", ""), ready.get("message", "")) if text)
+    return False, told or "no condition Ready yet"
