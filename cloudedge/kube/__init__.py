@@ -1,0 +1,71 @@
+"""The one Kubernetes seam: everything cloudedge does on a cluster goes through `Cluster`.
+
+    with Cluster.connect(context="prod", namespace="ads") as cluster:
+        job = cluster.apply({"apiVersion": "batch.paddlepaddle.org/v1", "kind": "PaddleJob", ...})
+        cluster.wait(Kind.PADDLE_JOB, "ctr", is_done, timeout_s=3600, what="training ctr")
+        for line in cluster.logs("paddle-res-type=worker", follow=True): ...
+
+Objects are plain mappings, as the API server writes them. Rules that hold for every call:
+
+- Only this package imports the official client, and only `cloudedge.errors` leaves it.
+- `apply` is server-side apply under the field manager ``cloudedge``; twice is once, and what others manage is not
+  taken without `force`.
+- No field is dropped silently: servers from 1.25 check themselves, older ones are asked to pretend first.
+- What is safe to repeat is repeated, a few times and not in step; `create` is not, unless it never arrived.
+- Every wait ends, and then says what state the object is in and what events the cluster wrote about it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from cloudedge.kube._kinds import Kind, Object, identity
+
+if TYPE_CHECKING:
+    from cloudedge.kube._cluster import FIELD_MANAGER, Cluster
+    from cloudedge.kube._discovery import PADDLE_SERVICES, Capabilities, schema_has
+    from cloudedge.kube._exec import Ran
+    from cloudedge.kube._fields import dropped
+    from cloudedge.kube._logs import LogLine
+    from cloudedge.kube._notices import Notice, state_of
+    from cloudedge.kube._watch import Event
+
+__all__ = [
+    "FIELD_MANAGER",
+    "PADDLE_SERVICES",
+    "Capabilities",
+    "Cluster",
+    "Event",
+    "Kind",
+    "LogLine",
+    "Notice",
+    "Object",
+    "Ran",
+    "dropped",
+    "identity",
+    "schema_has",
+    "state_of",
+]
+
+_HOMES = {
+    "_cluster": ("FIELD_MANAGER", "Cluster"),
+    "_discovery": ("PADDLE_SERVICES", "Capabilities", "schema_has"),
+    "_exec": ("Ran",),
+    "_fields": ("dropped",),
+    "_logs": ("LogLine",),
+    "_notices": ("Notice", "state_of"),
+    "_watch": ("Event",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Who only describes objects needs neither the official client nor the time it takes to import.
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"cloudedge.kube.{home}"), name)
+    raise AttributeError(f"module 'cloudedge.kube' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

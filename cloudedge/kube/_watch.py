@@ -1,0 +1,184 @@
+"""Watching objects of one kind: what is there, then every change, across broken connections and restarts.
+
+A watch goes on from the last `resourceVersion` it saw. When the server no longer knows that version (410), everything
+is listed again and compared with what was told before, so that nobody misses a change or hears of one twice. What
+happened in between is told as one change.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cloudedge.errors import CloudEdgeError, Unavailable
+from cloudedge.kube._kinds import Kind, Object
+from cloudedge.kube._listing import listed
+from cloudedge.kube._refusals import Passing, Status, refusal
+from cloudedge.kube._session import Session
+
+__all__ = ["WINDOW_S", "Event", "Watch", "changes"]
+
+WINDOW_S = 60.0
+"""How long one watch request lasts: a connection that died quietly is noticed after this."""
+_SHORTEST_S = 0.5
+_GRACE_S = 3.0
+_GONE = 410
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to an object."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    object: Object
+
+    @property
+    def uid(self) -> str:
+        """Which object: one that is deleted and made again under its name is another."""
+        return _uid(self.object)
+
+
+@dataclass
+class Watch:
+    """A watch: where, on what and until when.
+
+    Args:
+        session: The server.
+        kind: Of the objects.
+        namespace: Where; None for all.
+        query: Selectors.
+        end: When to stop, by the session's clock.
+        window_s: How long one request lasts.
+    """
+
+    session: Session
+    kind: Kind
+    namespace: str | None
+    query: Mapping[str, str]
+    end: float
+    window_s: float = WINDOW_S
+
+    def __iter__(self) -> Iterator[Event | None]:
+        """Tell what is there, then None, then every change, and None again after each window. Ends at its time."""
+        known: dict[str, Object] = {}
+        version, failures = "", 0
+        silence: Passing | None = None
+        while self._left_s() > 0:
+            try:
+                if not version:
+                    found, version = self._list()
+                    silence = None
+                    yield from changes(known, found)
+                    known = {_uid(each): each for each in found}
+                    yield None
+                began = self.session.clock.monotonic()
+                for event, seen in self._follow(version):
+                    version, failures, silence = seen, 0, None
+                    if event is not None and _apply(known, event):
+                        yield event
+                if self.session.clock.monotonic() - began < _SHORTEST_S:
+                    failures += 1  # something in between closes what it should keep open
+                    self._rest(failures)
+                silence = None
+                yield None
+            except _Expired:
+                version = ""
+            except Passing as passing:
+                silence = passing
+                failures += 1
+                self._rest(failures, passing.after_s)
+        if silence is not None:
+            raise silence.error from silence.__cause__
+
+    def _list(self) -> tuple[list[Object], str]:
+        try:
+            within_s = max(1.0, self._left_s())
+            return listed(
+                self.session, self.kind, self.namespace, self.query, what=self._what(), attempts=1, timeout_s=within_s
+            )
+        except Unavailable as error:
+            if error.facts.get("status") == _GONE:
+                raise _Expired from error
+            raise Passing(error, acted=False, after_s=error.facts.get("retry_after_s")) from error
+
+    def _follow(self, version: str) -> Iterator[tuple[Event | None, str]]:
+        window_s = min(self.window_s, max(1.0, self._left_s()))
+        query = {
+            **self.query,
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(math.ceil(window_s)),
+        }
+        try:
+            with self.session.stream(
+                self.kind.path(self.namespace), what=self._what(), query=query, quiet_s=math.ceil(window_s) + _GRACE_S
+            ) as lines:
+                for line in lines:
+                    event, version = _read(line, self._what())
+                    yield event, version
+                    if self._left_s() <= 0:
+                        return
+        except CloudEdgeError as error:
+            if error.facts.get("status") == _GONE:
+                raise _Expired from error
+            raise
+
+    def _rest(self, failures: int, at_least_s: float | None = None) -> None:
+        """Wait before the next attempt: the server may be restarting."""
+        self.session.clock.sleep(min(max(0.0, self._left_s()), self.session.pause(failures, at_least_s)))
+
+    def _left_s(self) -> float:
+        return self.end - self.session.clock.monotonic()
+
+    def _what(self) -> str:
+        return f"watching {self.kind.plural} in {self.namespace or 'all namespaces'}"
+
+
+class _Expired(Exception):
+    """The server no longer knows where we were."""
+
+
+def changes(known: Mapping[str, Object], listed: list[Object]) -> Iterator[Event]:
+    """Say what happened between what was told and what is there; pure."""
+    now = {_uid(each): each for each in listed}
+    for uid, gone in known.items():
+        if uid not in now:
+            yield Event("DELETED", gone)
+    for uid, each in now.items():
+        if uid not in known:
+            yield Event("ADDED", each)
+        elif _version(each) != _version(known[uid]):
+            yield Event("MODIFIED", each)
+
+
+def _apply(known: dict[str, Object], event: Event) -> bool:
+    """Keep what is known; say whether the event is news."""
+    if event.type == "DELETED":
+        return known.pop(event.uid, None) is not None
+    before = known.get(event.uid)
+    known[event.uid] = event.object
+    return before is None or _version(before) != _version(event.object)
+
+
+def _read(line: bytes, what: str) -> tuple[Event | None, str]:
+    try:
+        found = json.loads(line)
+        kind, obj = found["type"], found["object"]
+        if kind == "ERROR":
+            raise refusal(what, Status.read(int(obj.get("code") or 500), json.dumps(obj).encode()))
+        version = str(obj["metadata"]["resourceVersion"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Passing(Unavailable(f"{what}: half an event arrived"), acted=False) from error
+    return (Event(kind, obj) if kind in ("ADDED", "MODIFIED", "DELETED") else None), version
+
+
+def _uid(obj: Object) -> str:
+    return str(obj.get("metadata", {}).get("uid") or "")
+
+
+def _version(obj: Object) -> Any:
+    return obj.get("metadata", {}).get("resourceVersion")
