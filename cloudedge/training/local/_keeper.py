@@ -1,0 +1,132 @@
+"""The process that outlives the terminal: starts the launcher, waits for it, writes down how it ended.
+
+FOLDER/job.yaml      what was submitted
+FOLDER/plan.json     the command that stands for it here
+FOLDER/state.json    how far it is; written whole or not at all
+FOLDER/lock          held as long as the keeper lives: what state.json says of a run whose keeper is gone is old
+FOLDER/logs/         one file per process
+FOLDER/output/       where the model goes
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cloudedge.clock import SystemClock, rfc3339
+from cloudedge.training.local import _guard
+
+__all__ = ["Keeper", "is_kept", "read_state", "write_json"]
+
+_ALL_IS_WELL = b"."
+_PR_SET_CHILD_SUBREAPER = 36
+_GRACE_S = 15.0
+LAUNCH_LOG = "launch.log"
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a file by writing another one and renaming it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    temporary.rename(path)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return what was written down last; empty if nothing was yet."""
+    try:
+        found = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_kept(folder: Path) -> bool:
+    """Tell whether a keeper lives: nobody else can hold its lock."""
+    try:
+        with (folder / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+class Keeper:
+    """Runs one job to its end.
+
+    Args:
+        folder: The run's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._clock = SystemClock()
+        self._started = ""
+        self._stopping = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        """Start the launcher and stay until it has ended."""
+        with (self._folder / "lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            signal.signal(signal.SIGTERM, self._stop)
+            # Workers whose launcher is gone become ours, and can be ended.
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            plan = json.loads((self._folder / "plan.json").read_text(encoding="utf-8"))
+            self._started = rfc3339(self._clock.now())
+            with (self._folder / "logs" / LAUNCH_LOG).open("ab") as log:
+                self._process = subprocess.Popen(
+                    plan["argv"],
+                    cwd=plan["cwd"],
+                    env=os.environ | plan["env"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            guard = self._watch(self._process.pid)
+            self._write("running")
+            if self._stopping:
+                self._process.terminate()
+            code = self._wait()
+            _guard.end_below(os.getpid(), spare={guard.pid})  # what the launcher left behind
+            done = "stopped" if self._stopping else "succeeded" if code == 0 else "failed"
+            self._write(done, ended=rfc3339(self._clock.now()), exit_code=code)
+            guard.communicate(_ALL_IS_WELL)
+
+    @staticmethod
+    def _watch(launcher: int) -> subprocess.Popen[bytes]:
+        """Start a process that ends the launcher's should the keeper be killed: nothing may train unseen."""
+        command = [sys.executable, "-I", _guard.__file__, str(launcher)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+    def _wait(self) -> int:
+        if self._process is None:
+            return 1
+        patience: float | None = None
+        while True:
+            try:
+                return self._process.wait(0.2)
+            except subprocess.TimeoutExpired:
+                now = self._clock.monotonic()
+                patience = (patience or now + _GRACE_S) if self._stopping else None
+                if patience is not None and now > patience:
+                    self._process.kill()
+
+    def _stop(self, *_: object) -> None:
+        self._stopping = True
+        if self._process is not None:
+            self._process.terminate()
+
+    def _write(self, state: str, **more: Any) -> None:
+        found = {"state": state, "pid": os.getpid(), "started": self._started, **more}
+        write_json(self._folder / "state.json", found)
