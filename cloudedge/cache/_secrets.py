@@ -1,0 +1,76 @@
+"""Secrets for data sets, in exact bytes: a newline that came along from ``echo`` ends up in an address or a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloudedge.errors import InputError
+
+__all__ = ["file_system_secret", "source_secret"]
+
+_IN_ADDRESS = "@:/"
+
+
+def file_system_secret(
+    name: str,
+    *,
+    volume: str,
+    storage: str,
+    bucket: str,
+    meta: str,
+    access_key: str = "",
+    secret_key: str = "",
+    format_options: str = "",
+    envs: str = "",
+    namespace: str = "",
+) -> dict[str, Any]:
+    """Return the secret a SampleSet's file system needs.
+
+    Args:
+        name: Of the secret.
+        volume: The JuiceFS volume.
+        storage: The kind of object store: bos, s3, minio, redis...
+        bucket: Where it is.
+        meta: The metadata engine: ``redis://user:password@host:6379/0``.
+        access_key: For the object store.
+        secret_key: For the object store.
+        format_options: More options for ``juicefs format``; newer CSI drivers read them.
+        envs: Environment of the mount pod; newer CSI drivers read it.
+        namespace: Where it lives.
+
+    Raises:
+        InputError: a value is missing, or has white space at an end.
+    """
+    needed = {"name": volume, "storage": storage, "bucket": bucket, "metaurl": meta}
+    missing = [key for key, value in needed.items() if not value]
+    if missing:
+        raise InputError(f"secret {name!r} lacks {', '.join(missing)}", hint="The controller stalls without them.")
+    more = {"access-key": access_key, "secret-key": secret_key, "format-options": format_options, "envs": envs}
+    return _secret(name, needed | {key: value for key, value in more.items() if value}, namespace)
+
+
+def source_secret(name: str, *, access_key: str = "", secret_key: str = "", namespace: str = "") -> dict[str, Any]:
+    """Return the secret for a sync's source; both keys empty for public data.
+
+    Raises:
+        InputError: a key has white space at an end, or characters that would break the address it is pasted into.
+    """
+    for key, value in (("access-key", access_key), ("secret-key", secret_key)):
+        if any(letter in value for letter in _IN_ADDRESS):
+            raise InputError(
+                f"{key} of secret {name!r} contains one of {_IN_ADDRESS}, and the controller pastes it into an address",
+                hint="Percent-encode it, or have another key issued.",
+            )
+    return _secret(name, {"access-key": access_key, "secret-key": secret_key}, namespace)
+
+
+def _secret(name: str, values: dict[str, str], namespace: str) -> dict[str, Any]:
+    for key, value in values.items():
+        if value != value.strip():
+            # The value itself is a secret: it is not repeated.
+            raise InputError(
+                f"{key} of secret {name!r} begins or ends with white space",
+                hint="`echo` adds a newline: use `echo -n`, or give the value without it.",
+            )
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "stringData": values}

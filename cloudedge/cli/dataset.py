@@ -1,0 +1,349 @@
+"""`cloudedge dataset`: data sets cached where they are read, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import typer
+import yaml
+
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, progress_bar, say, size, table_out
+from cloudedge.cli.dataset_cluster import CONTEXT, NAMESPACE, YES, connected, read, run_job
+from cloudedge.errors import InputError
+
+if TYPE_CHECKING:
+    from cloudedge.cache import SampleSetStatus
+    from cloudedge.cache.local import LocalDatasets, LocalStatus
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Keep training data close to who reads it: copy it in, warm it up, mount it. On this machine with JuiceFS; "
+    "with --cluster as SampleSets of a Kubernetes cluster.",
+    no_args_is_help=True,
+)
+
+CLUSTER = typer.Option(False, "--cluster", help="Work with SampleSets of a cluster instead of this machine.")
+STRATEGY = typer.Option("sequence", help="How files are dealt to partitions: sequence (in turn) or random.")
+_COLUMNS = ("data set", "total", "cached", "available", "runtime", "phase", "age")
+_KEYS = "CLOUDEDGE_DATASET_ACCESS_KEY", "CLOUDEDGE_DATASET_SECRET_KEY"
+
+
+@app.command()
+def create(
+    name: str = typer.Argument(help="What to call it, or a YAML file with a SampleSet."),
+    source: str = typer.Option("", help="Where its data comes from: a folder, s3://, minio://, bos://..."),
+    partitions: int = typer.Option(1, min=1, help="Over how many caches its files are dealt."),
+    meta: str = typer.Option(
+        "",
+        help="This machine: the metadata engine; SQLite beside the data unless told otherwise. Its password comes from "
+        "CLOUDEDGE_DATASET_META_PASSWORD, so that nobody sees it.",
+    ),
+    storage: str = typer.Option("file", help="This machine: what keeps the data: file, s3, minio, bos..."),
+    bucket: str = typer.Option("", help="This machine: the folder or bucket that keeps the data."),
+    cache: list[str] = typer.Option([], help="Where it is cached, as FOLDER or FOLDER=MIB."),
+    secret: str = typer.Option("", help="Cluster: the secret of its file system."),
+    source_secret: str = typer.Option("", help="Cluster: the secret of its source."),
+    cluster: bool = CLUSTER,
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    dry_run: bool = DRY_RUN,
+    as_json: bool = JSON,
+) -> None:
+    """Make a data set; making it again with the same settings changes nothing.
+
+    Example: cloudedge dataset create criteo --source s3://bucket/criteo --cache /data/cache=102400
+    Keys of an object store come from CLOUDEDGE_DATASET_ACCESS_KEY and CLOUDEDGE_DATASET_SECRET_KEY.
+    """
+    if cluster or name.endswith((".yaml", ".yml")):
+        from cloudedge.cache import Level, SampleSet, SecretRef  # noqa: PLC0415 - kubernetes is not needed otherwise
+
+        if name.endswith((".yaml", ".yml")):
+            wanted = SampleSet.from_manifest(read(Path(name)))
+        else:
+            wanted = SampleSet(
+                name,
+                SecretRef(secret),
+                partitions=partitions,
+                source=source,
+                source_secret=SecretRef(source_secret) if source_secret else None,
+                levels=tuple(Level(folder, mib) for folder, mib in map(_level, cache)),
+            )
+        for finding in wanted.findings():
+            if finding.severity != "error":
+                say("[yellow]{}[/]: {}", finding.severity, finding)
+        if dry_run:
+            typer.echo(yaml.safe_dump(wanted.manifest(), sort_keys=False), nl=False)
+            return
+        with connected(context, namespace, of=wanted.namespace) as datasets:
+            made = datasets.create(wanted)
+        if as_json:
+            json_out(made)
+        say("SampleSet {} is there; next: cloudedge dataset wait {} --cluster", wanted.name, wanted.name)
+        return
+    folder, mib = _level(cache[0]) if cache else ("", 10240)
+    if dry_run:
+        say("would make the data set {} with {} partition(s)", name, partitions)
+        return
+    made_here = _local().create(
+        name,
+        source=source,
+        partitions=partitions,
+        meta=meta,
+        storage=storage,
+        bucket=bucket,
+        keys=_keys(),
+        cache=Path(folder) if folder else None,
+        cache_mib=mib,
+    )
+    _show([made_here.status()], as_json=as_json)
+
+
+@app.command("list")
+def list_(
+    cluster: bool = CLUSTER, context: str | None = CONTEXT, namespace: str | None = NAMESPACE, as_json: bool = JSON
+) -> None:
+    """List every data set."""
+    if cluster:
+        with connected(context, namespace) as datasets:
+            _show(datasets.list(), as_json=as_json)
+        return
+    found = _local().list()
+    _show(found, as_json=as_json)
+    for each in found:
+        if each.why:
+            say("{}: {}", each.name, each.why)
+
+
+@app.command()
+def status(
+    name: str,
+    cluster: bool = CLUSTER,
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    as_json: bool = JSON,
+) -> None:
+    """Show how much there is, how much of it is cached, and what it waits for."""
+    if cluster:
+        with connected(context, namespace) as datasets:
+            found = datasets.status(name)
+        _show([found], as_json=as_json)
+        if not as_json:
+            say("{}", found.why)
+        return
+    _show([_local().open(name).status()], as_json=as_json)
+
+
+@app.command()
+def wait(
+    name: str,
+    timeout_s: float = typer.Option(1800, help="How long."),
+    cluster: bool = CLUSTER,
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    as_json: bool = JSON,
+) -> None:
+    """Wait until a data set can be used; on this machine one that is there always can."""
+    if not cluster:
+        _show([_local().open(name).status()], as_json=as_json)
+        return
+    with connected(context, namespace) as datasets:
+        _show([datasets.wait(name, timeout_s=timeout_s)], as_json=as_json)
+
+
+@app.command()
+def sync(
+    name: str,
+    source: str = typer.Option("", help="Where from; the data set's own source if left out."),
+    destination: str = typer.Option("", help="A folder of the data set; its root if left out."),
+    threads: int = typer.Option(10, min=1, help="Files at the same time."),
+    secret: str = typer.Option("", help="Cluster: the secret of the source; needed even for public data."),
+    cluster: bool = CLUSTER,
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    as_json: bool = JSON,
+) -> None:
+    """Copy from the source; running it again copies only what is new or was not finished."""
+    if cluster:
+        from cloudedge.cache import SampleJob, SecretRef  # noqa: PLC0415
+
+        with connected(context, namespace) as datasets:
+            job = SampleJob.sync(
+                datasets.job_name(name, "sync"),
+                name,
+                secret=SecretRef(secret),
+                source=source,
+                destination=destination,
+                threads=threads,
+            )
+            run_job(datasets, job, as_json=as_json)
+        return
+    dataset = _local().open(name)
+    with progress_bar(f"copying to {name}") as bar:
+        done = dataset.sync(
+            source, destination, keys=_keys(), threads=threads, progress=lambda _files, settled: bar(settled)
+        )
+    if as_json:
+        json_out(vars(done))
+    else:
+        say("{} files, {} copied ({}), {} were there", done.files, done.copied, size(done.bytes), done.skipped)
+
+
+@app.command()
+def warmup(
+    name: str,
+    paths: list[str] = typer.Argument(None, help="Files and folders of the data set; all of it if left out."),
+    strategy: str = STRATEGY,
+    threads: int = typer.Option(50, min=1, help="Files at the same time."),
+    cluster: bool = CLUSTER,
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    as_json: bool = JSON,
+) -> None:
+    """Bring files into the caches before somebody waits for them."""
+    how = _strategy(strategy)
+    if cluster:
+        from cloudedge.cache import SampleJob  # noqa: PLC0415
+
+        with connected(context, namespace) as datasets:
+            made = datasets.job_name(name, "warmup")
+            run_job(
+                datasets,
+                SampleJob.warmup(made, name, paths=paths or (), strategy=how, threads=threads),
+                as_json=as_json,
+            )
+        return
+    with progress_bar(f"warming up {name}") as bar:
+        done = (
+            _local()
+            .open(name)
+            .warmup(paths or (), strategy=how, threads=threads, progress=lambda _files, settled: bar(settled))
+        )
+    json_out({"files": list(done.files)}) if as_json else say("files by partition: {}", list(done.files))
+
+
+@app.command()
+def clear(
+    name: str,
+    paths: list[str] = typer.Argument(None, help="What to take out of the caches; everything if left out."),
+    cluster: bool = CLUSTER,
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    as_json: bool = JSON,
+) -> None:
+    """Empty the caches; the data stays."""
+    if cluster:
+        from cloudedge.cache import SampleJob  # noqa: PLC0415
+
+        with connected(context, namespace) as datasets:
+            job = SampleJob.clear(datasets.job_name(name, "clear"), name, paths=paths or ())
+            run_job(datasets, job, as_json=as_json)
+        return
+    _local().open(name).clear(paths or ())
+
+
+@app.command()
+def rm(
+    name: str,
+    paths: list[str] = typer.Argument(None, help="Files and folders of the data set. None: the data set itself."),
+    yes: bool = YES,
+    cluster: bool = CLUSTER,
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    as_json: bool = JSON,
+) -> None:
+    """Delete files of a data set for good, or the data set itself.
+
+    A data set of a cluster loses its caches only: what is in the object store stays.
+    """
+    if cluster:
+        from cloudedge.cache import SampleJob  # noqa: PLC0415
+
+        with connected(context, namespace) as datasets:
+            if paths:
+                job = SampleJob.remove(datasets.job_name(name, "rmr"), name, paths=paths, confirmed=yes)
+                run_job(datasets, job, as_json=as_json)
+            elif yes:
+                datasets.delete(name)
+            else:
+                raise InputError(f"SampleSet {name} would be deleted", hint="Say so: --yes.")
+        return
+    dataset = _local().open(name)
+    dataset.remove(paths, confirmed=yes) if paths else dataset.destroy(confirmed=yes)
+
+
+@app.command()
+def mount(name: str, partition: int = typer.Option(0, min=0, help="Which of its caches.")) -> None:
+    """Mount a data set on this machine and print where; it stays until `unmount`."""
+    typer.echo(_local().open(name).mount(partition))
+
+
+@app.command()
+def unmount(name: str) -> None:
+    """Unmount every partition of a data set on this machine."""
+    _local().open(name).unmount()
+
+
+def _local() -> LocalDatasets:
+    from cloudedge.cache.local import LocalDatasets  # noqa: PLC0415
+
+    return LocalDatasets()
+
+
+def _show(found: Sequence[SampleSetStatus | LocalStatus], *, as_json: bool) -> None:
+    if as_json:
+        json_out([dict(vars(each)) for each in found])
+        return
+    rows = [
+        (
+            each.name,
+            _size(each.total_bytes),
+            _size(each.cached_bytes),
+            _size(each.available_bytes),
+            each.runtime or "-",
+            each.phase or "-",
+            _age(each),
+        )
+        for each in found
+    ]
+    table_out(_COLUMNS, rows)
+
+
+def _age(each: SampleSetStatus | LocalStatus) -> str:
+    created = getattr(each, "created", "")
+    try:
+        since = datetime.strptime(created, "%Y-%m-%dT%H:%M:%S%z")
+        seconds = (datetime.now(timezone.utc) - since).total_seconds()
+    except ValueError:
+        seconds = getattr(each, "age_s", 0.0)
+    for count, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= count:
+            return f"{seconds / count:.1f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _size(count: int | None) -> str:
+    return "-" if count is None else size(count)
+
+
+def _level(text: str) -> tuple[str, int]:
+    folder, _, mib = text.partition("=")
+    if mib and not mib.isdecimal():
+        raise InputError(f"{text!r} is not FOLDER or FOLDER=MIB")
+    return folder, int(mib or 10240)
+
+
+def _strategy(text: str) -> Literal["sequence", "random"]:
+    if text == "sequence":
+        return "sequence"
+    if text == "random":
+        return "random"
+    raise InputError(f"there is no strategy {text!r}", hint="There are sequence and random.")
+
+
+def _keys() -> tuple[str, str]:
+    return os.environ.get(_KEYS[0], ""), os.environ.get(_KEYS[1], "")

@@ -1,0 +1,159 @@
+"""`cloudedge dataset run | schedule | unschedule | unblock`: what there is for data sets of a cluster alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+import yaml
+
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, say
+from cloudedge.errors import InputError
+
+if TYPE_CHECKING:
+    from cloudedge.cache import ClusterDatasets, SampleJob
+
+__all__ = ["CONTEXT", "NAMESPACE", "YES", "app", "connected", "read", "run_job"]
+
+app = typer.Typer(help="Data sets of a cluster.", no_args_is_help=True)
+
+CONTEXT = typer.Option(None, help="Which context of the kubeconfig.")
+NAMESPACE = typer.Option(None, help="Which namespace.")
+YES = typer.Option(False, "--yes", help="Really delete.")
+SCHEDULE = typer.Argument(help="What to call the schedule.")
+
+
+@app.command()
+def run(
+    file: Path = typer.Argument(help="A YAML file with a SampleJob: every option the resource has."),
+    yes: bool = YES,
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    dry_run: bool = DRY_RUN,
+    as_json: bool = JSON,
+) -> None:
+    """Run a SampleJob of a cluster to its end; a job of its name must not be there.
+
+    Example: cloudedge dataset run nightly-sync.yaml
+    """
+    from cloudedge.cache import SampleJob  # noqa: PLC0415 - kubernetes is not needed otherwise
+
+    job = SampleJob.from_manifest(read(file), confirmed=yes)
+    if dry_run:
+        typer.echo(yaml.safe_dump(job.manifest(), sort_keys=False), nl=False)
+        return
+    with connected(context, namespace, of=job.namespace) as datasets:
+        run_job(datasets, job, as_json=as_json)
+
+
+@app.command()
+def schedule(
+    name: str = SCHEDULE,
+    cron: str = typer.Argument(
+        help="When, in five fields: '0 3 * * *' is every night at three, by the cluster's clock."
+    ),
+    command: list[str] = typer.Argument(help="What, after --: sync, warmup, clear or rm, with its arguments."),
+    image: str = typer.Option(..., help="An image with cloudedge in it, best by digest."),
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    dry_run: bool = DRY_RUN,
+    as_json: bool = JSON,
+) -> None:
+    """Have an operation on a data set of a cluster run at fixed times: a CronJob that runs cloudedge.
+
+    Example: cloudedge dataset schedule nightly '0 3 * * *' --image registry/cloudedge@sha256:... -- warmup criteo train
+    """
+    with connected(context, namespace) as datasets:
+        made = datasets.schedule(name, cron, command, image=image, dry_run=dry_run)
+    if as_json:
+        json_out(list(made))
+    elif dry_run:
+        typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
+    else:
+        say(
+            "{} runs at {}; see its runs with: kubectl get jobs; end it: cloudedge dataset unschedule {}",
+            name,
+            cron,
+            name,
+        )
+
+
+@app.command()
+def unschedule(
+    name: str = SCHEDULE,
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    yes: bool = YES,
+    dry_run: bool = DRY_RUN,
+) -> None:
+    """Take a schedule away; the data set stays, and what runs at this moment goes on."""
+    if dry_run:
+        say("would delete the CronJob {} and its account", name)
+        return
+    if not yes:
+        raise InputError(f"the schedule {name} would be deleted", hint="Say so: --yes.")
+    with connected(context, namespace) as datasets:
+        datasets.unschedule(name)
+
+
+@app.command()
+def unblock(
+    name: str = typer.Argument(help="The data set."),
+    context: str | None = CONTEXT,
+    namespace: str | None = NAMESPACE,
+    as_json: bool = JSON,
+) -> None:
+    """Remove what a warm-up of a cluster left behind when it crashed; until then every other one says "file exists".
+
+    Takes away the folder .warmup of the data set and nothing else. Not while a warm-up runs.
+    """
+    from cloudedge.cache import SampleJob  # noqa: PLC0415
+
+    with connected(context, namespace) as datasets:
+        run_job(datasets, SampleJob.unblock(datasets.job_name(name, "rmr"), name), as_json=as_json)
+
+
+@contextmanager
+def connected(context: str | None, namespace: str | None, *, of: str = "") -> Iterator[ClusterDatasets]:
+    """Connect to a cluster.
+
+    Args:
+        context: Of the kubeconfig.
+        namespace: That somebody asked for.
+        of: That an object in a file says it is in.
+
+    Raises:
+        InputError: the two are not the same.
+    """
+    from cloudedge.cache import ClusterDatasets  # noqa: PLC0415
+    from cloudedge.kube import Cluster  # noqa: PLC0415
+
+    if of and namespace and of != namespace:
+        raise InputError(f"the file says namespace {of}, and --namespace {namespace}", hint="Leave one of them out.")
+    with Cluster.connect(context=context, namespace=namespace or of or None) as cluster:
+        yield ClusterDatasets(cluster)
+
+
+def run_job(datasets: ClusterDatasets, job: SampleJob, *, as_json: bool) -> None:
+    """Run a job to its end and say how it gets on."""
+    done = datasets.run(job, on_change=lambda state: say("{}: {}", state.name, state.phase or "waiting"))
+    if as_json:
+        json_out(vars(done))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read one object from a file.
+
+    Raises:
+        InputError: it cannot be read, or holds something else.
+    """
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path} holds no object", hint="One object, as `kubectl get -o yaml` prints it.")
+    return found

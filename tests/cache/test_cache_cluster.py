@@ -1,0 +1,236 @@
+"""Data sets of a real API server with upstream's definitions; what the controller would write, the test writes."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+from kubelab import account, kubeconfig, lab
+
+from cloudedge.cache import ClusterDatasets, Level, SampleJob, SampleSet, SecretRef, source_secret
+from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Rejected
+from cloudedge.kube import Cluster, Kind
+
+SECRET = SecretRef("fs")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with lab("samplesets", "samplejobs") as found:
+        yield found
+
+
+@pytest.fixture
+def datasets(cluster):
+    return ClusterDatasets(cluster)
+
+
+def named(cluster, end: str) -> SampleSet:
+    # The name has to be unique in the whole cluster, which others use too.
+    name = f"s{cluster.namespace.removeprefix('test-')}{end}"
+    return SampleSet(name, SECRET, partitions=2, source="s3://bucket/criteo/", levels=(Level("/data/jfs", 1024),))
+
+
+def is_now(cluster, kind: Kind, name: str, **status) -> None:
+    cluster.patch(kind, name, {"status": status}, subresource="status")
+
+
+def warn(cluster, obj, reason: str, message: str) -> None:
+    metadata = obj["metadata"]
+    involved = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "name": metadata["name"]}
+    involved |= {"namespace": metadata["namespace"], "uid": metadata["uid"]}
+    cluster.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": "warning-", "namespace": metadata["namespace"]},
+            "involvedObject": involved,
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+        }
+    )
+
+
+@contextmanager
+def controller(cluster, *phases: str, reason: str = "", message: str = "it did not work"):
+    """Move the next SampleJob through some phases, as the controller does."""
+
+    def act() -> None:
+        for event in cluster.watch(Kind.SAMPLE_JOB, timeout_s=30):
+            if event.type == "ADDED" and not event.object.get("status"):  # those of before stay as they are
+                for phase in phases:
+                    is_now(cluster, Kind.SAMPLE_JOB, event.object["metadata"]["name"], phase=phase)
+                if reason:
+                    warn(cluster, event.object, reason, message)
+                    is_now(cluster, Kind.SAMPLE_JOB, event.object["metadata"]["name"], phase="Failed")
+                return
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    yield
+    thread.join(40)
+    assert not thread.is_alive()
+
+
+def test_nothing_is_dropped_and_twice_is_once(cluster, datasets):
+    wanted = named(cluster, "a")
+    first = datasets.create(wanted)
+    again = datasets.create(wanted)
+    assert first["metadata"]["resourceVersion"] == again["metadata"]["resourceVersion"]
+    assert SampleSet.from_manifest(again).manifest()["spec"] == wanted.manifest()["spec"]
+    cluster.apply(source_secret("none"))
+
+
+def test_a_schedule_is_there_in_the_version_the_cluster_has(cluster, datasets):
+    told = datasets.schedule("nightly", "0 3 * * *", ["warmup", "criteo"], image="i@sha256:0", dry_run=True)
+    kinds = [cluster.kind_of(each) for each in told]
+    assert [cluster.get(kind, "nightly") for kind in kinds] == [None] * 4, "nothing was made yet"
+    datasets.schedule("nightly", "0 3 * * *", ["warmup", "criteo"], image="i@sha256:0")
+    made = [cluster.get(kind, "nightly") for kind in kinds]
+    assert [each["kind"] for each in made] == ["ServiceAccount", "Role", "RoleBinding", "CronJob"]
+    pod = made[3]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["command"] == ["cloudedge", "dataset", "warmup", "criteo", "--cluster"]
+    datasets.schedule("nightly", "0 3 * * *", ["warmup", "criteo"], image="i@sha256:0")
+    again = [cluster.get(kind, "nightly")["metadata"]["resourceVersion"] for kind in kinds]
+    assert again == [each["metadata"]["resourceVersion"] for each in made], "twice is once"
+    datasets.unschedule("nightly")
+    assert [cluster.get(kind, "nightly") for kind in kinds] == [None] * 4
+    with pytest.raises(NotFound, match="no schedule"):
+        datasets.unschedule("nightly")
+
+
+def test_a_schedule_does_not_take_what_is_somebody_elses(cluster, datasets):
+    cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "theirs"}})
+    with pytest.raises(Conflict, match="not ours"):
+        datasets.schedule("theirs", "0 3 * * *", ["clear", "criteo"], image="i")
+
+
+def test_waiting_goes_through_partial_ready(cluster, datasets):
+    wanted = named(cluster, "b")
+    datasets.create(wanted)
+    is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="PartialReady", runtimeStatus={"runtimeReady": "1/2"})
+    timer = threading.Timer(0.5, lambda: is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="Ready"))
+    timer.start()
+    assert datasets.wait(wanted.name, timeout_s=20).is_ready
+    timer.join()
+    assert wanted.name in [each.name for each in datasets.list()]
+
+
+def test_a_stall_is_explained_by_its_event(cluster, datasets):
+    wanted = named(cluster, "c")
+    warn(cluster, datasets.create(wanted), "ErrorSecretNotExist", "secret fs is not there")
+    assert "secret fs is not there" in datasets.status(wanted.name).why
+    with pytest.raises(DeadlineExceeded, match="secret fs is not there"):
+        datasets.wait(wanted.name, timeout_s=1)
+    is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="SyncFailed")
+    with pytest.raises(Rejected, match="copying from the source failed"):
+        datasets.wait(wanted.name, timeout_s=20)
+
+
+def test_partial_ready_that_lasts_is_explained_by_its_pods(cluster, datasets):
+    wanted = named(cluster, "f")
+    warn(cluster, datasets.create(wanted), "ErrorSecretNotExist", "of long ago")
+    is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="PartialReady", runtimeStatus={"runtimeReady": "1/2"})
+    assert "of long ago" not in datasets.status(wanted.name).why
+    for number, ready in ((0, "True"), (1, "False")):
+        pod = runtime_pod(cluster, wanted.name, number)
+        warn(cluster, pod, "FailedMount", f"driver csi.juicefs.com not found by {number}")
+        conditions = [{"type": "Ready", "status": ready}]
+        is_now(cluster, Kind.POD, pod["metadata"]["name"], conditions=conditions)
+    why = datasets.status(wanted.name).why
+    assert "driver csi.juicefs.com not found by 1" in why
+    assert "by 0" not in why, "one that is ready has nothing to explain"
+
+
+def runtime_pod(cluster, name: str, number: int) -> dict:
+    labels = {f"paddlepaddle.org/juicefs-{name}": "true"}
+    container = {"name": "runtime", "image": "none", "imagePullPolicy": "Never"}
+    # No node has that name: nothing runs, whatever the cluster.
+    spec = {
+        "containers": [container],
+        "nodeSelector": {"cloudedge/none": "none"},
+        "automountServiceAccountToken": False,
+    }
+    metadata = {"name": f"{name}-runtime-{number}", "labels": labels}
+    return cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def test_a_warm_up_that_another_one_blocks_says_how_to_unblock_it(cluster, datasets):
+    wanted = named(cluster, "g")
+    datasets.create(wanted)
+    is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="Ready")
+    with (
+        controller(cluster, reason="ErrorDoWarmupJob", message="mkdir /mnt/criteo/.warmup: file exists"),
+        pytest.raises(Rejected) as refused,
+    ):
+        datasets.run(SampleJob.warmup("blocked", wanted.name), timeout_s=30)
+    assert refused.value.hint.endswith(f"cloudedge dataset unblock {wanted.name}")
+
+
+def test_a_job_runs_in_the_namespace_it_names(cluster, datasets):
+    wanted = named(cluster, "h")
+    datasets.create(wanted)
+    is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="Ready")
+    job = SampleJob.clear("there", wanted.name, namespace=cluster.namespace)
+    elsewhere = Cluster.connect(kubeconfig=kubeconfig(), namespace="default")
+    with elsewhere, controller(cluster, "Pending", "Succeeded"):
+        assert ClusterDatasets(elsewhere).run(job, timeout_s=30).is_done
+    assert cluster.get(Kind.SAMPLE_JOB, "there") is None
+
+
+def test_who_may_look_at_one_namespace_only_can_create(cluster):
+    rules = [{"apiGroups": ["batch.paddlepaddle.org"], "resources": ["samplesets"], "verbs": ["*"]}]
+    with account(cluster, rules) as limited:
+        wanted = named(cluster, "i")
+        with pytest.raises(Rejected):
+            limited.list(Kind.SAMPLE_SET, everywhere=True)
+        assert ClusterDatasets(limited).create(wanted)["metadata"]["name"] == wanted.name
+
+
+def test_the_name_of_another_namespaces_data_set_is_taken(cluster, datasets):
+    wanted = named(cluster, "j")
+    datasets.create(wanted)
+    with (
+        Cluster.connect(kubeconfig=kubeconfig(), namespace="default") as elsewhere,
+        pytest.raises(Conflict, match="volume"),
+    ):
+        ClusterDatasets(elsewhere).create(wanted)
+
+
+def test_an_operation_runs_once_and_leaves_nothing(cluster, datasets):
+    wanted = named(cluster, "d")
+    datasets.create(wanted)
+    job = SampleJob.warmup("warm", wanted.name, paths=["train"])
+    with pytest.raises(Conflict, match="not ready"):
+        datasets.run(job)
+    is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="Ready")
+    seen: list[str] = []
+    with controller(cluster, "Pending", "Running", "Succeeded"):
+        assert datasets.run(job, timeout_s=30, on_change=lambda state: seen.append(state.phase)).is_done
+    assert seen[-1] == "Succeeded"
+    assert cluster.get(Kind.SAMPLE_JOB, "warm") is None
+
+
+def test_an_operation_that_fails_says_why(cluster, datasets):
+    wanted = named(cluster, "e")
+    datasets.create(wanted)
+    is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="Ready")
+    with controller(cluster, "Pending", reason="ErrorDoWarmupJob"), pytest.raises(Rejected, match="it did not work"):
+        datasets.run(SampleJob.warmup("fails", wanted.name), timeout_s=30)
+
+
+def test_a_data_set_that_is_not_there(datasets):
+    with pytest.raises(NotFound):
+        datasets.status("absent")
+    with pytest.raises(NotFound):
+        datasets.run(SampleJob.warmup("w", "absent"))
+    datasets.delete("absent")
+
+
+def test_a_schedule_that_upstream_would_drop_is_refused(cluster):
+    job = SampleJob.warmup("w", "criteo").manifest()
+    job["spec"]["schedule"] = "* * * * *"
+    with pytest.raises(InputError, match="schedule"):
+        cluster.create(job)
