@@ -1,0 +1,113 @@
+"""`cloudedge edge node`: an edge node's agent."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import typer
+
+from cloudedge.cli._output import JSON, json_out, say
+from cloudedge.cli._signals import STOP, on_signals
+from cloudedge.config import home
+from cloudedge.errors import ConfigError, InputError
+
+__all__ = ["node"]
+
+_NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,61}[a-z0-9]")
+"""BIE's rule; the name is also a folder's."""
+
+
+def node(
+    cloud: str = typer.Option(..., metavar="URL", help="The cloud's sync port: http://HOST:9005, or https://... ."),
+    name: str = typer.Option(..., help="The node's name, as the cloud knows it."),
+    state: Path | None = typer.Option(
+        None, metavar="DIR", help="Where the node keeps everything it has and knows; ~/.cloudedge/nodes/NAME."
+    ),
+    namespace: str = typer.Option("baetyl-cloud", help="The node's namespace."),
+    key: Path | None = typer.Option(
+        None, metavar="FILE", help="Public key: run only what its owner signed. Without it, anything is run."
+    ),
+    runtime: str = typer.Option("process", help="process, or docker."),
+    port_map: list[str] = typer.Option(
+        [], metavar="HOST=OTHER", help="Listen on OTHER where an app wants HOST; may be repeated."
+    ),
+    address: str = typer.Option("127.0.0.1", help="Where apps' ports are opened; 0.0.0.0 for everybody."),
+    interval_s: float = typer.Option(20.0, min=0.05, help="From one report to the next; up to a tenth more by chance."),
+    probe_timeout_s: float = typer.Option(120.0, min=1, help="How long a new version may take until it answers."),
+    probe_interval_s: float = typer.Option(60.0, min=1, help="How often the live version is asked its probes."),
+    limit_kb_s: int = typer.Option(0, min=0, help="Download no faster than this; 0: no limit."),
+    cert: Path | None = typer.Option(None, metavar="FILE", help="The node's certificate, for https."),
+    cert_key: Path | None = typer.Option(None, metavar="FILE", help="Its key."),
+    ca: Path | None = typer.Option(None, metavar="FILE", help="Who signs the cloud's certificate."),
+    insecure: bool = typer.Option(False, "--insecure", help="Do not check the cloud's certificate, as stock nodes do."),
+    on_stop: str = typer.Option("keep", help="What SIGTERM does to apps: keep them running, or stop them."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Report nothing, change nothing: say what is remembered."),
+    as_json: bool = JSON,
+) -> None:
+    """Run an edge node until SIGTERM: report, fetch, verify, and run what the cloud wants here.
+
+    Example: cloudedge edge node --cloud http://127.0.0.1:9005 --name n1 --key release.pub
+    """
+    from cloudedge.edge_bie.node import (  # noqa: PLC0415 - slow to import
+        DockerRuntime,
+        Link,
+        NodeAgent,
+        NodeSettings,
+        ProcessRuntime,
+        Supervised,
+        remembered,
+    )
+
+    if runtime not in ("process", "docker"):
+        raise ConfigError(f"--runtime is process or docker, not {runtime!r}")
+    if on_stop not in ("keep", "stop"):
+        raise ConfigError(f"--on-stop is keep or stop, not {on_stop!r}")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"--name {name!r} is no name of a node", hint="Small letters, digits, - and . are.")
+    state = (state or home() / "nodes" / name).absolute()
+    if dry_run:
+        json_out(remembered(state)) if as_json else say("{}", remembered(state))
+        return
+    if key is not None and not key.is_file():
+        raise InputError(f"there is no key file {key}")
+    link = Link(
+        cloud,
+        name,
+        namespace=namespace,
+        certificate=(cert, cert_key) if cert and cert_key else None,
+        authority=ca,
+        insecure=insecure,
+    )
+    supervised = Supervised(state / "processes", address=address, port_map=_ports(port_map))
+    runs = DockerRuntime(supervised, state) if runtime == "docker" else ProcessRuntime(supervised)
+    settings = NodeSettings(
+        name,
+        state,
+        namespace=namespace,
+        key=key.absolute() if key else None,
+        interval_s=interval_s,
+        probe_timeout_s=probe_timeout_s,
+        probe_interval_s=probe_interval_s,
+        bytes_per_s=limit_kb_s * 1000,
+        address="" if address in ("127.0.0.1", "0.0.0.0", "::") else address,  # noqa: S104 - compared, not bound
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    agent = NodeAgent(settings, link, runs)
+    on_signals(agent.stop, *STOP)
+    say("node {} follows {}; stop with SIGTERM", name, cloud)
+    try:
+        agent.run()
+    finally:
+        agent.close()
+    if on_stop == "stop":
+        runs.stop()
+
+
+def _ports(words: list[str]) -> dict[int, int]:
+    try:
+        pairs = [word.split("=", 1) for word in words]
+        return {int(host): int(other) for host, other in pairs}
+    except ValueError:
+        raise ConfigError(f"--port-map is HOST=OTHER, two ports, not {' '.join(words)!r}") from None

@@ -1,0 +1,248 @@
+"""``cloudedge fleet``: a bundle to edge nodes in waves, and what they run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
+
+if TYPE_CHECKING:
+    from cloudedge.edge_bie.fleet import Fleet, FleetStatus, NodeStatus, Outcome
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Edge nodes: roll a bundle out in waves, watch it, take it back.")
+
+BUNDLE = typer.Argument(..., help="The bundle: yolov3:2, yolov3@sha256:...")
+TO = typer.Option(..., "--to", "-t", metavar="TARGET", help="A target from cloudedge.yaml with an edge section.")
+TARGET = typer.Argument(..., help="A target from cloudedge.yaml with an edge section.")
+YES = typer.Option(False, "--yes", "-y", help="Do not ask.")
+SKIP = typer.Option(False, "--skip-unfit", help="Leave out nodes that cannot take it, instead of refusing.")
+
+
+@app.command()
+def rollout(
+    bundle: str = BUNDLE,
+    to: str = TO,
+    skip_unfit: bool = SKIP,
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
+    as_json: bool = JSON,
+) -> None:
+    """Move a bundle across the nodes of a target, wave by wave; nodes that fail take it back by themselves.
+
+    Example: cloudedge fleet rollout yolov3:2 --to shops
+    """
+    from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
+
+    with _fleet(to) as fleet:
+        wanted = Bundle.open(bundle)
+        plan = fleet.plan(wanted, skip_unfit=skip_unfit)
+        if dry_run:
+            json_out(plan.to_json()) if as_json else typer.echo(plan.summary())
+            if plan.unfit:
+                raise typer.Exit(1)
+            return
+        say("{}", plan.summary())
+        if not plan.waves:
+            if as_json:
+                json_out({"state": "done", "number": None})
+            return
+        if not plan.unfit:
+            _ask("Go on?", yes=yes)
+        _tell(fleet.rollout(plan, wanted), to, as_json=as_json)
+
+
+@app.command()
+def status(
+    target: str = TARGET,
+    watching: bool = typer.Option(False, "--watch", "-w", help="Look again and again."),
+    every: float = typer.Option(5.0, "--every", min=0.1, help="Seconds between two looks."),
+    as_json: bool = JSON,
+) -> None:
+    """Say what every node runs, since when, how well and with what. Exits with 1 if not all run what is live.
+
+    With --watch it goes on until it is stopped; with --json as well, each look is one line.
+    """
+    with _fleet(target) as fleet:
+        while watching and as_json:
+            json_out(fleet.status().to_json(), line=True)
+            time.sleep(every)
+        if watching:
+            with Live(_drawn(fleet.status()), auto_refresh=False, screen=sys.stdout.isatty()) as live:
+                while True:
+                    time.sleep(every)
+                    live.update(_drawn(fleet.status()), refresh=True)
+        now = fleet.status()
+        if as_json:
+            json_out(now.to_json())
+        else:
+            table_out(_COLUMNS, [_row(node) for node in now.nodes], title=_title(now))
+            say("{}", _title(now))
+    if not now.is_whole:
+        raise typer.Exit(1)
+
+
+@app.command()
+def history(
+    target: str = TARGET,
+    limit: int = typer.Option(20, "--limit", "-n", help="How many, the newest first."),
+    as_json: bool = JSON,
+) -> None:
+    """List rollouts, by whom, and what became of them."""
+    with _fleet(target) as fleet:
+        found = [
+            {
+                "number": each.number,
+                "kind": each.kind,
+                "title": each.plan["title"],
+                "pin": each.plan["pin"],
+                "nodes": len(each.plan["previous"]),
+                "state": each.state,
+                "begun_at": each.begun_at,
+                "ended_at": each.ended_at,
+                "by": each.by,
+                **{key: each.outcome.get(key) for key in ("counts", "why", "seconds", "repairs")},
+            }
+            for each in fleet.history(limit)
+        ]
+    if as_json:
+        json_out(found)
+        return
+    columns = ("number", "what", "bundle", "nodes", "state", "begun", "by", "done", "failed", "offline", "why")
+    rows = []
+    for each in found:
+        counts: Any = each["counts"] or {}
+        rows.append((
+            *(each[key] for key in ("number", "kind", "title", "nodes", "state", "begun_at", "by")),
+            *(counts.get(key, "") for key in ("done", "failed", "offline")),
+            each["why"] or "",
+        ))  # fmt: skip
+    table_out(columns, rows)
+
+
+@app.command()
+def pause(target: str = TARGET) -> None:
+    """Stop the rollout under way after what it is at; nodes keep what they have."""
+    with _fleet(target) as fleet:
+        fleet.pause()
+    say("Asked. Next: cloudedge fleet resume {}, or cloudedge fleet abort {}", target, target)
+
+
+@app.command()
+def approve(target: str = TARGET) -> None:
+    """Say yes to the next wave."""
+    with _fleet(target) as fleet:
+        wave = fleet.approve()
+    say("Wave {} may begin.", wave)
+
+
+@app.command()
+def resume(target: str = TARGET, as_json: bool = JSON) -> None:
+    """Go on with a rollout that was paused or interrupted; with none, bring nodes that lag to what is live."""
+    from cloudedge.errors import Conflict  # noqa: PLC0415
+
+    with _fleet(target) as fleet:
+        try:
+            outcome = fleet.resume()
+        except Conflict as error:
+            if "holder" not in error.facts:
+                raise
+            say("The process that is at it was asked to go on.")
+            return
+        _tell(outcome, target, as_json=as_json, nothing="Every node has what it should have.")
+
+
+@app.command()
+def abort(target: str = TARGET, yes: bool = YES, as_json: bool = JSON) -> None:
+    """Take the rollout under way back: every touched node, the newest first."""
+    _ask(f"Take the rollout on {target} back?", yes=yes)
+    with _fleet(target) as fleet:
+        asked = "The process that carries it out was asked to take it back."
+        _tell(fleet.abort(), target, as_json=as_json, nothing=asked, wanted="undone")
+
+
+@app.command()
+def rollback(target: str = TARGET, dry_run: bool = DRY_RUN, yes: bool = YES, as_json: bool = JSON) -> None:
+    """Take the last rollout back: the nodes it touched, the newest first. Nothing travels: their blobs are there."""
+    with _fleet(target) as fleet:
+        found = fleet.unfinished() or fleet.last_change()
+        if dry_run:
+            nodes = list(reversed(fleet.state(found).touched)) if found else []
+            back = {node: found.plan["previous"][node] for node in nodes} if found else {}
+            json_out(back) if as_json else table_out(("node", "back to"), list(back.items()))
+            return
+        what = f"{found.kind} {found.number} of {found.plan['title']}" if found else "what there is"
+        _ask(f"Take {what} back?", yes=yes)
+        wanted = "undone" if fleet.unfinished() else "done"
+        _tell(
+            fleet.rollback(), target, as_json=as_json, nothing="The process that is at it was asked to.", wanted=wanted
+        )
+
+
+def _fleet(target: str) -> Fleet:
+    from cloudedge.edge_bie.fleet import Fleet  # noqa: PLC0415
+
+    return Fleet.load(target, tell=lambda what: say("  {}", what))
+
+
+def _ask(question: str, *, yes: bool) -> None:
+    if not yes and sys.stdin.isatty():
+        typer.confirm(question, abort=True, err=True)
+
+
+def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str = "", wanted: str = "done") -> None:
+    if outcome is None:
+        if as_json:
+            json_out(None)
+        say("{}", nothing)
+        return
+    if as_json:
+        json_out(outcome.to_json())
+    counts = ", ".join(f"{count} {what}" for what, count in outcome.counts.items() if count) or "no node touched"
+    for node, why in outcome.failed.items():
+        say("[yellow]failed[/]: {}: {}", node, why)
+    if outcome.state == "paused":
+        say("[yellow]paused[/]: {}: {}", outcome.why, counts)
+        say("Next: cloudedge fleet resume {}, or cloudedge fleet abort {}", target, target)
+        raise typer.Exit(3)
+    if outcome.state == "done":
+        say("[green]done[/]: {} ({} s)", counts, outcome.seconds)
+    else:
+        say("[red]undone[/]: {}: {}", outcome.why, counts)
+    say("Next: cloudedge fleet status {}", target)
+    if outcome.state != wanted:
+        raise typer.Exit(1)
+
+
+_COLUMNS = ("node", "runs", "since", "lag", "health", "cpu", "memory", "disk", "gpu", "last contact", "why")
+
+
+def _row(node: NodeStatus) -> tuple[object, ...]:
+    shares = [f"{share:.0%}" if share is not None else "" for share in (node.cpu, node.memory, node.disk, node.gpu)]
+    lag = "" if node.lag is None else node.lag
+    return (node.name, node.title or node.pin, node.since, lag, node.health, *shares, node.last_contact, node.why)
+
+
+def _title(now: FleetStatus) -> str:
+    well = sum(node.health == "healthy" and node.pin == now.live_pin for node in now.nodes)
+    words = [f"{now.name}: {now.live or 'nothing'} is live; {well} of {len(now.nodes)} nodes run it well"]
+    if now.skew > 1:
+        words.append(f"{now.skew} versions at once")
+    if now.unfinished:
+        words.append(f"{now.unfinished} is unfinished: cloudedge fleet resume {now.name}, or abort")
+    return "; ".join(words)
+
+
+def _drawn(now: FleetStatus) -> Any:
+    table = Table(*_COLUMNS, box=None, header_style="bold", pad_edge=False)
+    for node in now.nodes:
+        table.add_row(*(str(cell) for cell in _row(node)))
+    return Group(_title(now), table)

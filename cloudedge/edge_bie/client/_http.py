@@ -1,0 +1,174 @@
+"""Calls to a BIE control plane: signed, numbered, bounded, and repeated only where a repeat does no harm.
+
+A GET, PUT or DELETE that was answered badly or not at all is sent again, a few times, within a deadline. A POST is
+sent once; whoever creates something looks whether it is there before trying again. Redirects are not followed, since
+the signature and the body would go along.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import requests
+
+from cloudedge.clock import Clock
+from cloudedge.config import CloudConfig
+from cloudedge.edge_bie.client._answers import refusal
+from cloudedge.edge_bie.client._signers import open_signer
+from cloudedge.errors import CloudEdgeError, ConfigError, DeadlineExceeded, Rejected, Unavailable
+
+__all__ = ["REQUEST_ID", "Transport", "new_request_id"]
+
+REQUEST_ID: Final = "x-bce-request-id"
+_TRIES: Final = 5
+_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_LIMIT: Final = 64 << 20
+_OK: Final = 200
+_POOL: Final = 64
+_CHUNK: Final = 1 << 16
+
+
+def new_request_id() -> str:
+    """Return a name for a call, to be found in the control plane's log and in ours."""
+    return str(uuid.uuid4())
+
+
+class Transport:
+    """Sends calls to one control plane; shared by threads."""
+
+    def __init__(self, settings: CloudConfig, clock: Clock) -> None:
+        filled = settings.prefix.replace("{namespace}", settings.namespace).strip("/")
+        self.url = settings.url.rstrip("/")
+        self._base = "/".join(part for part in (self.url, filled, settings.version) if part)
+        self._clock = clock
+        self._sign = open_signer(settings, clock)
+        self._headers = {
+            name: text.replace("{namespace}", settings.namespace) for name, text in settings.headers.items()
+        }
+        self._timeout_s = settings.timeout.total_seconds()
+        self._deadline_s = settings.deadline.total_seconds()
+        self._verify: bool | str = settings.ca_file or True
+        self._session = requests.Session()
+        self._session.headers.clear()
+        self._session.headers["User-Agent"] = "cloudedge"
+        # One session for all threads: the pool below is made for that, and nothing here needs a cookie.
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+        adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+
+    def close(self) -> None:
+        """Give every connection back."""
+        self._session.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        query: Mapping[str, str | int] | None = None,
+        body: Any = None,
+        request_id: str = "",
+    ) -> Any:
+        """Make a call and read its JSON.
+
+        Args:
+            method: GET, PUT...
+            path: Below the API's version, without a leading slash: ``configs/x``.
+            what: The attempt in words, for errors.
+            query: What follows the question mark.
+            body: Anything JSON has.
+            request_id: The call's name; a new one if left out.
+
+        Raises:
+            CloudEdgeError: what the refusal or the silence means; its `request_id` names the call.
+        """
+        named = request_id or new_request_id()
+        url = f"{self._base}/{quote(path, safe='/')}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
+        data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        tries = 1 if method == "POST" else _TRIES
+        deadline = self._clock.monotonic() + self._deadline_s
+        for number in range(1, tries + 1):
+            try:
+                return self._once(method, url, data, what, named)
+            except Unavailable as error:
+                pause_s = min(_PAUSE_S * 2**number, _LONGEST_PAUSE_S) * (0.5 + self._clock.random() / 2)
+                if number == tries:
+                    raise
+                if self._clock.monotonic() + pause_s >= deadline:
+                    raise DeadlineExceeded(
+                        f"{what}: no good answer within {self._deadline_s:.0f} s; the last one: {error.message}",
+                        hint=error.hint,
+                        request_id=named,
+                    ) from error
+                self._clock.sleep(pause_s)
+        raise AssertionError("unreachable")  # pragma: no cover - the last try raises
+
+    def _once(self, method: str, url: str, data: bytes | None, what: str, request_id: str) -> Any:
+        headers = {**self._headers, REQUEST_ID: request_id, "Accept": "application/json"}
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        headers |= self._sign(method, url, headers)
+        try:
+            with self._session.request(
+                method,
+                url,
+                data=data,
+                headers=headers,
+                auth=_as_signed,
+                timeout=self._timeout_s,
+                allow_redirects=False,
+                stream=True,
+                verify=self._verify,
+            ) as response:
+                content = self._read(response, what, request_id)
+                status = response.status_code
+        except requests.RequestException as error:
+            raise _broken(error, what, self.url, request_id) from error
+        if status != _OK:
+            raise refusal(what, status, content, request_id)
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise Unavailable(
+                f"{what}: {self.url} answered with something that is not JSON (request {request_id})",
+                hint="Is it a BIE control plane, or a proxy in between?",
+                request_id=request_id,
+            ) from error
+
+    def _read(self, response: requests.Response, what: str, request_id: str) -> bytes:
+        content, until = bytearray(), self._clock.monotonic() + self._timeout_s
+        for chunk in response.iter_content(_CHUNK):
+            content += chunk
+            if len(content) > _LIMIT:
+                raise Rejected(f"{what}: an answer of more than {_LIMIT} bytes", request_id=request_id)
+            if self._clock.monotonic() > until:  # drop by drop, each in time
+                raise Unavailable(f"{what}: the answer took more than {self._timeout_s:.0f} s", request_id=request_id)
+        return bytes(content)
+
+
+def _as_signed(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Keep requests from looking for credentials of its own in ~/.netrc."""
+    return request
+
+
+def _broken(error: requests.RequestException, what: str, url: str, request_id: str) -> CloudEdgeError:
+    if isinstance(error, requests.exceptions.SSLError):
+        return Rejected(
+            f"{what}: the certificate of {url} is not to be trusted: {error}",
+            hint="Check its name and this machine's clock; a certificate authority of your own goes into ca_file.",
+            request_id=request_id,
+        )
+    if isinstance(error, (requests.exceptions.InvalidURL, requests.exceptions.InvalidHeader)):
+        return ConfigError(f"{what}: {error}", request_id=request_id)
+    return Unavailable(
+        f"{what}: {url} did not answer: {error} (request {request_id})",
+        hint="Check the address and the network; run the command again.",
+        request_id=request_id,
+    )

@@ -1,0 +1,43 @@
+"""What must never be shown: keys and passwords, wherever they are in something that is printed, logged or compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from cloudedge.hub import canonical_json
+
+__all__ = ["MASK", "body_digest", "masked"]
+
+MASK = "***"
+_SECRET = frozenset(
+    {"ak", "sk", "password", "token", "secretkey", "secret_key", "accesskey", "access_key", "authorization", "key.pem"}
+)
+"""`ak` and `sk` come back in clear from every read of a config that refers to a bucket."""
+
+
+def masked(value: Any, *, everything: bool = False) -> Any:
+    """Return a copy of a JSON value with every secret replaced.
+
+    Args:
+        value: Anything JSON has.
+        everything: The values below ``data`` are secrets too, as in a secret.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: MASK
+            if (str(key).lower() in _SECRET and inner)
+            else dict.fromkeys(inner, MASK)
+            if everything and key == "data" and isinstance(inner, Mapping)
+            else masked(inner, everything=everything)
+            for key, inner in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [masked(inner, everything=everything) for inner in value]
+    return value
+
+
+def body_digest(body: Any, *, everything: bool = False) -> str:
+    """Return the SHA-256 of a body without its secrets, for the audit."""
+    return hashlib.sha256(canonical_json(masked(body, everything=everything))).hexdigest()

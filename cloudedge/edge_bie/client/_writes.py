@@ -1,0 +1,164 @@
+"""How things are written to a control plane that checks little, loses some writes and has no transactions.
+
+Every write is read back and compared; a create is repeated only after a look that nothing is there; two writes to one
+config are at least a second apart, because versions begin with the second and propagate by comparing them as text.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from cloudedge.clock import Clock, rfc3339
+from cloudedge.edge_bie.client._audit import Audit, Write
+from cloudedge.edge_bie.client._http import Transport, new_request_id
+from cloudedge.edge_bie.client._masking import body_digest
+from cloudedge.errors import CloudEdgeError, Conflict, InputError, Unavailable
+from cloudedge.hub import who
+
+__all__ = ["Writer", "Written"]
+
+_APART_S: Final = 1.0
+_LOOKS_S: Final = (0.0, 0.2, 0.5, 1.0, 1.5)
+"""Pauses before each look at what was written; a control plane with its cache on shows the old state for 2 s."""
+_TRIES: Final = 3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What to write, in words and as a call."""
+
+    verb: str
+    kind: str
+    name: str
+    method: str
+    path: str
+    body: Any = None
+    old_version: str = ""
+
+    @property
+    def words(self) -> str:
+        """Say it."""
+        doing = {"create": "creating", "update": "writing", "delete": "deleting"}.get(self.verb, f"{self.verb}ing")
+        return f"{doing} {self.kind} {self.name}"
+
+
+class Writer:
+    """Makes writes and keeps the audit."""
+
+    def __init__(self, transport: Transport, clock: Clock, audit: Audit | None) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._audit = audit
+        self._who = who()
+        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+        self._guard = threading.Lock()
+        self._last: dict[str, float] = {}
+
+    @contextmanager
+    def alone(self, kind: str, name: str) -> Iterator[None]:
+        """Keep this client's other threads from writing the same object meanwhile."""
+        with self._guard:
+            lock = self._locks[f"{kind}/{name}"]
+        with lock:
+            yield
+
+    def apart(self, kind: str, name: str) -> None:
+        """Wait until the last write to something that apps mount is a second ago."""
+        if kind not in ("config", "secret"):
+            return
+        last = self._last.get(f"{kind}/{name}")
+        if last is not None and (rest := last + _APART_S - self._clock.monotonic()) > 0:
+            self._clock.sleep(rest)
+
+    def write(self, write: Written) -> Any:
+        """Make a call that changes something, and note it.
+
+        Raises:
+            CloudEdgeError: it was refused, or not answered; which is noted as well.
+        """
+        request_id = new_request_id()
+        outcome, value = "done", None
+        try:
+            value = self._transport.call(
+                write.method, write.path, what=write.words, body=write.body, request_id=request_id
+            )
+        except CloudEdgeError as error:
+            outcome = f"{type(error).__name__}: {error.facts.get('code') or 'no answer'}"
+            raise
+        finally:
+            self._last[f"{write.kind}/{write.name}"] = self._clock.monotonic()
+            new = value.get("version", "") if isinstance(value, Mapping) else ""
+            self._note(write, request_id, str(new or ""), outcome)
+        return value
+
+    def create(self, write: Written, look: Callable[[], T | None]) -> None:
+        """Create something; after a lost answer, look whether it is there before trying again.
+
+        Raises:
+            CloudEdgeError: it was refused, or never answered.
+        """
+        for number in range(1, _TRIES + 1):
+            try:
+                self.write(write)
+            except Unavailable:
+                if look() is not None:
+                    return  # it was made; whether as wanted is seen when it is read back
+                if number == _TRIES:
+                    raise
+                self._clock.sleep(0.2 * 2**number * (0.5 + self._clock.random() / 2))
+            except (Conflict, InputError):
+                # "In use already" has no code of its own. A proxy may have sent it twice: the first one counts.
+                if look() is None:
+                    raise
+                return
+            else:
+                return
+
+    def read_back(self, write: Written, look: Callable[[], T], amiss: Callable[[T], str]) -> T:
+        """Return what is there once nothing is amiss with it.
+
+        Args:
+            write: What was written.
+            look: Reads it.
+            amiss: Says what is wrong with what was read, or nothing.
+
+        Raises:
+            Conflict: something stayed amiss.
+        """
+        wrong = ""
+        for pause_s in _LOOKS_S:
+            self._clock.sleep(pause_s)
+            found = look()
+            wrong = amiss(found)
+            if not wrong:
+                return found
+        raise Conflict(
+            f"{write.words}: what was read back is not what was written: {wrong}",
+            hint="Someone else writes it too, or the control plane dropped a part: compare with `cloudedge bie plan`.",
+            object=f"{write.kind}/{write.name}",
+        )
+
+    def _note(self, write: Written, request_id: str, new_version: str, outcome: str) -> None:
+        if self._audit is not None:
+            self._audit(
+                Write(
+                    who=self._who,
+                    at=rfc3339(self._clock.now()),
+                    request_id=request_id,
+                    verb=write.verb,
+                    object=f"{write.kind}/{write.name}",
+                    old_version=write.old_version,
+                    new_version=new_version,
+                    body_sha256=""
+                    if write.body is None
+                    else body_digest(write.body, everything=write.kind == "secret"),
+                    outcome=outcome,
+                )
+            )

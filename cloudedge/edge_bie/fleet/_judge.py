@@ -1,0 +1,164 @@
+"""Whether a node really runs a revision: decided from what it reported, never from the word `Running` alone.
+
+`Running` means that a pod exists. A node is done when it is online, has accepted the app of the revision, every
+container of every instance runs, what checked the bytes has completed, nothing gives a cause, an inference probe was
+answered, and all of that stood in two reports, one after the other. Since a revision has an app of its own, whatever is
+reported of that app belongs to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from cloudedge.edge_bie.client import AppStats, Container, Node
+
+__all__ = ["PROBE", "UNASKED", "VERIFY", "Probed", "Verdict", "judge", "needs_probe"]
+
+VERIFY = "cloudedge-verify"
+"""Among a node's init containers: whether signature, digests and number were in order."""
+PROBE = "cloudedge-probe"
+"""Among its containers: whether the recorded requests were answered as they should be."""
+_PROBE_PASSED = "ProbePassed"
+_UNPROBED = "nobody has probed it yet"
+
+_BROKEN = frozenset({
+    "CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "DiskFull", "ErrImageNeverPull",
+    "ErrImagePull", "Error", "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "OOMKilled", "PortConflict",
+    "ProbeFailed", "RunContainerError",
+})  # fmt: skip
+"""Reasons that another ten seconds do not mend."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What the control side got when it asked the server itself."""
+
+    state: Literal["passed", "failed", "starting", "answers", "unreachable", "unasked"]
+    """`starting`: it is there and does not answer yet; `answers`: and nothing is recorded to compare that with."""
+    why: str = ""
+
+
+UNASKED = Probed("unasked")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was concluded of a node and a revision."""
+
+    state: Literal["done", "failed", "waiting", "offline"]
+    why: str = ""
+    leaning: Literal["", "good", "bad"] = ""
+    """What the newest report says; twice the same decides."""
+    seen_at: str = ""
+    """The time of the first report that said so, by the server's clock."""
+
+
+def judge(
+    node: Node,
+    app: str,
+    since: Verdict | None = None,
+    *,
+    probe: Probed = UNASKED,
+    probe_rule: Literal["required", "reachable", "off"] = "reachable",
+) -> Verdict:
+    """Decide whether a node runs the app of a revision.
+
+    Args:
+        node: The node, with its newest report.
+        app: The app of the revision, in full.
+        since: What was concluded from an earlier report; None if there was none, or about another revision.
+        probe: What the control side got, for nodes that do not probe themselves.
+        probe_rule: Whether it must have got an answer.
+    """
+    if node.ready != "online" or node.report is None:
+        return Verdict("offline", "it never connected" if node.ready == "never" else "it is not connected")
+    stats = node.report.app(app)
+    if stats is None:
+        # A stock node that cannot apply an app says why, but not of which app.
+        nameless = next((each.cause for each in node.report.app_stats if not each.name and each.cause), "")
+        return _lean("", nameless or "it has not taken it up yet", node, since)
+    hopeless = _hopeless(stats)
+    if hopeless:
+        return _lean("bad", hopeless, node, since)
+    missing = next(_missing(stats, node.report.apps.get(app, "")), "")
+    if missing:
+        return _lean("", missing, node, since)
+    if any(container.name == PROBE for container in _containers(stats)) or probe_rule == "off":
+        return _lean("good", "", node, since)
+    return _lean(*_probed(probe, probe_rule), node, since)
+
+
+def _probed(probe: Probed, rule: str) -> tuple[Literal["", "good", "bad"], str]:
+    """Say what a probe from the control side comes to; of what is neither good nor bad, the time-out decides."""
+    if probe.state == "passed":
+        return "good", ""
+    if probe.state == "failed":
+        return "bad", f"it answered otherwise than it should: {probe.why}"
+    if probe.state == "starting":
+        return "", f"its server does not answer yet: {probe.why}"
+    if probe.state == "unasked":
+        return "", _UNPROBED
+    lacking = "it cannot be reached from here" if probe.state == "unreachable" else probe.why
+    return ("good", f"not probed: {lacking}") if rule == "reachable" else ("", f"a probe is required, and {lacking}")
+
+
+def needs_probe(node: Node, app: str) -> bool:
+    """Tell whether everything is in order but the node did not probe itself, so that somebody else has to."""
+    return judge(node, app).why == _UNPROBED
+
+
+def _lean(leaning: Literal["", "good", "bad"], why: str, node: Node, since: Verdict | None) -> Verdict:
+    at = node.report.time if node.report else ""
+    if not leaning:
+        return Verdict("waiting", why)
+    if since is None or since.leaning != leaning:
+        return Verdict("waiting", why, leaning, at)
+    if since.state == "waiting" and since.seen_at == at:
+        return Verdict("waiting", why, leaning, at)
+    return Verdict("done" if leaning == "good" else "failed", why, leaning, since.seen_at)
+
+
+def _hopeless(stats: AppStats) -> str:
+    """Say what another ten seconds will not mend; empty: nothing."""
+    broken = next((f"{c.name}: {c.reason}" for c in _containers(stats) if c.reason in _BROKEN), "")
+    what = broken or ("it refused what it got" if _is_refused(stats) else "")
+    return f"{what} ({stats.cause})" if what and stats.cause else what
+
+
+def _missing(stats: AppStats, accepted: str) -> Iterator[str]:
+    """Yield what is not as it should be yet, the first thing first."""
+    if stats.cause:
+        yield stats.cause  # perhaps a download that is tried again: the time-out decides
+    if not accepted:
+        yield "it has not taken it up yet"
+    if stats.version != accepted:
+        yield f"it runs version {stats.version or 'none'} of the app and accepted {accepted}"
+    if stats.status != "Running" or not stats.instances:
+        yield f"the app is {stats.status or 'not started'}"
+    for instance in stats.instances:
+        if instance.cause or instance.status != "Running":
+            yield f"{instance.name} is {instance.status or 'nowhere'} {instance.cause}".rstrip()
+        if not any(c.name not in (PROBE, VERIFY) for c in instance.containers):
+            yield f"{instance.name} has no container yet"
+    yield from _unready(stats)
+
+
+def _unready(stats: AppStats) -> Iterator[str]:
+    for container in _containers(stats):
+        if container.state != "Running" or (container.name == PROBE and container.reason != _PROBE_PASSED):
+            yield f"{container.name} is {container.state} {container.reason}".rstrip()
+    for container in (c for instance in stats.instances for c in instance.init_containers):
+        if (container.state, container.reason) != ("Terminated", "Completed"):
+            yield f"{container.name} is {container.state} {container.reason}".rstrip()
+
+
+def _is_refused(stats: AppStats) -> bool:
+    verifying = [c for i in stats.instances for c in i.init_containers if c.name == VERIFY]
+    return any(c.state == "Terminated" and c.reason != "Completed" for c in verifying)
+
+
+def _containers(stats: AppStats) -> list[Container]:
+    return [container for instance in stats.instances for container in instance.containers]

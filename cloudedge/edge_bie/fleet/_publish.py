@@ -1,0 +1,269 @@
+"""Publishing a bundle to a BIE account: blobs to where nodes fetch them, then configs, then the app; no node is moved.
+
+Objects are only ever added. What is there already is left as it is, so publishing twice writes nothing, and publishing
+after a crash goes on. Numbers only grow: the next one is higher than any that the journal or the account knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+from cloudedge.bundle import Bundle
+from cloudedge.config import EdgeLeg, reveal
+from cloudedge.edge_bie._names import APP_LABEL, OWNER_LABEL, blob_config, statement_config
+from cloudedge.edge_bie._statement import Blob, Statement
+from cloudedge.edge_bie.client import App, Bie, Config, File, normal
+from cloudedge.edge_bie.fleet._revision import (
+    Revision,
+    app_body,
+    blob_body,
+    bundle_statement,
+    every_blob,
+    read_revisions,
+    script_body,
+    statement_body,
+)
+from cloudedge.errors import ConfigError, Conflict, InputError, NotFound
+from cloudedge.hub import Descriptor, parse_digest
+from cloudedge.journal import Journal, Writer
+
+if TYPE_CHECKING:
+    from cloudedge.edge_bie.client import Objects
+
+__all__ = ["Proposal", "Published", "Publisher"]
+
+_SEQUENCE = "sequence"
+_WRITES = 3
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Which revisions a bundle would become, in the order in which nodes get them."""
+
+    revisions: tuple[Revision, ...]
+    apps: tuple[App, ...]
+    script: Config
+
+
+@dataclass(frozen=True)
+class Published:
+    """What publishing came to."""
+
+    revisions: tuple[Revision, ...]
+    sent_bytes: int
+    """What had to be uploaded."""
+
+
+class Publisher:
+    """Makes revisions of one app.
+
+    Args:
+        bie: The account.
+        objects: Where nodes fetch blobs.
+        leg: The settings.
+        journal: Where the highest number is remembered.
+    """
+
+    def __init__(self, bie: Bie, objects: Objects | None, leg: EdgeLeg, journal: Journal) -> None:
+        self._bie = bie
+        self._objects = objects
+        self._leg = leg
+        self._journal = journal
+
+    def revisions(self) -> dict[str, Revision]:
+        """Read what was published, by revision, the highest number first."""
+        return read_revisions(self._leg.app, self._bie.configs(selector=f"{APP_LABEL}={self._leg.app}"))
+
+    def propose(self, bundle: Bundle, *, live: Revision | None, title: str = "") -> Proposal:
+        """Say which revisions a bundle would become; writes nothing.
+
+        A new image and a new model are two revisions, the image first with the model as it is.
+        """
+        script = script_body(self._leg, _entry())
+        title = title or f"{bundle.name}:{bundle.version}"
+        wanted = [Revision(bundle_statement(bundle, self._leg, sequence=0), title)]
+        if live is not None and _differs(live.statement, wanted[0].statement):
+            wanted.insert(0, replace(live, statement=replace(live.statement, image=self._leg.image)))
+        known = self.revisions()
+        number = self._highest(known)
+        kept = self._kept(wanted, list(known.values()), script.name)
+        for at, revision in enumerate(wanted[len(kept) :], len(kept)):
+            number += 1
+            wanted[at] = revision.again(number)
+        revisions = (*kept, *wanted[len(kept) :])
+        apps = tuple(app_body(self._leg, revision, script.name) for revision in revisions)
+        return Proposal(revisions, apps, script)
+
+    def publish(self, writer: Writer, bundle: Bundle, proposal: Proposal) -> Published:
+        """Make a proposal true.
+
+        Raises:
+            Conflict: a name is taken by something else.
+            StorageError: a blob cannot be uploaded.
+        """
+        there = {config.name: config for config in self._bie.configs(selector=f"{OWNER_LABEL}=owned")}
+        sent = sum(self._put_blobs(revision, bundle, there) for revision in proposal.revisions)
+        self._put(proposal.script, there)
+        for revision, app in zip(proposal.revisions, proposal.apps, strict=True):
+            self._write(writer, revision, app)
+        return Published(proposal.revisions, sent)
+
+    def republish(self, writer: Writer, name: str) -> str:
+        """Make a revision of the same content with the next number, and return its name.
+
+        Raises:
+            NotFound: there is no such revision any more.
+        """
+        known = self.revisions()
+        old = known.get(name)
+        app = self._bie.app(old.app) if old is not None else None
+        if old is None or app is None:
+            raise NotFound(
+                f"revision {name} of {self._leg.app} is not in the account any more",
+                hint="Publish the bundle again, then roll it out.",
+            )
+        newest = next(iter(known.values()))
+        # It may stand for the same already, with the highest number there is.
+        is_same = newest.again(old.statement.sequence) == old
+        new = newest if is_same else old.again(self._highest(known) + 1)
+        volumes = tuple(
+            replace(volume, config=statement_config(self._leg.app, new.name)) if volume.name == "statement" else volume
+            for volume in app.volumes
+        )
+        body = replace(
+            app_body(self._leg, new, ""),
+            services=app.services,
+            volumes=tuple(replace(volume, version="") for volume in volumes),
+            registries=app.registries,
+        )
+        self._write(writer, new, body)
+        return new.name
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Delete revisions, and the configs that only they used. Blobs stay where they are uploaded."""
+        known = self.revisions()
+        gone = [known[name] for name in names if name in known]
+        used = {blob.digest for name, each in known.items() if name not in names for blob in every_blob(each.statement)}
+        for revision in gone:
+            app = self._bie.app(revision.app)
+            self._bie.delete_app(revision.app)
+            own = {*(app.configs if app else ())}
+            own |= {
+                blob_config(self._leg.model, b.digest) for b in every_blob(revision.statement) if b.digest not in used
+            }
+            # The statement last: whoever is killed before still finds the revision, and forgets the rest.
+            statement = statement_config(self._leg.app, revision.name)
+            for config in (*sorted(own - {statement}), statement):
+                self._delete(config)
+
+    def _delete(self, name: str) -> None:
+        found = self._bie.config(name)
+        if found is None or found.labels.get(OWNER_LABEL) != "owned":
+            return
+        try:
+            self._bie.delete_config(name)
+        except Conflict:
+            return  # another app mounts it
+
+    def same_app(self, one: str, other: App) -> bool:
+        """Tell whether an app that is there would run as another one does, statements aside."""
+        found = self._bie.app(one)
+        return found is not None and _content(found) == _content(other)
+
+    def _kept(self, wanted: Sequence[Revision], known: Sequence[Revision], script: str) -> list[Revision]:
+        """Return the newest revisions of the account as far as they are what is wanted, in order."""
+        for count in range(len(wanted), 0, -1):
+            newest = list(reversed(known[:count]))
+            if len(newest) == count and all(
+                self._is(there, each, script) for there, each in zip(newest, wanted[:count], strict=True)
+            ):
+                return newest
+        return []
+
+    def _is(self, there: Revision, wanted: Revision, script: str) -> bool:
+        if there.again(0).statement != wanted.again(0).statement:
+            return False
+        found = self._bie.app(there.app)
+        return found is None or _content(found) == _content(app_body(self._leg, there, script))
+
+    def _highest(self, known: Mapping[str, Revision]) -> int:
+        return max([self._journal.recall(_SEQUENCE) or 0, *(each.statement.sequence for each in known.values())])
+
+    def _write(self, writer: Writer, revision: Revision, app: App) -> None:
+        """Make what is missing of a revision; whoever was killed in between left the statement without its app."""
+        writer.remember(_SEQUENCE, max(revision.statement.sequence, self._journal.recall(_SEQUENCE) or 0))
+        name = statement_config(self._leg.app, revision.name)
+        if self._bie.config(name) is None:  # its name is its content, and a signature differs each time it is made
+            passphrase = reveal(self._leg.passphrase).encode() if self._leg.passphrase else None
+            signature = revision.statement.sign(Path(self._leg.key).expanduser(), passphrase)
+            _surely(partial(self._bie.put_config, statement_body(revision, signature)))
+        if self._bie.app(app.name) is None:
+            _surely(partial(self._bie.put_app, app))
+
+    def _put_blobs(self, revision: Revision, bundle: Bundle, there: dict[str, Config]) -> int:
+        sent = 0
+        for blob in every_blob(revision.statement):
+            name = blob_config(self._leg.model, blob.digest)
+            if name not in there:
+                if self._objects is None:
+                    raise ConfigError(
+                        f"the cloud {self._leg.cloud!r} does not say where files for nodes are kept",
+                        hint=f"Give clouds.{self._leg.cloud} an objects section.",
+                    )
+                stored = self._objects.put(blob.digest, blob.size, partial(_open_at, bundle, blob))
+                sent += stored.sent_bytes
+                self._put(blob_body(self._leg, blob, url=stored.url, md5=stored.md5), there)
+            _require_same(there[name], blob)
+        return sent
+
+    def _put(self, config: Config, there: dict[str, Config]) -> None:
+        if config.name not in there:
+            there[config.name] = _surely(partial(self._bie.put_config, config))
+
+
+def _open_at(bundle: Bundle, blob: Blob, offset: int) -> BinaryIO:
+    descriptor = Descriptor(blob.media_type, parse_digest(blob.digest), blob.size)
+    file = bundle.hub.blob_path(descriptor).open("rb")
+    file.seek(offset)
+    return file
+
+
+def _differs(live: Statement, wanted: Statement) -> bool:
+    """Tell whether model and image both change."""
+    return live.bundle != wanted.bundle and live.image != wanted.image
+
+
+def _surely(write: Callable[[], _T]) -> _T:
+    """Write something again that was answered as done and is not there: BIE loses writes."""
+    for _ in range(_WRITES):
+        try:
+            return write()
+        except (Conflict, InputError):  # lost, or done twice and the second time refused
+            continue
+    return write()
+
+
+def _require_same(config: Config, blob: Blob) -> None:
+    digest = blob.digest.removeprefix("sha256:")
+    item = config.items.get(f"sha256-{digest}")
+    if not isinstance(item, File) or item.sha256 not in ("", digest):
+        raise Conflict(
+            f"config {config.name} is there and holds something else than blob {blob.digest}",
+            hint="Nothing is edited in place. Choose another name for edge.model.",
+            config=config.name,
+        )
+
+
+def _content(app: App) -> object:
+    """Return what decides how an app runs, its statement and its names aside."""
+    volumes = tuple(volume for volume in app.volumes if volume.name != "statement")
+    return normal(replace(app, name="", selector="", labels={}, description="", volumes=volumes))
+
+
+def _entry() -> str:
+    return (Path(__file__).parent.parent / "entry.py").read_text(encoding="utf-8")

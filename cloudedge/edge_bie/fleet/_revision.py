@@ -1,0 +1,223 @@
+"""What one revision of an app becomes in BIE: pure functions from a bundle and settings to configs and one app."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cloudedge.bundle import Bundle
+from cloudedge.config import EdgeLeg
+from cloudedge.edge_bie._names import (
+    APP_LABEL,
+    OWNER_LABEL,
+    REVISION_LABEL,
+    app_name,
+    blob_config,
+    node_label,
+    script_config,
+    statement_config,
+)
+from cloudedge.edge_bie._statement import SIGNATURE_KEY, STATEMENT_KEY, Blob, Statement
+from cloudedge.edge_bie.client import App, Config, File, Mount, Port, Service, Text, Volume
+from cloudedge.errors import InputError, IntegrityError
+from cloudedge.hub import Descriptor, current, signature_tag
+
+__all__ = [
+    "BLOBS",
+    "NO_IMAGE",
+    "STATEMENT_MOUNT",
+    "STATE_MOUNT",
+    "Revision",
+    "app_body",
+    "blob_body",
+    "bundle_statement",
+    "read_revisions",
+    "script_body",
+    "statement_body",
+]
+
+BLOBS = "/cloudedge/blobs"
+STATEMENT_MOUNT = "/cloudedge/statement"
+STATE_MOUNT = "/cloudedge/state"
+NO_IMAGE = "cloudedge.invalid/process"
+"""BIE wants an image; nodes that run plain processes need none, and nobody can pull this one."""
+_RUN = """#! /usr/bin/env bash
+set -euo pipefail
+root="${{CLOUDEDGE_ROOT:-}}"
+export PORT="${{PORT:-$CLOUDEDGE_PORT}}"
+exec python3 "$root{mount}/entry.py" -- bash -c 'cd "$CLOUDEDGE_MODEL" && exec python3 web_service.py'
+"""
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One published revision of an app."""
+
+    statement: Statement
+    title: str = ""
+    """The bundle as people call it."""
+
+    @property
+    def name(self) -> str:
+        """What the node label says."""
+        return self.statement.revision
+
+    @property
+    def app(self) -> str:
+        """The BIE app that is this revision."""
+        return app_name(self.statement.app, self.name)
+
+    @property
+    def size_bytes(self) -> int:
+        """Everything a node that has nothing would fetch."""
+        return sum(blob.size for blob in every_blob(self.statement))
+
+    def new_bytes(self, had: Revision | None) -> int:
+        """Return what a node fetches that has another revision."""
+        there = {blob.digest for blob in every_blob(had.statement)} if had else set()
+        return sum(blob.size for blob in every_blob(self.statement) if blob.digest not in there)
+
+    def again(self, sequence: int) -> Revision:
+        """Return a revision of the same content with another number."""
+        return replace(self, statement=replace(self.statement, sequence=sequence))
+
+
+def every_blob(statement: Statement) -> tuple[Blob, ...]:
+    """Return the blobs of a statement, once each."""
+    every = (*([statement.manifest] if statement.manifest else []), *statement.blobs)
+    return tuple({blob.digest: blob for blob in every}.values())
+
+
+def bundle_statement(bundle: Bundle, leg: EdgeLeg, *, sequence: int) -> Statement:
+    """Say what a revision that runs this bundle consists of; its number is given by whoever publishes it."""
+    manifest = bundle.manifest.descriptor
+    blobs = [*bundle.manifest.blobs]
+    signed = current(bundle.hub.tags(bundle.name), signature_tag(bundle.digest))
+    if signed is not None:
+        signatures = bundle.hub.read_manifest(bundle.name, signed.target.digest)
+        blobs += [signatures.descriptor, *signatures.blobs]
+    return Statement(
+        app=leg.app,
+        sequence=sequence,
+        bundle=f"{bundle.name}@{bundle.digest}",
+        pin=bundle.pin,
+        image=leg.image,
+        manifest=_blob(manifest),
+        blobs=tuple({blob.digest: _blob(blob) for blob in blobs}.values()),
+    )
+
+
+def blob_body(leg: EdgeLeg, blob: Blob, *, url: str, md5: str) -> Config:
+    """Return the config that leads nodes to one blob."""
+    digest = blob.digest.removeprefix("sha256:")
+    item = File(url=url, md5=md5, sha256=digest)
+    return Config(blob_config(leg.model, digest), {f"sha256-{digest}": item}, {OWNER_LABEL: "owned"})
+
+
+def script_body(leg: EdgeLeg, entry: str) -> Config:
+    """Return the config with what starts the server.
+
+    Args:
+        leg: The settings.
+        entry: The entry-point helper's text.
+
+    Raises:
+        InputError: the script cannot be read, or BIE would break on it.
+    """
+    run = _RUN.format(mount=leg.mount)
+    if leg.run:
+        try:
+            run = Path(leg.run).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read the script {leg.run}: {error}") from error
+    items = {"run.sh": run, "entry.py": entry}
+    for key, text in items.items():
+        if "{{" in text:
+            raise InputError(
+                f"{key} contains '{{{{', and BIE runs every config through a template: no node would get it",
+                hint="Write it another way, such as '{ {' or a variable that holds the brace.",
+            )
+    digest = hashlib.sha256("\0".join(f"{key}\0{text}" for key, text in sorted(items.items())).encode()).hexdigest()
+    return Config(
+        script_config(leg.script, digest), {key: Text(text) for key, text in items.items()}, {OWNER_LABEL: "owned"}
+    )
+
+
+def statement_body(revision: Revision, signature: bytes) -> Config:
+    """Return the config with the signed statement."""
+    items = {
+        STATEMENT_KEY: Text(revision.statement.to_bytes().decode()),
+        SIGNATURE_KEY: Text(base64.b64encode(signature).decode()),
+    }
+    app = revision.statement.app
+    return Config(statement_config(app, revision.name), items, _labels(app, revision.name), revision.title)
+
+
+def app_body(leg: EdgeLeg, revision: Revision, script: str) -> App:
+    """Return the one app of a revision.
+
+    Args:
+        leg: The settings.
+        revision: The revision.
+        script: The name of the script config.
+    """
+    blobs = [blob_config(leg.model, blob.digest) for blob in every_blob(revision.statement)]
+    volumes = [Volume("script", script), Volume("statement", statement_config(leg.app, revision.name))]
+    mounts = [Mount("script", leg.mount, read_only=True), Mount("statement", STATEMENT_MOUNT, read_only=True)]
+    for config in blobs:
+        volume = f"blob-{config.rpartition('-')[2]}"
+        volumes.append(Volume(volume, config))
+        mounts.append(Mount(volume, f"{BLOBS}/{config}", read_only=True))
+    if leg.state:
+        volumes.append(Volume("state", extra={"hostPath": {"path": leg.state}}))
+        mounts.append(Mount("state", STATE_MOUNT))
+    service = Service(
+        name=leg.service,
+        image=revision.statement.image or NO_IMAGE,
+        # As the command, so that an image with an entry point of its own runs the script and not that.
+        command=("/bin/bash",),
+        args=(f"{leg.mount}/run.sh",),
+        env={"CLOUDEDGE_APP": leg.app, "CLOUDEDGE_SERVICE": leg.service, "CLOUDEDGE_PORT": str(leg.port), **leg.env},
+        ports=(Port(leg.port, leg.port),),
+        mounts=tuple(mounts),
+        limits=leg.limits,
+    )
+    return App(
+        name=revision.app,
+        selector=f"{node_label(leg.app)}={revision.name}",
+        services=(service,),
+        volumes=tuple(volumes),
+        registries=leg.registries,
+        labels=_labels(leg.app, revision.name),
+        description=revision.title,
+    )
+
+
+def read_revisions(app: str, configs: Sequence[Config]) -> dict[str, Revision]:
+    """Read the revisions of an app from its statement configs, by name, the highest number first.
+
+    What cannot be read, or is named after other content than it has, is left out: nodes refuse that too.
+    """
+    found: list[Revision] = []
+    for config in configs:
+        item = config.items.get(STATEMENT_KEY)
+        if config.labels.get(APP_LABEL) != app or not isinstance(item, Text):
+            continue
+        try:
+            revision = Revision(Statement.from_bytes(item.value.encode()), config.description)
+        except IntegrityError:
+            continue
+        if revision.statement.app == app and config.name == statement_config(app, revision.name):
+            found.append(revision)
+    return {each.name: each for each in sorted(found, key=lambda each: -each.statement.sequence)}
+
+
+def _labels(app: str, revision: str) -> Mapping[str, str]:
+    return {OWNER_LABEL: "owned", APP_LABEL: app, REVISION_LABEL: revision}
+
+
+def _blob(descriptor: Descriptor) -> Blob:
+    return Blob(descriptor.digest, descriptor.size, descriptor.media_type)

@@ -1,0 +1,142 @@
+"""What a fleet runs right now, node by node, as far as its nodes said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from cloudedge.edge_bie._names import node_label
+from cloudedge.edge_bie.fleet._judge import judge
+from cloudedge.edge_bie.fleet._preflight import number
+from cloudedge.edge_bie.fleet._revision import Revision
+
+if TYPE_CHECKING:
+    from cloudedge.edge_bie.client import Node
+
+__all__ = ["FleetStatus", "NodeStatus", "node_status"]
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node, now."""
+
+    name: str
+    ready: str
+    """`online`, `offline` or `never`."""
+    wanted: str
+    """The revision its label points at."""
+    runs: str
+    """The revision it says it runs; empty: none, or it does not say."""
+    title: str
+    pin: str
+    """Of what it runs."""
+    since: str
+    """When this cloudedge last wrote its label."""
+    lag: int | None
+    """How many releases it is behind what is live; None: what it runs was never live here, or it runs nothing."""
+    health: Literal["healthy", "failing", "waiting", "offline", "empty"]
+    why: str
+    last_contact: str
+    cpu: float | None
+    memory: float | None
+    disk: float | None
+    gpu: float | None
+    """Shares of what its busiest host has, as far as it reports them."""
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """A fleet, now."""
+
+    name: str
+    app: str
+    live: str
+    """The bundle that is live, as people call it; empty: none is."""
+    live_pin: str
+    unfinished: str
+    """A rollout that somebody has to finish or take back; empty: none."""
+    nodes: tuple[NodeStatus, ...]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of the nodes that runs each pin."""
+        counts = Counter(node.pin for node in self.nodes)
+        return {pin: count / len(self.nodes) for pin, count in sorted(counts.items())}
+
+    @property
+    def skew(self) -> int:
+        """How many different bundles the nodes run, those that run none aside; 1 is none."""
+        return len({node.pin for node in self.nodes if node.pin})
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every node runs what is live, and well."""
+        well = all(node.health == "healthy" and node.pin == self.live_pin for node in self.nodes)
+        return bool(self.live_pin) and not self.unfinished and well
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self) | {"shares": self.shares, "skew": self.skew, "is_whole": self.is_whole}
+
+
+def node_status(
+    node: Node, app: str, revisions: Mapping[str, Revision], *, lives: Sequence[str], since: str, now: datetime
+) -> NodeStatus:
+    """Say how a node stands.
+
+    Args:
+        node: The node, with its newest report.
+        app: The app without its revision.
+        revisions: What was published, by name.
+        lives: Pins that are or were live, the newest first.
+        since: When its label was last written.
+        now: The time, for how long ago it was last heard of.
+    """
+    wanted = node.labels.get(node_label(app), "")
+    reported = node.report.apps if node.report else {}
+    runs = next((name for name, revision in revisions.items() if revision.app in reported), "")
+    running = revisions.get(runs)
+    verdict = judge(node, revisions[wanted].app, probe_rule="off") if wanted in revisions else None
+    health: Literal["healthy", "failing", "waiting", "offline", "empty"] = "empty"
+    if node.ready != "online":
+        health = "offline"
+    elif verdict is not None:
+        health = "healthy" if verdict.leaning == "good" else "failing" if verdict.leaning == "bad" else "waiting"
+    pin = running.statement.pin if running else ""
+    stats = list(node.report.stats.values()) if node.report else []
+
+    def share(what: str) -> float | None:
+        found = [value for each in stats if (value := number(each, "percent", what)) is not None]
+        return max(found) if found else None
+
+    return NodeStatus(
+        name=node.name,
+        ready=node.ready,
+        wanted=wanted,
+        runs=runs,
+        title=running.title if running else "",
+        pin=pin,
+        since=since,
+        lag=lives.index(pin) if pin in lives else None,
+        health=health,
+        why=verdict.why if verdict else "",
+        last_contact=_ago(node.report.time if node.report else "", now),
+        cpu=share("cpu"),
+        memory=share("memory"),
+        disk=share("disk"),
+        gpu=share("gpu"),
+    )
+
+
+def _ago(at: str, now: datetime) -> str:
+    """Return how long ago a server's time was, for people; what is no time is shown as it is."""
+    try:
+        moment = datetime.fromisoformat(at[:19] + "+00:00")
+    except ValueError:
+        return at
+    if moment.year < 1970:  # noqa: PLR2004 - what an unset time looks like in Go
+        return ""
+    return f"{max((now - moment).total_seconds(), 0):.0f} s ago"

@@ -1,0 +1,12 @@
+"""The lab: a control plane for edge nodes that behaves like BIE's, traps included, on one machine without an account.
+
+It needs what `pip install 'cloudedge[serve]'` brings.
+"""
+
+from __future__ import annotations
+
+from cloudedge.edge_bie.lab._faults import Faults
+from cloudedge.edge_bie.lab._lab import NAMESPACE, Lab
+from cloudedge.edge_bie.lab._stock_edge import StockEdge
+
+__all__ = ["NAMESPACE", "Faults", "Lab", "StockEdge"]

@@ -1,0 +1,214 @@
+"""The lab behind its three ports, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from cloudedge.adminhttp import is_loopback
+from cloudedge.clock import Clock, SystemClock
+from cloudedge.edge_bie.lab import _admin, _sync
+from cloudedge.edge_bie.lab._faults import Chance, Faults
+from cloudedge.edge_bie.lab._front import Front
+from cloudedge.edge_bie.lab._http import Connection, Handler
+from cloudedge.edge_bie.lab._objects import ObjectFiles
+from cloudedge.edge_bie.lab._world import World
+from cloudedge.errors import ConfigError, Conflict, StorageError
+
+__all__ = ["NAMESPACE", "Lab"]
+
+_log = logging.getLogger("cloudedge.edge_bie.lab")
+NAMESPACE = "baetyl-cloud"
+"""What the open-source control plane calls the only one it has."""
+_START_S = 30.0
+_STOP_S = 10.0
+_FLUSH_S = 2.0
+_T = TypeVar("_T")
+
+
+class Lab:
+    """A control plane for edge nodes that behaves like BIE's, and a place for the objects that nodes download.
+
+    >>> with Lab(Path("state")) as lab:  # doctest: +SKIP
+    ...     print(lab.admin_url, lab.sync_url, lab.objects_url)
+
+    Args:
+        state: Where everything is kept; a lab started there again knows what the last one knew.
+        admin: Address of the management API; port 0 takes any free one. Likewise `sync` and `objects`.
+        objects_folder: What the objects port serves; `state/objects` if none is given.
+        namespace: The only one there is.
+        faults: What goes wrong; nothing, if none are given.
+        token: What clients of every port must send as ``Authorization: Bearer TOKEN``; required unless all addresses
+            are loopback's. A safeguard of the lab's own: BAETYL's control plane lets everybody in.
+        clock: What time it is, and when a node is offline.
+        seed: Of names and versions; none takes the system's randomness.
+
+    Raises:
+        ConfigError: an address is none, or others than this machine could come without a token.
+        Conflict: something else listens there.
+        StorageError: the state cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        admin: str = "127.0.0.1:0",
+        sync: str = "127.0.0.1:0",
+        objects: str = "127.0.0.1:0",
+        objects_folder: Path | None = None,
+        namespace: str = NAMESPACE,
+        faults: Faults | None = None,
+        token: str | None = None,
+        clock: Clock | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._addresses = {
+            name: _address(text) for name, text in (("admin", admin), ("sync", sync), ("objects", objects))
+        }
+        for name, (host, _) in self._addresses.items():
+            if not token and not is_loopback(host):
+                raise ConfigError(
+                    f"the lab's {name} port would listen on {host} without a token",
+                    hint="set a token, or listen on 127.0.0.1",
+                )
+        self.state = state
+        self.objects = objects_folder or state / "objects"
+        """The folder that the objects port serves."""
+        self.namespace = namespace
+        self._urls: dict[str, str] = {}
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[Connection] = set()
+        self._world = World(state, namespace=namespace, clock=clock or SystemClock(), seed=seed)
+        self.objects.mkdir(parents=True, exist_ok=True)
+        self._front = Front(self._world, ObjectFiles(self.objects), token)
+        if faults is not None:
+            self._front.chance = self._front.files.chance = Chance(faults)
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="edge-lab", daemon=True)
+
+    def start(self) -> Lab:
+        """Listen and answer."""
+        self._thread.start()
+        try:
+            self._call(self._listen()).result(_START_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @property
+    def admin_url(self) -> str:
+        """Where the management API is."""
+        return self._urls["admin"]
+
+    @property
+    def sync_url(self) -> str:
+        """Where nodes report."""
+        return self._urls["sync"]
+
+    @property
+    def objects_url(self) -> str:
+        """Where nodes download: the folder `objects`."""
+        return self._urls["objects"]
+
+    def traffic(self) -> dict[str, int]:
+        """Return how many bytes of objects each client has been sent."""
+
+        async def read() -> dict[str, int]:
+            return dict(self._front.files.by_client)
+
+        return self._call(read()).result(_START_S)
+
+    def close(self) -> None:
+        """Stop listening, hang up, and write down everything."""
+        if self._thread.is_alive():
+            self._call(self._stop()).result(_STOP_S)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_STOP_S)
+        else:
+            self._loop.close()
+        self._world.store.close()
+
+    def __enter__(self) -> Lab:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _listen(self) -> None:
+        front = self._front
+        handlers: dict[str, Handler] = {
+            "sync": front.port("sync", _sync.answer),
+            "admin": front.port("admin", _admin.answer),
+            "objects": front.serve_file,
+        }
+        for name, handler in handlers.items():
+            host, port = self._addresses[name]
+
+            def connection(handler: Handler = handler) -> Connection:
+                return Connection(handler, self._connections)
+
+            try:
+                server = await self._loop.create_server(connection, host, port, backlog=1024)
+            except OSError as error:
+                raise Conflict(f"the lab cannot listen on {host}:{port}: {error.strerror}") from error
+            self._servers.append(server)
+            shown = f"[{host}]" if ":" in host else host
+            self._urls[name] = f"http://{shown}:{server.sockets[0].getsockname()[1]}"
+        self._world.sync_url = self._urls["sync"]
+        self._flusher = self._loop.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        """Now and then write reports down, and hang up on clients that say nothing."""
+        while True:
+            await asyncio.sleep(_FLUSH_S)
+            for connection in list(self._connections):
+                connection.check_time(self._loop.time())
+            try:
+                await self._world.store.commit(lazy=True)
+            except StorageError:
+                _log.exception("writing down what nodes reported")
+
+    async def _stop(self) -> None:
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.abort()
+        if hasattr(self, "_flusher"):
+            self._flusher.cancel()
+        await asyncio.sleep(0)
+        await self._world.store.commit(lazy=True)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) >= 1 << 16:
+        raise ConfigError(f"{text!r} is not an address", hint="wanted: HOST:PORT or :PORT, which is on loopback")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415 - faster where it is installed
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

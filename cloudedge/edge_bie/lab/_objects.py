@@ -1,0 +1,90 @@
+"""The objects port: a folder of files, with ranges, and a count of who fetched how much of what."""
+
+from __future__ import annotations
+
+import re
+from email.utils import formatdate
+from pathlib import Path
+
+from cloudedge.edge_bie.lab._faults import Chance
+from cloudedge.edge_bie.lab._http import Answer, FilePart, Request
+
+__all__ = ["ObjectFiles"]
+
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+class ObjectFiles:
+    """Serves files below a folder.
+
+    A client is known by the header ``common-name`` that nodes send to the sync port, by its address otherwise.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.chance: Chance | None = None
+        self.by_client: dict[str, int] = {}
+        self.by_object: dict[str, int] = {}
+        self.requests: dict[str, int] = {}
+
+    def __call__(self, request: Request) -> Answer:
+        """Answer one request."""
+        if request.method not in {"GET", "HEAD"}:
+            return Answer(405, headers={"Allow": "GET, HEAD"})
+        found = self._find(request.path)
+        if found is None:
+            return Answer(404, b"not here\n", content_type="text/plain")
+        stat = found.stat()
+        tag = f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'
+        headers = {
+            "Accept-Ranges": "bytes",
+            "ETag": tag,
+            "Last-Modified": formatdate(stat.st_mtime, usegmt=True),
+        }
+        start, length = 0, stat.st_size
+        wanted = request.headers.get("range", "")
+        if wanted and request.headers.get("if-range", tag) in {tag, headers["Last-Modified"]}:
+            span = _span(wanted, stat.st_size)
+            if span is None:
+                return Answer(416, headers={**headers, "Content-Range": f"bytes */{stat.st_size}"})
+            start, length = span
+            headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{stat.st_size}"
+        client = request.headers.get("common-name", "").partition(".")[2] or request.peer
+        key = request.path.lstrip("/")
+        if request.method == "GET":
+            self.requests[client] = self.requests.get(client, 0) + 1
+
+        def sent(count: int) -> None:
+            self.by_client[client] = self.by_client.get(client, 0) + count
+            self.by_object[key] = self.by_object.get(key, 0) + count
+
+        cut = self.chance.cut_at(length) if self.chance and length and self.chance.happens("cut") else None
+        part = FilePart(found, start, length, cut, sent)
+        return Answer(206 if "Content-Range" in headers else 200, part, headers, "application/octet-stream")
+
+    def _find(self, path: str) -> Path | None:
+        """Return the file that a path means, if it is one and below the folder."""
+        try:
+            found = (self.folder / path.lstrip("/")).resolve()
+            return found if found.is_relative_to(self.folder.resolve()) and found.is_file() else None
+        except (OSError, ValueError):
+            return None
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        for counts in (self.by_client, self.by_object, self.requests):
+            counts.clear()
+
+
+def _span(wanted: str, size: int) -> tuple[int, int] | None:
+    """Return where a single range begins and how long it is; None if there is nothing of it."""
+    match = _RANGE.fullmatch(wanted.strip())
+    if match is None or not any(match.groups()):
+        return 0, size  # what is not understood is answered whole
+    first, last = match.groups()
+    if not first:
+        length = min(int(last), size)
+        return (size - length, length) if length else None
+    start = int(first)
+    end = min(int(last), size - 1) if last else size - 1
+    return (start, end - start + 1) if start < size and start <= end else None

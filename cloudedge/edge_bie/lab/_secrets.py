@@ -1,0 +1,135 @@
+"""Secrets and the two things that are secrets underneath: registries and certificates. They share their names."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from cloudedge.edge_bie.lab import _apps
+from cloudedge.edge_bie.lab._errors import ApiError, in_use, invalid, taken
+from cloudedge.edge_bie.lab._shapes import STR, TIME, Mapped, Struct, read, write
+from cloudedge.edge_bie.lab._world import World, check_name
+
+__all__ = ["KINDS", "TYPE", "create", "delete", "refresh", "replace", "view", "wire"]
+
+TYPE = "secret-type"
+KINDS = {"secret": "config", "registry": "registry", "certificate": "certificate"}
+"""What each is called in the label `secret-type`."""
+_LIMIT = 64 << 10
+_ABOUT = {"name": STR, "namespace": STR, "createTime": TIME, "updateTime": TIME, "description": STR, "version": STR}
+_LOGIN = {"address": STR, "username": STR, "password": STR}
+_PAIR = {"key": STR, "certificate": STR}
+_SHAPES = {
+    "secret": Struct({**_ABOUT, "data": Mapped(STR)}, frozenset({"description"})),
+    "registry": Struct({**_ABOUT, **_LOGIN}, frozenset({"description", "address", "username"})),
+    "certificate": Struct({**_ABOUT, "data": Struct(_PAIR, pointer=False)}, frozenset({"description"})),
+}
+
+
+def create(world: World, kind: str, body: Any) -> dict[str, Any]:
+    """Make one."""
+    given = _parse(kind, body, "")
+    if world.store.get("secret", given["name"]):
+        raise taken()
+    _check(kind, given["data"])
+    secret = {
+        **given,
+        "namespace": world.namespace,
+        "labels": {TYPE: KINDS[kind]},
+        "createTime": world.now(),
+        "updateTime": world.now(),
+    }
+    return view(kind, _keep(world, secret))
+
+
+def replace(world: World, kind: str, name: str, body: Any) -> dict[str, Any]:
+    """Replace a secret; of a registry only the description changes."""
+    given = _parse(kind, body, name)
+    old = world.need("secret", name, called=kind)
+    data = given["data"]
+    if kind == "registry" or (kind == "certificate" and not data.get("key")):
+        data = old["data"]
+    if data == old["data"] and given["description"] == old["description"]:
+        return view(kind, old)
+    kept = _keep(world, {**old, "data": data, "description": given["description"], "updateTime": world.now()})
+    if kind == "secret":
+        _propagate(world, kept)
+    return view(kind, kept)
+
+
+def refresh(world: World, name: str, body: Any) -> dict[str, Any]:
+    """Give a registry another password."""
+    given = _parse("registry", body, name)
+    old = world.need("secret", name, called="registry")
+    data = {**old["data"], "password": given["data"].get("password", "")}
+    _check("registry", data)
+    kept = _keep(world, {**old, "data": data, "updateTime": world.now()})
+    _propagate(world, kept)
+    return view("registry", kept)
+
+
+def delete(world: World, kind: str, name: str) -> None:
+    """Remove one that no app uses; one that is not there is removed already."""
+    if world.store.get("secret", name) is None:
+        return
+    if world.users("secret", name):
+        raise in_use(kind, name)
+    world.store.delete("secret", name)
+
+
+def view(kind: str, secret: Mapping[str, Any], *, data: bool = True) -> dict[str, Any]:
+    """Return one as people see it; passwords and keys are never shown, a secret's data not in lists."""
+    shown = dict(secret)
+    if kind == "registry":
+        shown.update({key: secret["data"].get(key, "") for key in ("address", "username")})
+    elif kind == "certificate":
+        shown["data"] = {"certificate": secret["data"].get("certificate", "")}
+    elif not data:
+        shown["data"] = {}
+    return dict(write(shown, _SHAPES[kind]))
+
+
+def wire(secret: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a secret as nodes get it: values in base64."""
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in secret["data"].items()}
+    shape = Struct({**_ABOUT, "labels": Mapped(STR), "data": Mapped(STR)})
+    return dict(write({**secret, "data": data}, shape))
+
+
+def _propagate(world: World, secret: Mapping[str, Any]) -> None:
+    for app in world.users("secret", secret["name"]):
+        _apps.follow(world, app, "secret", secret["name"], secret["version"])
+
+
+def _parse(kind: str, body: Any, name: str) -> dict[str, Any]:
+    given = read({"name": name, **body}, _SHAPES[kind])
+    if given.get("name"):
+        check_name(given["name"])
+    else:
+        raise invalid("name is required")
+    if kind == "secret" and body.get("data") is None:
+        raise invalid("Key: 'SecretView.Data' Error:Field validation for 'Data' failed on the 'required' tag")
+    data = {key: given.get(key, "") for key in _LOGIN} if kind == "registry" else given.get("data", {})
+    return {"name": name or given["name"], "description": given.get("description", ""), "data": data}
+
+
+def _check(kind: str, data: Mapping[str, str]) -> None:
+    if kind == "registry" and not all(data.get(key) for key in _LOGIN):
+        raise invalid("address/username/password is required")
+    if kind == "certificate" and not all(data.get(key) for key in _PAIR):
+        raise invalid("private key and certificate can't be empty")
+
+
+def _keep(world: World, secret: dict[str, Any]) -> dict[str, Any]:
+    size = len(orjson.dumps({key: base64.b64encode(value.encode()).decode() for key, value in secret["data"].items()}))
+    if size >= _LIMIT:
+        raise ApiError(
+            "ErrDataTooLarge",
+            f"数据量过大。\nData too large. Resource ({secret['name']}), size=({size}), max=({_LIMIT - 1})",
+        )
+    secret["version"] = world.version()
+    world.store.put("secret", secret["name"], secret)
+    return secret

@@ -1,0 +1,17 @@
+"""A node of our own: BAETYL's protocol, verified and resumable downloads, and a hand-over that nobody notices."""
+
+from cloudedge.edge_bie.node._agent import NodeAgent, NodeSettings, remembered
+from cloudedge.edge_bie.node._docker import DockerRuntime
+from cloudedge.edge_bie.node._runtime import ProcessRuntime, Runtime, Supervised
+from cloudedge.edge_bie.node._sync import Link
+
+__all__ = [
+    "DockerRuntime",
+    "Link",
+    "NodeAgent",
+    "NodeSettings",
+    "ProcessRuntime",
+    "Runtime",
+    "Supervised",
+    "remembered",
+]

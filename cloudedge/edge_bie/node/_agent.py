@@ -1,0 +1,422 @@
+"""The node's agent: reports, learns what is desired, and makes it so, one version of each app at any moment.
+
+One thread talks to the cloud, so that a long download delays no report; another does the work. Each change is written
+down before it is acted upon:
+
+1. everything a new version needs is brought and checked; the live one is not touched;
+2. *on trial* is written down (with the statement's number, which is spent from then on), and the version is started
+   beside the live one, on a port of its own;
+3. it answers its probes, or is given up;
+4. *live* is written down: this is the moment of the change;
+5. the front is turned, the old version ended, and what neither is live nor was before is removed.
+
+Killed anywhere, the next start makes the machine look like what is written: a version that was on trial is ended and
+tried again, a live one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cloudedge.bundle import Bundle
+from cloudedge.clock import Clock, SystemClock
+from cloudedge.edge_bie.node._assemble import free_port
+from cloudedge.edge_bie.node._documents import App, AppRef, slot_of
+from cloudedge.edge_bie.node._download import Downloads, Pace
+from cloudedge.edge_bie.node._install import Installer
+from cloudedge.edge_bie.node._plan import plan
+from cloudedge.edge_bie.node._probe import ask_probes, await_answers
+from cloudedge.edge_bie.node._report import Phase, Trouble, app_stats, make_report, trouble_of
+from cloudedge.edge_bie.node._runtime import Runtime, listens, targets_of
+from cloudedge.edge_bie.node._stats import Machine
+from cloudedge.edge_bie.node._store import Store
+from cloudedge.edge_bie.node._sync import Link
+from cloudedge.edge_bie.node._units import NodeState, Slot, Unit
+from cloudedge.errors import CloudEdgeError, Conflict
+
+__all__ = ["NodeAgent", "NodeSettings", "remembered"]
+
+_TICK_S = 2.0
+_RETRY_S, _LONGEST_RETRY_S = 10.0, 600.0
+_RESTARTS = 2
+"""A version on trial that ends this often is given up."""
+
+_log = logging.getLogger("cloudedge.edge.node")
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """How a node behaves."""
+
+    name: str
+    folder: Path
+    namespace: str = "baetyl-cloud"
+    key: Path | None = None
+    """Public key of whoever may say what runs here; None: anybody may."""
+    interval_s: float = 20.0
+    """From one report to the next; up to a tenth more, by chance."""
+    probe_timeout_s: float = 120.0
+    """How long a new version may take until it answers its probes."""
+    probe_interval_s: float = 60.0
+    """How often the live version is asked its probes."""
+    bytes_per_s: int = 0
+    """Limit for downloads; 0: none."""
+    address: str = ""
+    """Where others reach this machine, for the report; found out if left out."""
+
+
+@dataclass
+class _Failure:
+    trouble: Trouble
+    count: int
+    retry_at: float
+
+
+class NodeAgent:
+    """A node.
+
+    Args:
+        settings: How it behaves.
+        link: The cloud.
+        runtime: What runs apps.
+        clock: Where time and chance come from.
+        at: Told of each step before it is taken; tests cut the power there.
+
+    Raises:
+        Conflict: another agent runs on this folder.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        link: Link,
+        runtime: Runtime,
+        *,
+        clock: Clock | None = None,
+        at: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.settings = settings
+        self._link = link
+        self._runtime = runtime
+        self._clock = clock or SystemClock()
+        self._at = at
+        self._stop = threading.Event()
+        self._work = threading.Event()
+        self._news = threading.Event()
+        self._lock = threading.Lock()
+        self._coming = 0
+        settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what apps find in their environment is in it
+        self._held = self._hold()
+        self._path = settings.folder / "node.json"
+        self.state = NodeState.load(self._path)
+        downloads = Downloads(
+            settings.folder / "downloads",
+            headers=link.identity,
+            pace=Pace(settings.bytes_per_s, self._clock),
+            fetched=self._count,
+            clock=self._clock,
+            stop=self._stop.is_set,
+        )
+        self.store = Store(settings.folder, downloads)
+        self.store.sweep_unfinished()
+        self._installer = Installer(
+            link.fetch,
+            self.store,
+            runtime=runtime,
+            node=settings.name,
+            namespace=settings.namespace,
+            key=settings.key,
+            clock=self._clock,
+        )
+        self._machine = Machine(settings.folder, address=settings.address)
+        self._failures: dict[AppRef, _Failure] = {}
+        self._probed: dict[str, tuple[str, float]] = {}
+        self._move_ports()
+
+    def _move_ports(self) -> None:
+        """Give units that do not run, as after a restart of the machine, other ports where somebody took theirs."""
+        for name, slot in self.state.slots.items():
+            unit = slot.live
+            if unit is None or any(seen.state == "Running" for seen in self._runtime.observe(unit).values()):
+                continue
+            runs = tuple(run.with_ports(lambda port: free_port() if listens(port) else port) for run in unit.runs)
+            if runs != unit.runs:
+                self._set(name, replace(slot, live=replace(unit, runs=runs)))
+
+    def _hold(self) -> int:
+        descriptor = os.open(self.settings.folder / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise Conflict(f"an agent runs on {self.settings.folder} already") from None
+        return descriptor
+
+    def close(self) -> None:
+        """Let the folder go; what runs goes on running."""
+        self._link.close()
+        os.close(self._held)
+
+    def run(self) -> None:
+        """Work until told to stop; apps go on running."""
+        worker = threading.Thread(target=self._work_on, name="work", daemon=True)
+        worker.start()
+        while not self._stop.is_set():
+            with self._logged("report"):
+                self.sync()
+            wait = self.settings.interval_s * (1 + self._clock.random() / 10)
+            self._news.wait(wait)
+            self._news.clear()
+        worker.join()
+
+    def stop(self) -> None:
+        """Stop as soon as the step under way is done."""
+        self._stop.set()
+        self._work.set()
+        self._news.set()
+
+    def _work_on(self) -> None:
+        while not self._stop.is_set():
+            with self._logged("work"):
+                self.work()
+            self._work.wait(_TICK_S)
+            self._work.clear()
+
+    @contextlib.contextmanager
+    def _logged(self, doing: str) -> Iterator[None]:
+        """An agent that ends helps nobody: what went wrong is said, and tried again."""
+        try:
+            yield
+        except CloudEdgeError as error:
+            _log.warning("%s: %s", doing, error.message)
+        except Exception:  # noqa: BLE001 - the next try may find the world changed
+            _log.exception("%s: this is a mistake in cloudedge", doing)
+
+    # -- the cloud ----------------------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Report, and learn what is desired.
+
+        Raises:
+            Unavailable: the cloud is away; everything goes on as it was.
+        """
+        desire = self._link.report(self.report())
+        if desire is not None and desire != self.state.desire:
+            self._change(lambda state: replace(state, desire=desire))
+            self._work.set()
+
+    def report(self) -> dict[str, Any]:
+        """Return what the node would report now."""
+        from cloudedge import __version__  # noqa: PLC0415 - looked up in the package's metadata
+
+        state = self.state
+        live = {slot.live.ref: slot.live for slot in state.slots.values() if slot.live is not None}
+        on_trial = {slot.candidate.ref: slot.candidate for slot in state.slots.values() if slot.candidate is not None}
+        stats = []
+        for ref in dict.fromkeys((*live, *state.desire.apps)):
+            unit = live.get(ref) or on_trial.get(ref)
+            failure = None if ref in live else self._failures.get(ref)
+            waiting = None if ref in live else Trouble("waiting", "Pending")
+            probed = self._probed.get(unit.id) if unit else None
+            stats.append(
+                app_stats(
+                    ref,
+                    machine=self._machine.name,
+                    unit=unit,
+                    observed=self._runtime.observe(unit) if unit else None,
+                    probe=probed[0] if probed else None,
+                    trouble=failure.trouble if failure else waiting,
+                )
+            )
+        return make_report(
+            state,
+            stats=stats,
+            machine=self._machine.name,
+            node=self._machine.node(),
+            nodestats=self._machine.stats(),
+            version=__version__,
+            free=self.store.free_bytes(),
+        )
+
+    # -- the work -----------------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Make the machine look like what is desired, as far as that can be done now."""
+        for name, slot in self.state.slots.items():
+            if slot.candidate is not None:  # a trial that was cut off is begun anew
+                self._set(name, replace(slot, candidate=None))
+        self._apply()
+        desire = self.state.desire
+        self._failures = {ref: failure for ref, failure in self._failures.items() if ref in desire.apps}
+        live = {slot.live.ref for slot in self.state.slots.values() if slot.live is not None}
+        if live != set(desire.apps):
+            self._follow(desire.apps)
+        self._probe_live()
+
+    def _follow(self, refs: tuple[AppRef, ...]) -> None:
+        now = self._clock.monotonic()
+        live = {slot.live.ref for slot in self.state.slots.values() if slot.live is not None}
+        waiting = [ref for ref in refs if ref not in live]
+        due = [ref for ref in waiting if ref not in self._failures or self._failures[ref].retry_at <= now]
+        if not due and live <= set(refs):
+            return
+        apps, bad = self._installer.apps(refs)
+        for ref, error in bad.items():
+            if ref in due:
+                self._failed(ref, error, "waiting")
+        if any(ref in live for ref in bad):
+            return  # what is live is not known well enough to decide who else may have its ports
+        # An app that cannot be read may be the next revision of a live one: nothing is ended on its account.
+        decided = plan(list(apps.values()), self.state.slots)
+        if not bad:
+            for name in decided.remove:
+                self._remove(name)
+        for ref, cause in decided.skip.items():
+            self._note(ref, Trouble("waiting", "Conflict", cause))
+        for app in decided.install:
+            if app.ref in due and not self._stop.is_set():
+                self._install(app)
+
+    def _remove(self, name: str) -> None:
+        _log.info("%s is desired no more", name)
+        self._at("forget")
+        self._set(name, self.state.slots[name].emptied())
+        self._at("end")
+        self._apply()
+        self._news.set()
+
+    def _install(self, app: App) -> None:
+        name = slot_of(app)
+        self._note(app.ref, Trouble("verifying", "Downloading"))
+        try:
+            unit, kept = self._installer.prepare(app, self.state, self._at)
+        except CloudEdgeError as error:
+            self._failed(app.ref, error, "verifying")
+            return
+        try:
+            self._at("try")
+            self._set(name, self.state.slots.get(name, Slot()).trying(unit), kept=kept)
+            self._note(app.ref, Trouble("starting", "Probing"))
+            self._runtime.require_ports(targets_of([unit]))
+            self._at("start")
+            self._apply()
+            self._at("probe")
+            self._await(unit)
+        except CloudEdgeError as error:
+            self._at("give-up")
+            self._failed(app.ref, error, "starting")
+            self._set(name, replace(self.state.slots.get(name, Slot()), candidate=None))
+            self._apply()
+            return
+        self._at("settle")
+        self._set(name, self.state.slots[name].settled())
+        self._probed[unit.id] = ("", self._clock.monotonic())
+        self._failures.pop(app.ref, None)
+        _log.info("%s is live", unit.id)
+        self._at("turn")
+        self._apply()
+        self._news.set()
+        self._at("collect")
+        self.store.collect(self.state.units)
+
+    def _await(self, unit: Unit) -> None:
+        def failing() -> str:
+            for service, seen in self._runtime.observe(unit).items():
+                if self._stop.is_set():
+                    return "the node is stopping"
+                if seen.state == "Terminated" or seen.restarts >= _RESTARTS:
+                    return f"{service} ends: {seen.detail}\n{self._runtime.tail(unit, service)}"
+            return ""
+
+        bundle = self._bundle(unit)
+        await_answers(unit, bundle, failing=failing, within_s=self.settings.probe_timeout_s, clock=self._clock)
+
+    def _bundle(self, unit: Unit) -> Bundle | None:
+        return Bundle.open(unit.bundle, hub=self.store.hub) if unit.bundle else None
+
+    def _probe_live(self) -> None:
+        """Ask the live versions their probes again, now and then."""
+        for slot in self.state.slots.values():
+            unit = slot.live
+            if unit is None or not unit.bundle:
+                continue
+            said, at = self._probed.get(unit.id, (None, 0.0))
+            now = self._clock.monotonic()
+            if said is not None and now - at < (self.settings.probe_interval_s if not said else _TICK_S):
+                continue
+            try:
+                ask_probes(unit, self._bundle(unit))
+                found = ""
+            except CloudEdgeError as error:
+                found = error.message
+            self._probed[unit.id] = (found, now)
+            if found != said:
+                self._news.set()
+
+    def _apply(self) -> None:
+        live = [slot.live for slot in self.state.slots.values() if slot.live is not None]
+        self._runtime.apply(self.state.running, targets_of(live))
+
+    # -- what is remembered -------------------------------------------------------------------------------------------
+
+    def _change(self, change: Callable[[NodeState], NodeState]) -> None:
+        with self._lock:
+            state = replace(change(self.state), fetched=self.state.fetched + self._coming)
+            state.save(self._path)
+            self.state, self._coming = state, 0
+
+    def _set(self, name: str, slot: Slot, *, kept: int = 0) -> None:
+        self._change(lambda state: replace(state.with_slot(name, slot), kept=state.kept + kept))
+
+    def _count(self, count: int) -> None:
+        with self._lock:
+            self._coming += count
+
+    def _note(self, ref: AppRef, trouble: Trouble) -> None:
+        before = self._failures.get(ref)
+        count, retry_at = (before.count, before.retry_at) if before else (0, 0.0)
+        # What is known to be wrong with it is said until it is known to be right.
+        if before is None or not before.trouble.cause or trouble.cause:
+            self._failures[ref] = _Failure(trouble, count, retry_at)
+
+    def _failed(self, ref: AppRef, error: CloudEdgeError, phase: Phase) -> None:
+        before = self._failures.get(ref)
+        count = (before.count if before else 0) + 1
+        pause = min(_LONGEST_RETRY_S, _RETRY_S * 2 ** min(count - 1, 10)) * (0.5 + self._clock.random() / 2)
+        trouble = trouble_of(error, phase)
+        if not trouble.cause:
+            pause = min(pause, _TICK_S * count)
+        _log.warning("%s: %s: %s", ref.name, trouble.reason, error.message)
+        self._failures[ref] = _Failure(trouble, count, self._clock.monotonic() + pause)
+        self._news.set()
+
+
+def remembered(folder: Path) -> dict[str, Any]:
+    """Return what the node of a folder desires and runs, without touching it.
+
+    Raises:
+        IntegrityError: it cannot be read.
+    """
+    state = NodeState.load(folder / "node.json")
+    return {
+        "desire": state.desire.to_json(),
+        "slots": {
+            name: {
+                "live": slot.live.id if slot.live else None,
+                "previous": slot.previous.id if slot.previous else None,
+                "bundle": slot.live.bundle if slot.live else "",
+                "highest": slot.highest,
+            }
+            for name, slot in state.slots.items()
+        },
+        "fetched": state.fetched,
+        "kept": state.kept,
+    }

@@ -1,0 +1,112 @@
+"""Archives that configs refer to: unpacked only where every member stays inside and all of them have room.
+
+Links, devices and members outside their folder are refused before the first byte is written.
+"""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from cloudedge.errors import InputError, StorageError
+from cloudedge.hub import storage_errors
+
+__all__ = ["unpack_archive"]
+
+_MEMBERS = 1_000_000
+
+
+def unpack_archive(archive: Path, kind: str, folder: Path, *, room: int) -> None:
+    """Unpack an archive into a folder, over what is there, as BIE's ``unpack`` means it.
+
+    Args:
+        archive: The file.
+        kind: ``zip``, ``tar`` or ``tgz``.
+        folder: Where to; it exists.
+        room: Bytes that may be written.
+
+    Raises:
+        InputError: it is damaged, of another kind, or has a member that may not be.
+        StorageError: it holds more than `room`, or the disk says no.
+    """
+    try:
+        with storage_errors(f"unpacking {archive.name}", folder):
+            if kind == "zip":
+                _unzip(archive, folder, room)
+            elif kind in ("tar", "tgz"):
+                _untar(archive, "r:gz" if kind == "tgz" else "r:", folder, room)
+            else:
+                raise InputError(f"{archive.name}: 'unpack: {kind}' is none of zip, tar, tgz")
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, NotImplementedError, RuntimeError) as error:
+        raise InputError(f"{archive.name} is no {kind} that can be read: {error}") from error
+
+
+def _unzip(archive: Path, folder: Path, room: int) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        members = opened.infolist()
+        for member in members:
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise InputError(f"{archive.name}: {member.filename!r} is no plain file")
+        paths = [_inside(archive, member.filename) for member in members]
+        _check_room(archive, len(members), sum(member.file_size for member in members), room)
+        for member, path in zip(members, paths, strict=True):
+            target = folder / path
+            if member.is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with opened.open(member) as source, target.open("wb") as out:
+                _copy(source, out, member.file_size, archive)
+            target.chmod(((member.external_attr >> 16) & 0o777) | 0o644)
+
+
+def _untar(archive: Path, mode: str, folder: Path, room: int) -> None:
+    with tarfile.open(archive, mode) as opened:  # type: ignore[call-overload]  # the mode is one of two
+        members = []
+        for member in opened:
+            if not (member.isreg() or member.isdir()):
+                raise InputError(f"{archive.name}: {member.name!r} is no plain file")
+            members.append((member, _inside(archive, member.name)))
+            _check_room(archive, len(members), sum(item.size for item, _ in members[-1:]), room)
+        _check_room(archive, len(members), sum(item.size for item, _ in members), room)
+        for member, path in members:
+            target = folder / path
+            if member.isdir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source = opened.extractfile(member)
+            if source is not None:
+                with source, target.open("wb") as out:
+                    _copy(source, out, member.size, archive)
+                target.chmod((member.mode & 0o777) | 0o644)
+
+
+def _inside(archive: Path, name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+        raise InputError(f"{archive.name}: member {name!r} leaves its folder")
+    return path
+
+
+def _check_room(archive: Path, members: int, size: int, room: int) -> None:
+    if members > _MEMBERS:
+        raise InputError(f"{archive.name} has more than {_MEMBERS} members")
+    if size > room:
+        raise StorageError(f"{archive.name} unpacks to {size} bytes, there is room for {room}")
+
+
+def _copy(source: IO[bytes], out: IO[bytes], size: int, archive: Path) -> None:
+    """Copy a member; more bytes than it announced are a bomb."""
+    left = size
+    while chunk := source.read(1 << 20):
+        left -= len(chunk)
+        if left < 0:
+            raise InputError(f"{archive.name}: a member is longer than it says")
+        out.write(chunk)
+    if left:
+        raise InputError(f"{archive.name}: a member is shorter than it says")

@@ -1,0 +1,220 @@
+"""Getting one app ready: everything it needs is asked for, checked, brought and assembled. Nothing is started here."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cloudedge.clock import Clock, rfc3339
+from cloudedge.edge_bie._statement import SIGNATURE_KEY, STATEMENT_KEY, Statement
+from cloudedge.edge_bie.node._assemble import Parts, assemble
+from cloudedge.edge_bie.node._documents import App, AppRef, Config, Object, Volume, filled_in, slot_of
+from cloudedge.edge_bie.node._plan import admit
+from cloudedge.edge_bie.node._runtime import Login, Runtime
+from cloudedge.edge_bie.node._store import Store
+from cloudedge.edge_bie.node._units import NodeState, Slot, Unit
+from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound, SignatureInvalid, Unavailable
+
+__all__ = ["Installer", "checked_statement", "objects_by_digest", "read_apps", "read_configs", "statement_of"]
+
+Fetch = Callable[[str, Sequence[tuple[str, str]]], Mapping[tuple[str, str], Any]]
+"""Asks the cloud for resources of a kind, each by name and version."""
+
+
+def read_apps(
+    refs: Sequence[AppRef], values: Mapping[tuple[str, str], Any], fields: Mapping[str, str]
+) -> tuple[dict[AppRef, App], dict[AppRef, CloudEdgeError]]:
+    """Read apps that came; those that cannot be read are told apart, and stop no other."""
+    apps: dict[AppRef, App] = {}
+    bad: dict[AppRef, CloudEdgeError] = {}
+    for ref in refs:
+        try:
+            app = App.parse(filled_in(values[("application", ref.name)], fields), version=ref.version)
+            if app.ref != ref:
+                raise Unavailable(
+                    f"app {ref.name} is at version {app.ref.version}; version {ref.version} was asked for"
+                )
+            apps[ref] = app
+        except KeyError:
+            bad[ref] = NotFound(f"the cloud sent no app {ref.name}")
+        except CloudEdgeError as error:
+            bad[ref] = error
+    return apps, bad
+
+
+def read_configs(
+    volumes: Sequence[Volume],
+    values: Mapping[tuple[str, str], Any],
+    fields: Mapping[str, str],
+    *,
+    kind: str = "configuration",
+) -> dict[str, Config]:
+    """Read the configs (or secrets) an app was pinned to.
+
+    Raises:
+        Unavailable: another version came; the app is pinned anew soon.
+        InputError: one cannot be read.
+        NotFound: one did not come.
+    """
+    found = {}
+    parse = Config.parse_secret if kind == "secret" else Config.parse
+    for volume in volumes:
+        if (kind, volume.source) not in values:
+            raise NotFound(f"the cloud sent no {kind} {volume.source}")
+        value = values[kind, volume.source]
+        config = parse(value if kind == "secret" else filled_in(value, fields))
+        if volume.version and config.version != volume.version:
+            raise Unavailable(
+                f"{kind} {config.name} is at version {config.version}; the app is pinned to {volume.version}"
+            )
+        found[config.name] = config
+    return found
+
+
+def statement_of(app: App, configs: Mapping[str, Config]) -> tuple[bytes, str] | None:
+    """Return an app's statement and its signature as they came; None for an app that is not ours."""
+    for volume in app.configs:
+        texts = configs[volume.source].texts if volume.source in configs else {}
+        if STATEMENT_KEY in texts:
+            return texts[STATEMENT_KEY], texts.get(SIGNATURE_KEY, b"").decode("ascii", "replace")
+    return None
+
+
+def checked_statement(app: App, came: tuple[bytes, str], slot: Slot, key: Path | None) -> Statement:
+    """Return what an app's statement says, if it may be believed.
+
+    Raises:
+        SignatureInvalid: nobody with the key signed it.
+        IntegrityError: it is damaged, or speaks for something else.
+        Conflict: it is older than one that was accepted.
+    """
+    data, encoded = came
+    statement = Statement.from_bytes(data)
+    if statement.to_bytes() != data:
+        raise IntegrityError(f"the statement of {app.ref.name} is not written the one way statements are")
+    if key is not None:
+        try:
+            signature = base64.b64decode("".join(encoded.split()), validate=True)
+        except (binascii.Error, ValueError):
+            raise SignatureInvalid(f"the signature of {app.ref.name}'s statement is not base64") from None
+        if not signature:
+            raise SignatureInvalid(f"the statement of {app.ref.name} is not signed")
+        statement.check(signature, key)
+    admit(statement, app, slot)
+    return statement
+
+
+def objects_by_digest(configs: Mapping[str, Config]) -> dict[str, Object]:
+    """Return where blobs can be had, by digest."""
+    return {
+        f"sha256:{item.key.removeprefix('sha256-')}": item
+        for config in configs.values()
+        for item in config.objects
+        if item.key.startswith("sha256-")
+    }
+
+
+class Installer:
+    """Gets apps ready on this node.
+
+    Args:
+        fetch: Asks the cloud.
+        store: Where things are kept.
+        runtime: What runs them.
+        node: The node's name.
+        key: Who signs what may run; None: nobody has to.
+        clock: Where time comes from.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        store: Store,
+        *,
+        runtime: Runtime,
+        node: str,
+        namespace: str,
+        key: Path | None,
+        clock: Clock,
+    ) -> None:
+        self._fetch = fetch
+        self._store = store
+        self._runtime = runtime
+        self._node = node
+        self._key = key
+        self._clock = clock
+        self._fields = {"BAETYL_NODE_NAME": node, "BAETYL_NAMESPACE": namespace}
+
+    def apps(self, refs: Sequence[AppRef]) -> tuple[dict[AppRef, App], dict[AppRef, CloudEdgeError]]:
+        """Ask for apps. One that the cloud does not have fails a whole request: they are then asked for one by one."""
+        try:
+            values = dict(self._fetch("application", [(ref.name, ref.version) for ref in refs]))
+        except NotFound:
+            values = {}
+            for ref in refs:
+                try:
+                    values.update(self._fetch("application", [(ref.name, ref.version)]))
+                except NotFound:
+                    continue
+        return read_apps(refs, values, self._fields)
+
+    def prepare(self, app: App, state: NodeState, at: Callable[[str], None]) -> tuple[Unit, int]:
+        """Get an app ready; returns it, and the bytes that were here already.
+
+        Args:
+            app: Which.
+            state: What the node remembers.
+            at: Told of each step before it is taken.
+
+        Raises:
+            CloudEdgeError: it cannot be, or not now; nothing that runs is touched.
+        """
+        at("fetch-configs")
+        configs = read_configs(
+            app.configs, self._fetch("configuration", _pins(app.configs)), self._fields
+        )  # fmt: skip
+        secrets = read_configs(
+            app.secrets, self._fetch("secret", _pins(app.secrets)), self._fields, kind="secret"
+        )  # fmt: skip
+        came = statement_of(app, configs)
+        if came is None:
+            if self._key is not None:
+                raise SignatureInvalid(
+                    f"{app.ref.name} comes without a statement, and this node runs only what is signed",
+                    hint="Publish it with cloudedge, or start the node without --key.",
+                )
+            self._bring_images(app, secrets, at)
+            at("assemble")
+            return self._assemble(Parts(app, configs, secrets)), 0
+        statement = checked_statement(app, came, state.slots.get(slot_of(app), Slot()), self._key)
+        at("make-room")
+        self._store.make_room(statement, state.units)
+        at("download")
+        kept = self._store.bring(statement, objects_by_digest(configs))
+        self._bring_images(app, secrets, at)
+        at("open-bundle")
+        bundle = self._store.open_bundle(statement, self._key)
+        at("assemble")
+        return self._assemble(Parts(app, configs, secrets, statement, bundle)), kept
+
+    def _bring_images(self, app: App, secrets: Mapping[str, Config], at: Callable[[str], None]) -> None:
+        at("bring-images")
+        held = [{key: data.decode("utf-8", "replace") for key, data in each.texts.items()} for each in secrets.values()]
+        logins = [Login(**each) for each in held if set(each) == {"address", "username", "password"}]
+        self._runtime.bring_images([service.image for service in app.services], logins)
+
+    def _assemble(self, parts: Parts) -> Unit:
+        kind = self._runtime.kind
+        if kind == "docker" and not all(service.image for service in parts.app.services):
+            raise InputError(f"{parts.app.ref.name} has a service without an image")
+        if kind == "process" and not all((*service.command, *service.args) for service in parts.app.services):
+            raise InputError(f"{parts.app.ref.name} has a service without a command")
+        created = rfc3339(self._clock.now())
+        return assemble(parts, self._store, kind=kind, node=self._node, key=self._key, created=created)
+
+
+def _pins(volumes: Sequence[Volume]) -> list[tuple[str, str]]:
+    return list({volume.source: (volume.source, volume.version) for volume in volumes}.values())

@@ -1,0 +1,154 @@
+"""A node's report, made of what it remembers and sees. Pure; the fields are those that BIE stores and shows.
+
+Beyond what BAETYL says, an app of ours has two more entries: ``cloudedge-verify`` among ``initContainers`` (Terminated:
+Completed, or the refusal; Waiting while bytes are on their way) and ``cloudedge-probe`` among ``containers`` (Running:
+ProbePassed, or Waiting: ProbeFailed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cloudedge.edge_bie.node._documents import AppRef
+from cloudedge.edge_bie.node._runtime import Observed
+from cloudedge.edge_bie.node._units import NodeState, Unit
+from cloudedge.errors import CloudEdgeError
+
+__all__ = ["PROBE", "VERIFY", "Phase", "Trouble", "app_stats", "make_report", "trouble_of"]
+
+VERIFY, PROBE = "cloudedge-verify", "cloudedge-probe"
+
+
+Phase = Literal["waiting", "verifying", "starting"]
+"""How far an app came: not begun; fetching and checking; running on trial."""
+
+_REFUSED = {"Conflict": "Replayed", "IntegrityError": "Tampered", "StorageError": "DiskFull"}
+_FAILED = {"Conflict": "PortConflict", "Rejected": "CreateContainerError", "StorageError": "DiskFull"}
+"""What an error is called in a report, before and after a version was started; else by its class, and ProbeFailed."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a desired app is not live, or not yet."""
+
+    phase: Phase
+    reason: str
+    """In one word where one does: Downloading, SignatureInvalid, ProbeFailed."""
+    cause: str = ""
+    """In a sentence; empty while it may still become live by itself."""
+
+
+def trouble_of(error: CloudEdgeError, phase: Phase) -> Trouble:
+    """Return what a report says of an error; one that goes away by itself has no cause."""
+    kind = type(error).__name__
+    if phase == "starting":
+        return Trouble(phase, _FAILED.get(kind, "ProbeFailed"), error.message)
+    if error.retry_helps:
+        return Trouble(phase, "Downloading" if phase == "verifying" else "Pending")
+    return Trouble(phase, _REFUSED.get(kind, kind), error.message)
+
+
+def make_report(
+    state: NodeState,
+    *,
+    stats: Sequence[Mapping[str, Any]],
+    machine: str,
+    node: Mapping[str, Any],
+    nodestats: Mapping[str, Any],
+    version: str,
+    free: int = 0,
+) -> dict[str, Any]:
+    """Return the report of a node.
+
+    Args:
+        state: What it remembers.
+        stats: What `app_stats` says of each app.
+        machine: The machine's name.
+        node: What it is.
+        nodestats: How it does.
+        version: Of cloudedge.
+        free: Bytes that are free for apps.
+    """
+    live = {slot.live.ref: slot.live for slot in state.slots.values() if slot.live is not None}
+    wanted = [ref for ref in state.desire.apps if ref in live]  # in the order of the desire, or BIE sees a difference
+    ours = {
+        "fetched": state.fetched,
+        "kept": state.kept,
+        "free": free,
+        "live": {
+            unit.slot: {"revision": unit.revision, "sequence": unit.sequence, "bundle": unit.bundle}
+            for unit in live.values()
+            if unit.revision
+        },
+    }
+    return {
+        "apps": [ref.to_json() for ref in (*wanted, *(ref for ref in live if ref not in wanted))],
+        "sysapps": [ref.to_json() for ref in state.desire.sysapps],
+        **({} if state.desire.nodeprops is None else {"nodeprops": dict(state.desire.nodeprops)}),
+        "appstats": list(stats),
+        "sysappstats": [],
+        "core": {"goVersion": "", "binVersion": f"cloudedge-{version}", "gitRevision": ""},
+        "modeinfo": f"cloudedge {version}",
+        "node": {machine: dict(node)},
+        "nodestats": {machine: {**nodestats, "extension": {"cloudedge": ours}}},
+        "nodeinsnum": {machine: len(live)},
+    }
+
+
+def app_stats(
+    ref: AppRef,
+    *,
+    machine: str,
+    unit: Unit | None = None,
+    observed: Mapping[str, Observed] | None = None,
+    probe: str | None = None,
+    trouble: Trouble | None = None,
+) -> dict[str, Any]:
+    """Return what is said of one app.
+
+    Args:
+        ref: The app.
+        machine: The machine's name.
+        unit: What runs of it, if anything does.
+        observed: How its services are.
+        probe: What its probes said last: nothing when they passed, None when nobody asked yet.
+        trouble: Why it is not live.
+    """
+    containers = [{"name": name, "state": seen.state, "reason": seen.reason} for name, seen in (observed or {}).items()]
+    is_ours = trouble is not None or (unit is not None and unit.revision != "")
+    verify = {"name": VERIFY, "state": "Terminated", "reason": "Completed"}
+    if trouble is not None and trouble.phase != "starting":
+        state = "Terminated" if trouble.cause else "Waiting"
+        verify = {"name": VERIFY, "state": state, "reason": trouble.reason}
+    elif is_ours:
+        failed = trouble.reason if trouble else "ProbeFailed" if probe else "ProbePending" if probe is None else ""
+        containers.append(
+            {"name": PROBE, "state": "Waiting" if failed else "Running", "reason": failed or "ProbePassed"}
+        )
+    ended = next((f"{name}: {seen.detail}" for name, seen in (observed or {}).items() if seen.detail), "")
+    cause = (trouble.cause if trouble else probe or ended) or ""
+    is_up = bool(containers) and all(item["state"] == "Running" for item in containers)
+    status = "Failed" if trouble and trouble.cause else "Running" if is_up and not trouble else "Pending"
+    name = f"{ref.name}-{ref.version[-6:].lower()}"
+    instance = {
+        "name": name,
+        "appName": ref.name,
+        "status": status,
+        "cause": cause,
+        "ip": "",
+        "nodeName": machine,
+        "createTime": unit.created if unit else "",
+        "usage": {},
+        "containers": containers,
+        "initContainers": [verify] if is_ours else [],
+    }
+    return {
+        "name": ref.name,
+        "version": ref.version,
+        "deployType": "deployment",
+        "status": status,
+        "cause": cause,
+        "instances": {name: {key: value for key, value in instance.items() if key != "createTime" or value}},
+    }

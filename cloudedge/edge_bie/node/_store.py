@@ -1,0 +1,293 @@
+"""Where a node keeps things: blobs by digest, downloaded files by config and version, one folder per unit.
+
+    hub/                     blobs of bundles, an OCI layout
+    downloads/               files on their way
+    objects/CONFIG/VERSION/  files that configs of others refer to, and what was unpacked of them
+    units/APP.VERSION/       what a unit sees: mounts at their paths
+    host/                    what apps ask of the host by a relative path
+
+Everything appears by rename, whole. What belongs to the live or the previous version of any app is never removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cloudedge.bundle import Bundle, check_signature, published
+from cloudedge.edge_bie._statement import Blob, Statement
+from cloudedge.edge_bie.node._archives import unpack_archive
+from cloudedge.edge_bie.node._documents import Config, Object
+from cloudedge.edge_bie.node._download import Downloads, digest_name
+from cloudedge.edge_bie.node._plan import bytes_needed
+from cloudedge.edge_bie.node._units import Unit
+from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound, StorageError
+from cloudedge.hub import (
+    IMAGE_MANIFEST,
+    Descriptor,
+    Digest,
+    Hashed,
+    LocalHub,
+    Manifest,
+    hash_file,
+    signature_tag,
+    storage_errors,
+)
+
+__all__ = ["Store"]
+
+_SPARE = 16 << 20
+"""Bytes that stay free whatever is installed: logs and the node's own state need room too."""
+_JOBS = 4
+
+
+class Store:
+    """The files of a node.
+
+    Args:
+        folder: Where.
+        downloads: How files come.
+    """
+
+    def __init__(self, folder: Path, downloads: Downloads) -> None:
+        self.folder = folder
+        self.hub = LocalHub(folder / "hub")
+        self.downloads = downloads
+
+    def unit_folder(self, unit_id: str) -> Path:
+        """Return where a unit's files are, or would be."""
+        return self.folder / "units" / unit_id
+
+    def free_bytes(self) -> int:
+        """Return what is free on the disk."""
+        stat = os.statvfs(self.folder)
+        return stat.f_bavail * stat.f_frsize
+
+    # -- bundles ------------------------------------------------------------------------------------------------------
+
+    def make_room(self, statement: Statement, units: Iterable[Unit]) -> None:
+        """See that a revision fits; what nobody needs goes first.
+
+        Raises:
+            StorageError: it does not.
+        """
+        blobs = _blobs(statement)
+        present = {
+            blob.digest: blob.size if self.has(blob) else self.downloads.has(_hex(blob.digest)) for blob in blobs
+        }
+        needed = bytes_needed(statement, present) + _SPARE
+        if needed > self.free_bytes():
+            self.collect(units, keep=[blob.digest for blob in blobs])
+        free = self.free_bytes()
+        if needed > free:
+            raise StorageError(
+                f"revision {statement.revision} of {statement.app} needs {needed} bytes, {free} are free",
+                hint="Nothing was changed. Make room; the node tries again by itself.",
+                needed=needed,
+                free=free,
+            )
+
+    def has(self, blob: Blob) -> bool:
+        """Tell whether a blob is here."""
+        return self.hub.has_blob("", _descriptor(blob))
+
+    def bring(self, statement: Statement, objects: Mapping[str, Object]) -> int:
+        """Download the blobs that are not here yet, each checked against its digest.
+
+        Args:
+            statement: What is needed.
+            objects: Where blobs can be had, by digest.
+
+        Returns:
+            Bytes that were here already.
+
+        Raises:
+            NotFound: nobody says where one is, or it is not there.
+            IntegrityError: one is not what the statement says.
+            Unavailable: the network does not bring one; what came is kept.
+            StorageError: the disk is full.
+        """
+        blobs = _blobs(statement)
+        missing = [blob for blob in blobs if not self.has(blob)]
+        for blob in missing:
+            if blob.digest not in objects:
+                raise NotFound(f"no config of {statement.app} says where blob {blob.digest} is", digest=blob.digest)
+        with ThreadPoolExecutor(_JOBS) as pool:
+            coming = [pool.submit(self._bring_one, blob, objects[blob.digest]) for blob in missing]
+            try:
+                for done in coming:
+                    done.result()
+            except CloudEdgeError:
+                pool.shutdown(cancel_futures=True)  # one that is refused refuses all
+                raise
+        return sum(blob.size for blob in blobs) - sum(blob.size for blob in missing)
+
+    def _bring_one(self, blob: Blob, item: Object) -> None:
+        name = _hex(blob.digest)
+        try:
+            part = self.downloads.fetch(name, item.url, size=blob.size, token=item.token, sure=True)
+            hashed = _checked(part, blob, item)
+        except (IntegrityError, StorageError):
+            self.downloads.drop(
+                name
+            )  # to go on would repeat the damage; on a full disk the live version needs the room
+            raise
+        self.hub.adopt(part, hashed, how="move")
+        self.downloads.drop(name)
+
+    def open_bundle(self, statement: Statement, key: Path | None) -> Bundle:
+        """Return the bundle of a statement, all of it here and named by its manifest.
+
+        Args:
+            statement: What it consists of.
+            key: Who has to have signed it, where the statement brings signatures.
+
+        Raises:
+            IntegrityError: the manifest names what the statement does not.
+            SignatureInvalid: it is signed, and by nobody with that key.
+        """
+        name = statement.bundle.rpartition("@")[0].rpartition(":")[0] or statement.bundle.rpartition("@")[0]
+        assert statement.manifest is not None  # noqa: S101 - `admit` checked it
+        manifest = self._manifest(name, statement.manifest)
+        stated = {blob.digest: blob.size for blob in statement.blobs}
+        for named in manifest.blobs:
+            if stated.get(named.digest) != named.size:
+                raise IntegrityError(f"the manifest of {statement.bundle} names {named.digest}, its statement does not")
+        self.hub.write_manifest(name, manifest)
+        bundle = Bundle(self.hub, name, manifest)
+        signatures = [blob for blob in statement.blobs if blob.media_type == IMAGE_MANIFEST]
+        for blob in signatures:
+            tag = signature_tag(bundle.digest)
+            self.hub.move_tag(name, tag, self._manifest(name, blob).descriptor, by="node", at="")
+        if key is not None and signatures:
+            check_signature(bundle, key)
+        return bundle
+
+    def _manifest(self, name: str, blob: Blob) -> Manifest:
+        try:
+            return self.hub.read_manifest(name, Digest(blob.digest))
+        except (InputError, NotFound) as error:
+            raise IntegrityError(f"blob {blob.digest} is no manifest: {error.message}") from error
+
+    # -- files of configs ---------------------------------------------------------------------------------------------
+
+    def bring_objects(self, config: Config) -> Path:
+        """Download and unpack the files of a config, as BIE means it; returns the folder they are in.
+
+        Raises:
+            IntegrityError: one does not have the MD5 or SHA-256 that was promised.
+            InputError: an archive may not be unpacked.
+            Unavailable: the network does not bring one.
+            StorageError: the disk is full.
+        """
+        folder = self.folder / "objects" / config.name / config.version
+        if folder.is_dir():
+            return folder
+        with published(folder, f"downloading the files of config {config.name}") as temporary:
+            temporary.mkdir()
+            for item in config.objects:
+                self._bring_object(config, item, temporary)
+        for item in config.objects:
+            self.downloads.drop(digest_name(item.url, config.version, item.key))
+        return folder
+
+    def _bring_object(self, config: Config, item: Object, folder: Path) -> None:
+        name = digest_name(item.url, config.version, item.key)
+        try:
+            part = self.downloads.fetch(name, item.url, token=item.token, sure=bool(item.md5 or item.sha256))
+            _check_object(config, item, part)
+        except (IntegrityError, StorageError):
+            self.downloads.drop(name)
+            raise
+        target = folder / item.key
+        with storage_errors("downloading", target):
+            os.link(part, target)  # the download stays until all of the config's files are here
+            target.chmod(0o755)
+        if item.unpack:
+            unpack_archive(target, item.unpack, folder, room=max(0, self.free_bytes() - _SPARE))
+
+    # -- garbage ------------------------------------------------------------------------------------------------------
+
+    def collect(self, units: Iterable[Unit], keep: Iterable[str] = ()) -> int:
+        """Remove what no unit needs; returns the bytes of the blobs that went.
+
+        Args:
+            units: Live and previous ones, and those on trial.
+            keep: Further digests.
+        """
+        units = list(units)
+        wanted = {*keep, *(digest for unit in units for digest in unit.blobs)}
+        freed = 0
+        with storage_errors("removing old versions", self.folder):
+            _remove_others(self.folder / "units", {unit.id for unit in units})
+            kept = {folder for unit in units for folder in unit.objects}
+            for config in _folders(self.folder / "objects"):
+                _remove_others(config, {Path(folder).name for folder in kept if Path(folder).parent == config})
+            with self.hub.collecting():
+                for name in self.hub.names():
+                    for entry in self.hub.tags(name):
+                        if entry.target.digest not in wanted and entry.is_current:
+                            self.hub.move_tag(name, entry.tag, None, by="node", at="")
+                    self.hub.forget(name, [entry for entry in self.hub.tags(name) if not entry.is_current])
+                for item in list(self.hub.stored()):
+                    if item.digest not in wanted:
+                        self.hub.discard(item.digest)
+                        freed += item.size
+            self.downloads.sweep({_hex(digest) for digest in wanted})
+        return freed
+
+    def sweep_unfinished(self) -> None:
+        """Remove what a node that was killed left half made; downloads stay."""
+        for parent in (self.folder / "units", *_folders(self.folder / "objects")):
+            for path in _folders(parent):
+                if path.name.startswith("."):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _checked(part: Path, blob: Blob, item: Object) -> Hashed:
+    hashed = hash_file(part)
+    if hashed.digest != blob.digest:
+        raise IntegrityError(
+            f"{item.url.partition('?')[0]} holds {hashed.digest}, the statement says {blob.digest}",
+            hint="Somebody changed the object. Upload the blob again.",
+            digest=blob.digest,
+        )
+    return hashed
+
+
+def _check_object(config: Config, item: Object, part: Path) -> None:
+    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    with part.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            md5.update(chunk)
+            sha256.update(chunk)
+    for kind, wanted, found in (("MD5", item.md5, md5.hexdigest()), ("SHA-256", item.sha256, sha256.hexdigest())):
+        if wanted and wanted != found:
+            raise IntegrityError(f"{item.key} of config {config.name} has {kind} {found}, promised was {wanted}")
+
+
+def _blobs(statement: Statement) -> list[Blob]:
+    every = (*filter(None, [statement.manifest]), *statement.blobs)
+    return list({blob.digest: blob for blob in every}.values())
+
+
+def _descriptor(blob: Blob) -> Descriptor:
+    return Descriptor(blob.media_type, Digest(blob.digest), blob.size)
+
+
+def _hex(digest: str) -> str:
+    return digest.removeprefix("sha256:")
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+
+
+def _remove_others(folder: Path, keep: set[str]) -> None:
+    for path in _folders(folder):
+        if path.name not in keep:
+            shutil.rmtree(path, ignore_errors=True)

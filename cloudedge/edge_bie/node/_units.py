@@ -1,0 +1,236 @@
+"""What a node remembers: which version of each app is live, which one was before, and what it must never accept again.
+
+One small file, published by rename. What is in it decides what runs: after a crash the node makes the machine look like
+the file says, so there is no moment at which half a change can be met.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cloudedge.edge_bie.node._documents import AppRef
+from cloudedge.edge_bie.node._sync import Desire
+from cloudedge.errors import IntegrityError
+from cloudedge.hub import storage_errors
+from cloudedge.supervisor import write_json
+
+__all__ = ["Bind", "Lead", "NodeState", "Run", "Slot", "Unit"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Lead:
+    """A port of the host, the service's own, and the one of this machine that leads to it."""
+
+    host: int
+    container: int
+    private: int
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A folder or file of the node, and where a container sees it."""
+
+    source: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """One service of a unit, ready to be started."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str = ""
+    image: str = ""
+    leads: tuple[Lead, ...] = ()
+    binds: tuple[Bind, ...] = ()
+    cpus: str = ""
+    memory: str = ""
+    gpus: int = 0
+    privileged: bool = False
+    entry_words: int = 0
+    """So many of the first words replace the image's own entry point; the rest follow it."""
+
+    def with_ports(self, port: Callable[[int], int]) -> Run:
+        """Return it with other private ports, where `port` says so."""
+        leads = tuple(replace(lead, private=port(lead.private)) for lead in self.leads)
+        moved = {str(old.private): str(new.private) for old, new in zip(self.leads, leads, strict=True)}
+        env = {k: moved.get(v, v) if k == "PORT" or k.startswith("PORT_") else v for k, v in self.env.items()}
+        return replace(self, leads=leads, env=env)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Run:
+        """Read what `asdict` wrote."""
+        return cls(
+            **{
+                **value,
+                "argv": tuple(value["argv"]),
+                "leads": tuple(Lead(**lead) for lead in value["leads"]),
+                "binds": tuple(Bind(**bind) for bind in value["binds"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One version of an app, assembled on this node."""
+
+    ref: AppRef
+    slot: str
+    created: str
+    runs: tuple[Run, ...] = ()
+    sequence: int = 0
+    revision: str = ""
+    bundle: str = ""
+    """name@digest; empty for an app that is not ours."""
+    blobs: tuple[str, ...] = ()
+    """Digests of what it needs in the hub."""
+    objects: tuple[str, ...] = ()
+    """Folders of downloaded files it uses."""
+    probe: str = ""
+    """Its Pipeline service, where it is asked its probes."""
+
+    @property
+    def id(self) -> str:
+        """What its folder, its processes and its containers are called."""
+        return f"{self.ref.name}.{self.ref.version}"
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Unit:
+        """Read what `asdict` wrote."""
+        return cls(
+            **{
+                **value,
+                "ref": AppRef(**value["ref"]),
+                "runs": tuple(Run.from_json(run) for run in value["runs"]),
+                "blobs": tuple(value["blobs"]),
+                "objects": tuple(value["objects"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A line of revisions of one app."""
+
+    highest: int = 0
+    """The highest number of a statement that was accepted."""
+    accepted: str = ""
+    """The revision that had it."""
+    live: Unit | None = None
+    previous: Unit | None = None
+    candidate: Unit | None = None
+    """Started and not yet trusted."""
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Every unit whose files must stay."""
+        return tuple(unit for unit in (self.live, self.previous, self.candidate) if unit is not None)
+
+    @property
+    def running(self) -> tuple[Unit, ...]:
+        """Every unit that shall run."""
+        return tuple(unit for unit in (self.live, self.candidate) if unit is not None)
+
+    def trying(self, unit: Unit) -> Slot:
+        """Return the slot with a version under trial; its number is spent from now on."""
+        if not unit.revision:
+            return replace(self, candidate=unit)
+        return replace(self, candidate=unit, highest=unit.sequence, accepted=unit.revision)
+
+    def settled(self) -> Slot:
+        """Return the slot with the version under trial as the live one."""
+        return replace(self, live=self.candidate, previous=self.live or self.previous, candidate=None)
+
+    def emptied(self) -> Slot:
+        """Return the slot with nothing to run; what ran last is kept for a return."""
+        return replace(self, live=None, previous=self.live or self.previous, candidate=None)
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """Everything a node remembers."""
+
+    desire: Desire = field(default_factory=Desire)
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+    fetched: int = 0
+    """Bytes downloaded since the node was set up."""
+    kept: int = 0
+    """Bytes that new versions needed and that were here already."""
+
+    def with_slot(self, name: str, slot: Slot) -> NodeState:
+        """Return the state with one slot changed."""
+        return replace(self, slots={**self.slots, name: slot})
+
+    @property
+    def units(self) -> Iterator[Unit]:
+        """Every unit whose files must stay."""
+        for slot in self.slots.values():
+            yield from slot.units
+
+    @property
+    def running(self) -> tuple[Unit, ...]:
+        """Every unit that shall run."""
+        return tuple(unit for slot in self.slots.values() for unit in slot.running)
+
+    def save(self, path: Path) -> None:
+        """Publish it; survives a power cut.
+
+        Raises:
+            StorageError: there is no room; the one before stays.
+        """
+        write_json(
+            path,
+            {
+                "format": _FORMAT,
+                "desire": self.desire.to_json(),
+                "slots": {name: asdict(slot) for name, slot in self.slots.items()},
+                "fetched": self.fetched,
+                "kept": self.kept,
+            },
+        )
+        with storage_errors("writing", path):
+            folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    @classmethod
+    def load(cls, path: Path) -> NodeState:
+        """Read what `save` published; an empty one where there is nothing.
+
+        Raises:
+            IntegrityError: it cannot be read.
+        """
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            if value["format"] != _FORMAT:
+                raise IntegrityError(f"{path} is of format {value['format']}; this cloudedge knows {_FORMAT}")
+            return cls(
+                Desire.from_json(value["desire"]),
+                {name: _slot(slot) for name, slot in value["slots"].items()},
+                value["fetched"],
+                value["kept"],
+            )
+        except FileNotFoundError:
+            return cls()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IntegrityError(
+                f"what this node remembers cannot be read: {path}",
+                hint="Restore it, or move the node's folder away: it then fetches what it should run.",
+            ) from error
+
+
+def _slot(value: Mapping[str, Any]) -> Slot:
+    units = {key: Unit.from_json(value[key]) if value[key] else None for key in ("live", "previous", "candidate")}
+    return Slot(**{**value, **units})

@@ -1,0 +1,190 @@
+"""Whether an app really runs on a node. What BIE calls deployed is that a pod exists.
+
+Deployed is: the node is online, was told this version and has accepted it, every instance was created since, every
+container runs, nothing gives a cause; and all that in two reports one after the other. A bad sign counts in two reports
+as well, since a node tries again every ten seconds and a download that broke once is no failure yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Final, Literal
+
+from cloudedge.clock import Clock, SystemClock
+from cloudedge.edge_bie.client import App, AppStats, Bie, Node
+
+__all__ = ["Arrival", "Verdict", "judge", "wait_deployed"]
+
+_REPORTS: Final = 2
+_TOLERANCE: Final = timedelta(minutes=2)
+"""How far a node's clock may be behind the control plane's."""
+_SECONDS: Final = 10
+"""Digits of the Unix time that a version begins with."""
+_BAD: Final = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "OOMKilled",
+        "RunContainerError",
+    }
+)
+
+State = Literal["waiting", "deployed", "failed"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one look says."""
+
+    state: State
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """How it went for an app on a node."""
+
+    app: str
+    node: str
+    verdict: Verdict
+
+
+def judge(node: Node, app: App) -> Verdict:
+    """Say how an app does on a node, from what the node last reported."""
+    if node.ready != "online" or node.report is None:
+        return Verdict("waiting", "the node never connected" if node.ready == "never" else "the node is offline")
+    if node.desire_apps.get(app.name) != app.version:
+        return Verdict("waiting", "the node was not told this version yet")
+    stats = node.report.app(app.name)
+    if stats is not None and stats.cause:
+        return Verdict("failed", stats.cause)
+    if node.report.apps.get(app.name) != app.version or stats is None:
+        return Verdict("waiting", "the node has not accepted this version yet")
+    return _containers(stats, app)
+
+
+def _containers(stats: AppStats, app: App) -> Verdict:
+    if not stats.instances:
+        return Verdict("waiting", "there is no instance yet")
+    since = _changed_at(app.version)
+    for instance in stats.instances:
+        for container in (*instance.init_containers, *instance.containers):
+            if container.reason in _BAD:
+                return Verdict("failed", f"container {container.name}: {container.reason}")
+        if instance.cause:
+            return Verdict("failed", instance.cause)
+        created = _moment(instance.created)
+        if since is not None and created is not None and created < since - _TOLERANCE:
+            return Verdict("waiting", f"instance {instance.name} is of the version before")
+        state = "Terminated" if app.workload == "job" else "Running"
+        waiting = [c for c in instance.containers if c.state not in (state, "Running")]
+        if waiting or not instance.containers:
+            return Verdict("waiting", f"container {waiting[0].name if waiting else '?'} does not run yet")
+    wanted = ("Running", "Succeeded")
+    return Verdict("deployed") if stats.status in wanted else Verdict("waiting", f"status {stats.status or 'unknown'}")
+
+
+@dataclass
+class _Watch:
+    """What consecutive reports said."""
+
+    verdict: Verdict = field(default_factory=lambda: Verdict("waiting", "not looked at yet"))
+    reports: tuple[str, ...] = ()
+
+    def look(self, verdict: Verdict, report: str | None) -> None:
+        """Take in what the newest report says; None: who is gone reports no more, and every look counts."""
+        if verdict.state != self.verdict.state or verdict.state == "waiting":
+            self.reports = ()
+        self.verdict = verdict
+        seen = f"look {len(self.reports)}" if report is None else report
+        self.reports = tuple(dict.fromkeys((*self.reports, seen)))
+
+    @property
+    def is_over(self) -> bool:
+        return self.verdict.state != "waiting" and len(self.reports) >= _REPORTS
+
+    @property
+    def outcome(self) -> Verdict:
+        if self.is_over or self.verdict.state == "waiting":
+            return self.verdict
+        said = f"{self.verdict.state} {self.verdict.reason}".strip()
+        return Verdict("waiting", f"{said}, in one report only")
+
+
+def wait_deployed(
+    bie: Bie,
+    apps: Sequence[App],
+    *,
+    timeout_s: float,
+    poll_s: float = 5.0,
+    skip_offline: bool = False,
+    clock: Clock | None = None,
+    on_change: Callable[[Arrival], None] = lambda _: None,
+) -> list[Arrival]:
+    """Wait until every app runs on every node that it matches, or failed there, or time is over.
+
+    Args:
+        bie: The control plane.
+        apps: As they are there now: their versions are what is waited for.
+        timeout_s: For all of it.
+        poll_s: Between two looks.
+        skip_offline: Do not wait for nodes that are offline now.
+        clock: Time.
+        on_change: Told whenever a verdict changes.
+
+    Returns:
+        How it went, for every app and node; those still waiting ran out of time.
+    """
+    clock = clock or SystemClock()
+    deadline = clock.monotonic() + timeout_s
+    pairs: dict[tuple[str, str], _Watch] = {}
+    named = {app.name: app for app in apps}
+    for app in apps:
+        for node in bie.nodes(selector=app.selector) if app.selector else ():
+            if node.ready == "online" or not skip_offline:
+                pairs[app.name, node.name] = _Watch()
+    while True:
+        for name in {node for (_, node), watch in pairs.items() if not watch.is_over}:
+            _look(bie.node(name), name, pairs, named, on_change)
+        if all(watch.is_over for watch in pairs.values()) or clock.monotonic() >= deadline:
+            return [Arrival(app, node, pairs[app, node].outcome) for app, node in sorted(pairs)]
+        clock.sleep(min(poll_s, max(0.0, deadline - clock.monotonic())))
+
+
+def _look(
+    node: Node | None,
+    name: str,
+    pairs: Mapping[tuple[str, str], _Watch],
+    apps: Mapping[str, App],
+    on_change: Callable[[Arrival], None],
+) -> None:
+    for (app, which), watch in pairs.items():
+        if which == name and not watch.is_over:
+            before = watch.verdict
+            verdict = judge(node, apps[app]) if node is not None else Verdict("failed", "the node is gone")
+            watch.look(verdict, None if node is None else node.report.time if node.report else "")
+            if watch.verdict != before:
+                on_change(Arrival(app, name, watch.verdict))
+
+
+def _changed_at(version: str) -> datetime | None:
+    """Return when a version was made, where it says: seconds and six characters."""
+    digits = version[:_SECONDS]
+    if len(version) <= _SECONDS or len(digits) != _SECONDS or not digits.isdecimal():
+        return None
+    return datetime.fromtimestamp(int(digits), timezone.utc)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text.split(".", maxsplit=1)[0].removesuffix("Z"))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

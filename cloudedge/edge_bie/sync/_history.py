@@ -1,0 +1,157 @@
+"""What was applied, and when: BIE keeps no history, so it is kept here, in a journal on this machine.
+
+A state is kept as resolved documents: texts and digests in full, secrets by name only. The journal's lock makes this
+machine's writers one at a time; there is nothing that would keep two machines apart, so let one of them be the writer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudedge.clock import Clock
+from cloudedge.edge_bie.client import Registry
+from cloudedge.edge_bie.sync._documents import read_documents
+from cloudedge.edge_bie.sync._plan import Plan, Step
+from cloudedge.errors import NotFound
+from cloudedge.hub import who
+from cloudedge.journal import Journal, Operation, Writer
+
+__all__ = ["AppliedState", "Attempt", "History"]
+
+_KIND = "bie-apply"
+_SCRYPT = {"n": 1 << 14, "r": 8, "p": 1}
+
+
+@dataclass(frozen=True)
+class AppliedState:
+    """A desired state that was applied."""
+
+    number: int
+    set: str
+    at: str
+    by: str
+    state: str
+    steps: int
+    documents: tuple[Any, ...]
+
+
+class Attempt:
+    """An apply that is under way."""
+
+    def __init__(self, writer: Writer, number: int) -> None:
+        self._writer = writer
+        self.number = number
+
+    @contextmanager
+    def step(self, step: Step) -> Iterator[None]:
+        """Note a step before and after it is made."""
+        name = f"{step.verb} {step.kind}/{step.name}"
+        self._writer.record(self.number, name, "intent")
+        try:
+            yield
+        except BaseException as error:
+            self._writer.record(self.number, name, "failed", error=type(error).__name__)
+            raise
+        self._writer.record(self.number, name, "done")
+
+    def applied_password(self, registry: Registry) -> None:
+        """Remember which password a registry has, in a form that does not give it away."""
+        salt = secrets.token_bytes(16)
+        self._writer.remember(
+            f"password/{registry.name}", {"salt": salt.hex(), "scrypt": _scrypt(registry.password, salt)}
+        )
+
+
+class History:
+    """The states that were applied to one control plane."""
+
+    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
+        self._journal = Journal(folder / "history.db", clock=clock)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._journal.close()
+
+    def states(self, named: str) -> list[AppliedState]:
+        """List what was applied, or tried, of a set: the newest first."""
+        return [_state(each) for each in self._journal.operations(kind=_KIND) if each.subject == named]
+
+    def last(self, named: str) -> AppliedState | None:
+        """Return the state that was applied last and in whole."""
+        return next((state for state in self.states(named) if state.state == "done"), None)
+
+    def other_than(self, named: str, documents: tuple[Any, ...]) -> AppliedState | None:
+        """Return the newest state applied in whole that says something else."""
+        return next((s for s in self.states(named) if s.state == "done" and s.documents != documents), None)
+
+    def before(self, named: str, number: int | None = None) -> AppliedState:
+        """Return the state to go back to: the one with a number, or the last one that is not the last one.
+
+        Raises:
+            NotFound: there is none.
+        """
+        last = self.last(named)
+        if number is not None:
+            found = next((s for s in self.states(named) if (s.number, s.state) == (number, "done")), None)
+        else:
+            found = self.other_than(named, last.documents) if last else None
+        if found is None:
+            raise NotFound(
+                f"set {named} has no {'state before' if number is None else f'applied state {number}'}",
+                hint="`cloudedge bie history` lists what was applied from this machine.",
+            )
+        return found
+
+    def knows_password(self, registry: Registry) -> bool | None:
+        """Tell whether a registry's password is the one applied last; None: none was."""
+        known = self._journal.recall(f"password/{registry.name}")
+        if known is None:
+            return None
+        return secrets.compare_digest(known["scrypt"], _scrypt(registry.password, bytes.fromhex(known["salt"])))
+
+    @contextmanager
+    def applying(self, plan: Plan, documents: tuple[Any, ...], by: str = "") -> Iterator[Attempt]:
+        """Be the one who writes; the plan is on disk before the block begins, and what came of it after.
+
+        Raises:
+            Conflict: somebody else on this machine is at it.
+        """
+        by = by or who()
+        with self._journal.writing(by) as writer:
+            left = self._journal.unfinished()
+            if left is not None:  # killed half-way; this plan begins where that one got to
+                writer.set_state(left.number, "failed", why="interrupted")
+            what = {
+                "documents": [each.model_dump(mode="json") for each in documents],
+                "steps": [asdict(step) for step in plan.steps],
+            }
+            operation = writer.begin(_KIND, plan.set, plan=what, by=by)
+            try:
+                yield Attempt(writer, operation.number)
+            except BaseException as error:
+                writer.set_state(operation.number, "failed", why=type(error).__name__)
+                raise
+            writer.set_state(operation.number, "done")
+
+
+def _state(operation: Operation) -> AppliedState:
+    plan: Mapping[str, Any] = operation.plan
+    return AppliedState(
+        number=operation.number,
+        set=operation.subject,
+        at=operation.begun_at,
+        by=operation.by,
+        state=operation.state,
+        steps=len(plan["steps"]),
+        documents=tuple(read_documents(plan["documents"], f"state {operation.number}")),
+    )
+
+
+def _scrypt(password: str, salt: bytes) -> str:
+    return hashlib.scrypt(password.encode(), salt=salt, dklen=32, **_SCRYPT).hex()

@@ -1,0 +1,196 @@
+"""`Sync`: makes a control plane what documents say. Looks, plans, writes in order, and remembers what it applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudedge.clock import Clock
+from cloudedge.edge_bie.client import Bie, File, Mountable, Objects, put_file, state_folder
+from cloudedge.edge_bie.sync._desired import Desired, app_of, desired_state
+from cloudedge.edge_bie.sync._documents import AppDocument
+from cloudedge.edge_bie.sync._history import AppliedState, History
+from cloudedge.edge_bie.sync._plan import Kind, Observed, Plan, Step, filled, mounted, owner, plan
+from cloudedge.errors import InputError, NotFound
+
+__all__ = ["Applied", "Sync"]
+
+Told = Callable[[Step], None]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What an apply did."""
+
+    plan: Plan
+    number: int | None
+    """Of the state in the history; None if it was applied already."""
+    sent_bytes: int = 0
+    """Of files that had to be uploaded."""
+
+
+class Sync:
+    """Keeps one control plane as folders of documents say.
+
+    Args:
+        bie: The control plane.
+        objects: Where files to upload go.
+        folder: Where the history is kept; under cloudedge's own folder if left out.
+        clock: Time.
+    """
+
+    def __init__(
+        self, bie: Bie, *, objects: Objects | None = None, folder: Path | None = None, clock: Clock | None = None
+    ) -> None:
+        self.bie = bie
+        self.objects = objects
+        self.history = History(folder or state_folder(bie.settings), clock)
+
+    def close(self) -> None:
+        """Let go of the history."""
+        self.history.close()
+
+    def __enter__(self) -> Sync:  # noqa: PYI034 - typing.Self is newer than 3.10
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def plan(self, desired: Desired, *, adopt: bool = False, delete: bool = False) -> Plan:
+        """Say what it would take, and change nothing."""
+        return plan(desired, self.observe(desired), adopt=adopt, delete=delete)
+
+    def apply(
+        self, desired: Desired, *, adopt: bool = False, delete: bool = False, on_step: Told = lambda _: None
+    ) -> Applied:
+        """Make it so: configs, secrets, registries, apps, labels, then deletes. Does nothing where nothing differs.
+
+        Raises:
+            InputError: something stands in the way; nothing was written.
+            CloudEdgeError: a write failed; those before it are made, and the same call goes on from there.
+        """
+        observed = self.observe(desired)
+        planned = plan(desired, observed, adopt=adopt, delete=delete)
+        if planned.problems:
+            raise InputError(
+                f"set {desired.set} cannot be applied: {'; '.join(planned.problems)}",
+                hint="Nothing was written. `cloudedge bie plan` shows the rest.",
+                problems=planned.problems,
+            )
+        last = self.history.last(desired.set)
+        if not planned.steps and last is not None and last.documents == desired.documents:
+            return Applied(planned, None)
+        with self.history.applying(planned, desired.documents) as attempt:
+            sent = self._upload(desired, planned)
+            for step in planned.steps:
+                on_step(step)
+                with attempt.step(step):
+                    self._make(step, desired, observed)
+                if step.kind == "registry" and step.verb in ("create", "refresh"):
+                    attempt.applied_password(desired.registries[step.name])
+            self._tell_nodes(planned)
+            return Applied(planned, attempt.number, sent)
+
+    def drift(self, named: str) -> Plan:
+        """Say what others changed since the state that was applied last.
+
+        Raises:
+            NotFound: none was, from this machine.
+        """
+        last = self.history.last(named)
+        if last is None:
+            raise NotFound(
+                f"set {named} was never applied from this machine", hint="`cloudedge bie plan` compares with a folder."
+            )
+        return self.plan(self.recall(last))
+
+    def recall(self, state: AppliedState) -> Desired:
+        """Return an applied state as a desired one."""
+        # Paths were resolved when it was applied, but for those of probes.
+        return desired_state([(document, Path()) for document in state.documents])
+
+    def observe(self, desired: Desired) -> Observed:
+        """Look at everything a plan has to know of."""
+        summaries = {app.name: app for app in self.bie.apps()}
+        whole = {name: app for name in desired.apps if name in summaries and (app := self.bie.app(name)) is not None}
+        secrets = {each.name: each for each in self.bie.secrets()}
+        opened = {name: s for name in desired.secrets if name in secrets and (s := self.bie.secret(name)) is not None}
+        configs = {each.name: each for each in self.bie.configs()}
+        registries = {each.name: each for each in self.bie.registries()}
+        nodes = {name: node for name in desired.labels if (node := self.bie.node(name)) is not None}
+        known = {name: self.history.knows_password(each) for name, each in desired.registries.items() if each.password}
+        before = self.history.other_than(desired.set, desired.documents)
+        groups: tuple[tuple[Mountable, Any, Any], ...] = (
+            ("config", configs, desired.configs),
+            ("secret", secrets, desired.secrets),
+            ("registry", registries, desired.registries),
+        )
+        return Observed(
+            configs=configs,
+            secrets=secrets | opened,
+            registries=registries,
+            apps=summaries | whole,
+            labels={name: node.labels for name, node in nodes.items()},
+            users={
+                (kind, name): frozenset(app.name for app in self.bie.apps_of(kind, name))
+                for kind, found, named in groups
+                for name in set(found) - set(named)
+                if owner(found[name]) == desired.set
+            },
+            passwords={name: is_it for name, is_it in known.items() if is_it is not None},
+            previous=frozenset() if before is None else self._mounted_by(before),
+        )
+
+    def _mounted_by(self, state: AppliedState) -> frozenset[tuple[Kind, str]]:
+        apps = [app_of(each) for each in state.documents if isinstance(each, AppDocument)]
+        return frozenset(pair for app in apps for pair in mounted(app))
+
+    def _upload(self, desired: Desired, planned: Plan) -> int:
+        written = {step.name for step in planned.steps if step.kind == "config" and step.verb != "delete"}
+        needed = {
+            f"sha256:{item.sha256}"
+            for name in written
+            for item in desired.configs[name].items.values()
+            if isinstance(item, File)
+        }
+        sent = 0
+        for upload in desired.uploads:
+            if upload.digest in needed and self.objects is not None:
+                sent += put_file(self.objects, upload.path, expected=upload.digest).sent_bytes
+        return sent
+
+    def _make(self, step: Step, desired: Desired, observed: Observed) -> None:
+        if step.verb == "delete":
+            self.bie.delete(step.kind, step.name)
+        elif step.kind == "node":
+            self.bie.set_labels(step.name, desired.labels[step.name])
+        elif step.verb == "repin":
+            self.bie.repin(step.name)
+        elif step.verb == "refresh":
+            self.bie.refresh_registry(step.name, desired.registries[step.name].password)
+        else:
+            self._put(step, desired, observed)
+
+    def _tell_nodes(self, planned: Plan) -> None:
+        """Make sure that every node which matches an app that was written was told of it.
+
+        The control plane forgets one when two writes meet; it matches anew when the node is written.
+        """
+        written = {step.name for step in planned.steps if step.kind == "app" and step.verb != "delete"}
+        for name in sorted(written):
+            app = self.bie.app(name)
+            if app is not None and app.selector:
+                for node in self.bie.nodes(selector=app.selector):
+                    self.bie.set_labels(node.name, {}, apps={name: app.version})
+
+    def _put(self, step: Step, desired: Desired, observed: Observed) -> None:
+        groups: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
+            "config": (desired.configs, observed.configs, self.bie.put_config),
+            "secret": (desired.secrets, observed.secrets, self.bie.put_secret),
+            "registry": (desired.registries, observed.registries, self.bie.put_registry),
+            "app": (desired.apps, observed.apps, self.bie.put_app),
+        }
+        wanted, found, put = groups[step.kind]
+        put(filled(wanted[step.name], found.get(step.name))[0])

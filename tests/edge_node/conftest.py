@@ -1,0 +1,21 @@
+"""A world for each test, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import pytest
+from edge_world import make_world
+
+from cloudedge.supervisor import down
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = make_world(tmp_path)
+    made.add_node()
+    try:
+        yield made
+    finally:
+        for folder in tmp_path.glob("*/processes"):
+            down(folder)
+        made.bie.close()
+        made.lab.close()
