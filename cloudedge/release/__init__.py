@@ -4,7 +4,20 @@ from cloudedge.release._apply import Outcome
 from cloudedge.release._errors import Refused, ReleaseUndone, Unfinished
 from cloudedge.release._ground import Ground, Runner, Shelf, in_threads
 from cloudedge.release._kinds import register_kind
-from cloudedge.release._places import Estimate, Health, Leg, Loaded, Observed, Place, Shares, Shipped, Traffic
+from cloudedge.release._layouts import FixedLayout, Layouts
+from cloudedge.release._places import (
+    Estimate,
+    Group,
+    Health,
+    Leg,
+    Loaded,
+    Member,
+    Observed,
+    Place,
+    Shares,
+    Shipped,
+    Traffic,
+)
 from cloudedge.release._plan import World, plan
 from cloudedge.release._rows import CubeRows
 from cloudedge.release._shelf import HubShelf
@@ -16,13 +29,17 @@ from cloudedge.release._version import TableFacts, Version
 __all__ = [
     "CubeRows",
     "Estimate",
+    "FixedLayout",
     "Ground",
+    "Group",
     "Health",
     "HubShelf",
+    "Layouts",
     "Leg",
     "Life",
     "Limits",
     "Loaded",
+    "Member",
     "Observed",
     "Options",
     "Outcome",

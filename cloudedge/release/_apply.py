@@ -19,8 +19,9 @@ from cloudedge.journal import What, Writer
 from cloudedge.release._bake import Breach, Paused, bake
 from cloudedge.release._errors import Unfinished
 from cloudedge.release._ground import Ground
-from cloudedge.release._plan import plan_undo, same_shares, takes
-from cloudedge.release._steps import COMMIT_STAGES, Life, Plan, Step
+from cloudedge.release._layouts import takes
+from cloudedge.release._plan import plan_undo, same_shares
+from cloudedge.release._steps import COMMIT_STAGES, TIDY_STAGES, Life, Plan, Step
 from cloudedge.release._version import Version
 
 __all__ = ["Outcome", "Run", "committed", "lives_after"]
@@ -94,7 +95,7 @@ class Run:
                 raise self._stopped(
                     {"bake": str(paused)}, "It rests with its canary: promote, resume or abort."
                 ) from None
-            if failed and stage.endswith(".forget"):
+            if failed and stage in TIDY_STAGES:
                 owed |= failed
                 self._drain(stage, failed)
             elif failed and self.is_committed:
@@ -177,6 +178,8 @@ class Run:
             return bake(self._ground, self._writer, self._number, self._plan)
         elif step.action == "tag":
             self._tag(self._plan.lives if undo else lives_after(self._plan), undo=undo)
+        elif step.action == "retire":
+            self._ground.retire()
         return {}
 
     def _at_place(self, step: Step, order: int) -> dict[str, Any]:
@@ -203,9 +206,10 @@ class Run:
         Raises:
             Conflict: one does not have the version, or does not answer with it.
         """
-        pin = self._plan.pin
+        pin, moved = self._plan.pin, {step.place for step in self._plan.steps if step.pin == self._plan.pin}
         for place in self._ground.observe():
-            if not takes(place, self._wanted):
+            # Who is away does not say what it holds; that it had a part in this the plan knows.
+            if not (takes(place, self._wanted) if place.is_reachable else place.name in moved):
                 continue
             if not place.has(pin):
                 raise Conflict(f"{place.name} {'does not answer' if place.error else 'lost ' + pin}: {place.error}")
@@ -227,6 +231,8 @@ class Run:
                 if role == "live":
                     raise
                 self._ground.shelf.mark({role: None})  # collected long ago, when more recent ones stood between
+        if lives:
+            self._ground.layouts.publish(lives[0].shards)
         self._writer.remember("lives", [asdict(life) for life in lives])
 
     def _drain(self, stage: str, failed: Mapping[str, str]) -> None:
@@ -269,7 +275,7 @@ def committed(steps: Collection[str]) -> bool:
 
 def lives_after(plan: Plan) -> tuple[Life, ...]:
     """Return what is live and what was once a plan is done: a release comes on top, a rollback takes off."""
-    life = Life(plan.pin, plan.ref, plan.title)
+    life = Life(plan.pin, plan.ref, plan.title, plan.shards)
     pins = [each.pin for each in plan.lives]
     if plan.kind == "rollback" and plan.pin in pins:
         return plan.lives[pins.index(plan.pin) :]

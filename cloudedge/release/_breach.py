@@ -10,9 +10,17 @@ from cloudedge.release._steps import Limits
 
 __all__ = ["add_up", "breach"]
 
+_BEYOND = 0.01
+"""The share of requests beyond the 99th percentile."""
+_BY_CHANCE = 4.0
+"""Standard errors. A bake looks up to hundreds of times, and a stall of the machine hits one of the two by chance."""
+
 
 def add_up(reports: Iterable[Health]) -> dict[str, Traffic]:
-    """Add the traffic of several places, or of several moments, by pin; the worst latency counts."""
+    """Add the traffic of several places, or of several moments, by pin.
+
+    Where latencies are not counted, the worst percentile stands for all.
+    """
     total: dict[str, Traffic] = {}
     for report in reports:
         for pin, more in report.traffic.items():
@@ -27,6 +35,10 @@ def add_up(reports: Iterable[Health]) -> dict[str, Traffic]:
                 scores=so_far.scores + more.scores,
                 score_sum=so_far.score_sum + more.score_sum,
                 score_squares=so_far.score_squares + more.score_squares,
+                latencies={
+                    upper: so_far.latencies.get(upper, 0) + more.latencies.get(upper, 0)
+                    for upper in {*so_far.latencies, *more.latencies}
+                },
             )
     return total
 
@@ -42,8 +54,7 @@ def breach(live: Traffic, canary: Traffic, limits: Limits) -> str:
 
 
 def _worse(live: Traffic, canary: Traffic, limits: Limits) -> str:
-    allowed = live.latency_p99_ms * limits.latency_factor + limits.latency_slack_ms
-    if canary.latency_p99_ms > allowed:
+    if _is_slower(live, canary, limits):
         return f"a 99th percentile of {canary.latency_p99_ms:.1f} ms, {live.latency_p99_ms:.1f} ms with what is live"
     misses, normal = canary.misses / max(canary.lookups, 1), live.misses / max(live.lookups, 1)
     if misses > normal + limits.miss_rate:
@@ -54,6 +65,24 @@ def _worse(live: Traffic, canary: Traffic, limits: Limits) -> str:
         if abs(moved - mean) > limits.score_drift * deviation:
             return f"a mean score of {moved:.4g}, {mean:.4g} ± {deviation:.4g} with what is live"
     return ""
+
+
+def _is_slower(live: Traffic, canary: Traffic, limits: Limits) -> bool:
+    """Tell whether the 99th percentile is beyond what is allowed, and not by chance.
+
+    It is a matter of one request in a hundred, so a few say nothing: of fewer than a hundred it is the slowest one.
+    """
+    allowed = live.latency_p99_ms * limits.latency_factor + limits.latency_slack_ms
+    if min(live.requests, canary.requests) < limits.latency_requests or canary.latency_p99_ms <= allowed:
+        return False
+    if not live.latencies or not canary.latencies:
+        return True
+    ours, theirs = sum(canary.latencies.values()), sum(live.latencies.values())
+    slow, usual = canary.slower_than(allowed), live.slower_than(allowed)
+    share = (slow + usual) / (ours + theirs)
+    if slow <= _BEYOND * ours:
+        return False
+    return slow / ours - usual / theirs > _BY_CHANCE * math.sqrt(share * (1 - share) * (1 / ours + 1 / theirs))
 
 
 def _moments(traffic: Traffic) -> tuple[float, float]:

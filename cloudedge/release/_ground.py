@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError
 from cloudedge.journal import Journal
+from cloudedge.release._layouts import FixedLayout, Layouts, Shards, at_home, takes
 from cloudedge.release._places import Estimate, Observed, Place
-from cloudedge.release._plan import World, takes
+from cloudedge.release._plan import World
 from cloudedge.release._steps import Life
 from cloudedge.release._version import Version
 
@@ -69,13 +70,14 @@ class Ground:
     """Everything that plans and releases of one target work with."""
 
     name: str
-    places: Mapping[str, Place]
+    places: dict[str, Place]
     journal: Journal
     shelf: Shelf
     clock: Clock = field(default_factory=SystemClock)
     runner: Runner = in_threads
     by: str = "somebody"
     jobs: int = 16
+    layouts: Layouts = field(default_factory=FixedLayout)
 
     def observe(self) -> list[Observed]:
         """Ask every place; one that does not answer is there with its error."""
@@ -101,21 +103,40 @@ class Ground:
         """Return what is live and what was, the newest first."""
         return tuple(Life(**life) for life in self.journal.recall("lives") or ())
 
-    def world(self, desired: Version, places: Sequence[Observed] | None = None) -> World:
-        """Look at everything a plan for a version is made from."""
-        observed = list(places) if places is not None else self.observe()
+    def look(self, ref: str, shards: Shards | None = None) -> tuple[Version, World]:
+        """Look at everything a plan for a version is made from.
+
+        Args:
+            ref: The version.
+            shards: How its tables are cut, where that was decided before.
+
+        Returns:
+            The version, in the layout it lives in or would live in, and what is there.
+        """
+        observed, lives = self.observe(), self.lives()
+        found = self.shelf.version(ref)
+        desired = found.cut(shards) if shards else at_home(found, lives, observed)
         estimates: dict[str, Estimate] = {}
+        has_shards = any(place.leg == "sparse" for place in observed)  # else serving replicas hold the rows
 
         def ask(place: Observed) -> None:
             try:
-                estimates[place.name] = self.places[place.name].estimate(desired)
+                found = self.places[place.name].estimate(desired)
+                if place.leg == "dense" and not has_shards:
+                    found = replace(found, memory_bytes=found.memory_bytes + desired.merged_bytes)
+                estimates[place.name] = found
             except CloudEdgeError:
                 return  # a place without an estimate is one whose room nobody knows
 
         lacking = [p for p in observed if p.is_reachable and takes(p, desired) and not p.has(desired.pin)]
         self.runner([partial(ask, place) for place in lacking], self.jobs)
-        lives = self.lives()
-        return World(self.name, observed, estimates, lives, self.known(), self._was(lives, desired))
+        was = self._was(lives, desired)
+        return desired, World(self.name, observed, estimates, lives, self.known(), was, self.layouts.now())
+
+    def retire(self) -> None:
+        """End places that hold nothing and that nothing will use."""
+        for name in self.layouts.retire():
+            self.places.pop(name, None)
 
     def known(self) -> Collection[str]:
         """Return the pins this target was ever asked to take."""

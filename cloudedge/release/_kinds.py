@@ -5,31 +5,55 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudedge.config import TargetConfig, home, load
 from cloudedge.errors import ConfigError
 from cloudedge.hub import LocalHub, open_hub, who
 from cloudedge.journal import Journal
 from cloudedge.release._ground import Ground
+from cloudedge.release._layouts import FixedLayout, Layouts
 from cloudedge.release._places import Place
 from cloudedge.release._shelf import HubShelf
 
 if TYPE_CHECKING:
     from cloudedge.config import Config
 
-__all__ = ["KINDS", "Builder", "build", "journal_path", "register_kind"]
+__all__ = ["KINDS", "LAYOUTS", "Builder", "build", "journal_path", "register_kind"]
 
+_Made = TypeVar("_Made", bound=Callable[..., Any])
 Builder = Callable[[str, TargetConfig], Sequence[Place]]
 """Makes the places of a target from its name and its section of cloudedge.yaml."""
 
-KINDS: dict[str, str | Builder] = {"local": "cloudedge.release.local:places"}
+_Cutter = Callable[[str, TargetConfig], Layouts]
+LAYOUTS: dict[str, str | _Cutter] = {
+    "local": "cloudedge.release.local:layouts",
+    "kubernetes": "cloudedge.release.kubernetes:layouts",
+}
+"""By kind, as `KINDS`: who cuts the tables of a target anew; of other kinds they stay as they are."""
+
+
+def _no_others(_name: str, section: TargetConfig) -> Sequence[Place]:
+    """Make the places of a target that is nothing but a fleet; the fleet itself comes with every edge section."""
+    if section.edge is None:
+        raise ConfigError("a target of the kind bie needs an edge section", hint="docs/edge.md shows one.")
+    return ()
+
+
+KINDS: dict[str, str | Builder] = {
+    "local": "cloudedge.release.local:places",
+    "kubernetes": "cloudedge.release.kubernetes:places",
+    "bie": _no_others,
+}
 """By kind: who builds the places, or where to import that from, `module:function`, when it is first needed."""
 
 
-def register_kind(kind: str, builder: str | Builder) -> None:
-    """Say who builds the places of a kind of target."""
+def register_kind(kind: str, builder: str | Builder, layouts: str | _Cutter | None = None) -> None:
+    """Say who builds the places of a kind of target, and who cuts its tables anew if that is possible there."""
     KINDS[kind] = builder
+    LAYOUTS.pop(kind, None)
+    if layouts is not None:
+        LAYOUTS[kind] = layouts
 
 
 def journal_path(name: str) -> Path:
@@ -48,7 +72,7 @@ def build(name: str, config: Config | None = None) -> Ground:
     if section is None:
         known = ", ".join(sorted(settings.targets)) or "none"
         raise ConfigError(f"there is no target {name!r}", hint=f"cloudedge.yaml names: {known}.")
-    places = {place.name: place for place in _builder(section.kind)(name, section)}
+    places = {place.name: place for place in (*_builder(section.kind)(name, section), *_edge(name, settings))}
     hub = settings.hubs.get(section.hub or settings.default_hub or "")
     shelf = HubShelf(
         name,
@@ -57,17 +81,30 @@ def build(name: str, config: Config | None = None) -> Ground:
         shards=_shards(places, section),
         key=Path(section.key).expanduser() if section.key else None,
     )
-    return Ground(name, places, Journal(journal_path(name)), shelf, by=who())
+    layouts = _found(LAYOUTS[section.kind])(name, section) if section.kind in LAYOUTS else FixedLayout()
+    return Ground(name, places, Journal(journal_path(name)), shelf, by=who(), layouts=layouts)
+
+
+def _edge(name: str, config: Config) -> Sequence[Place]:
+    if config.targets[name].edge is None:
+        return ()
+    from cloudedge.release.edge import fleet_place  # noqa: PLC0415 - other targets need no BIE client
+
+    return (fleet_place(name, config),)
 
 
 def _builder(kind: str) -> Builder:
     found = KINDS.get(kind)
     if found is None:
         raise ConfigError(f"targets of the kind {kind!r} cannot be had here", hint=f"There are: {', '.join(KINDS)}.")
-    if isinstance(found, str):
-        module, _, function = found.partition(":")
-        builder: Builder = getattr(importlib.import_module(module), function)
+    return _found(found)
+
+
+def _found(builder: str | _Made) -> _Made:
+    if not isinstance(builder, str):
         return builder
+    module, _, function = builder.partition(":")
+    found: _Made = getattr(importlib.import_module(module), function)
     return found
 
 

@@ -12,15 +12,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Signature
     from cloudedge.release._version import Version
 
-__all__ = ["Estimate", "Health", "Leg", "Loaded", "Observed", "Place", "Shares", "Shipped", "Traffic"]
+__all__ = [
+    "Estimate",
+    "Group",
+    "Health",
+    "Leg",
+    "Loaded",
+    "Member",
+    "Observed",
+    "Place",
+    "Shares",
+    "Shipped",
+    "Traffic",
+]
 
 Leg = Literal["sparse", "dense", "edge"]
 Shares = Mapping[str, float]
@@ -38,7 +50,7 @@ class Loaded:
     """Of those rows, as the place itself computed it."""
     memory_bytes: int = 0
     shards: int | None = None
-    """Sparse: how many shards its table was cut into when this version was loaded."""
+    """Sparse: how many shards its table was cut into when this version was loaded, where the place can tell."""
     error: str = ""
     """Why it failed."""
 
@@ -56,7 +68,7 @@ class Observed:
     """Sparse: the table it holds a shard of."""
     shard: int = 0
     shards: int = 1
-    """Sparse: into how many shards the target cuts the table now."""
+    """Sparse: into how many shards its layout cuts the table."""
     memory_free_bytes: int | None = None
     """None: unknown, and then no plan is refused for it."""
     disk_free_bytes: int | None = None
@@ -114,6 +126,31 @@ class Traffic:
     score_sum: float = 0.0
     score_squares: float = 0.0
     """Sum of squares, so that mean and deviation of several places add up."""
+    latencies: Mapping[float, int] = field(default_factory=dict)
+    """Requests by the upper bound of their latency in ms, where a place counts so. These add up over places and
+    moments, which percentiles do not; where they are there, the percentiles are theirs."""
+
+    def __post_init__(self) -> None:
+        if any(self.latencies.values()):
+            object.__setattr__(self, "latency_p50_ms", _percentile(self.latencies, 0.5))
+            object.__setattr__(self, "latency_p99_ms", _percentile(self.latencies, 0.99))
+
+    def slower_than(self, bound_ms: float) -> int:
+        """Count the requests that took longer for certain: those of buckets that begin there or later."""
+        uppers = sorted(self.latencies)
+        return sum(
+            self.latencies[upper] for lower, upper in zip([0.0, *uppers], uppers, strict=False) if lower >= bound_ms
+        )
+
+
+def _percentile(latencies: Mapping[float, int], share: float) -> float:
+    """Return the upper bound below which `share` of the requests are."""
+    wanted, seen = share * sum(latencies.values()), 0
+    for upper, count in sorted(latencies.items()):
+        seen += count
+        if seen >= wanted:
+            return upper
+    raise AssertionError  # all of them are below the last bound
 
 
 @dataclass(frozen=True)
@@ -128,7 +165,7 @@ class Place(Protocol):
 
     @property
     def name(self) -> str:
-        """How people and the journal call it: `sparse/embedding/0/1`, `dense/0`, `edge/node-7`."""
+        """How people and the journal call it: `sparse/embedding/0of2/1`, `dense/0`, `edge/node-7`."""
         ...
 
     @property
@@ -190,4 +227,32 @@ class Place(Protocol):
 
     def watch(self) -> Health:
         """Say what each version did since this was last asked."""
+        ...
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of several that share a place's pointer, such as a node of a fleet."""
+
+    name: str
+    pin: str
+    """Of what it runs, as it says itself; empty: nothing, or it does not say."""
+    since: str = ""
+    is_there: bool = True
+    memory_share: float | None = None
+    """Of its memory, what is in use, if it reports that."""
+    error: str = ""
+    """What is wrong with it."""
+
+
+@runtime_checkable
+class Group(Protocol):
+    """A place of several members. A release moves the place; who looks at it wants to see each of them."""
+
+    def members(self) -> Sequence[Member]:
+        """Say what each of them runs, now.
+
+        Raises:
+            Unavailable: nobody can tell.
+        """
         ...

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cloudedge.release._layouts import Shards, is_idle, takes
 from cloudedge.release._places import Estimate, Leg, Observed, Shares
 from cloudedge.release._refuse import refusals, warnings
 from cloudedge.release._steps import Before, Kind, Life, Options, Plan, Stage, Step
 from cloudedge.release._version import Version
 
-__all__ = ["World", "plan", "plan_undo", "same_shares", "takes"]
+__all__ = ["World", "plan", "plan_undo", "same_shares"]
 
 _BYTES_PER_S = 50e6
 """For estimates only: half of what a gigabit link carries."""
 _POINTER_S = 0.1
 _CHECK_S = 1.0
 _LEGS: tuple[Leg, ...] = ("sparse", "dense", "edge")
-_MOVES: Mapping[Leg, str] = {"dense": "requests", "sparse": "readers without a pin", "edge": "the node"}
+_MOVES: Mapping[Leg, str] = {"edge": "the nodes", "dense": "requests", "sparse": "readers without a pin"}
 """In the order in which legs move, with who moves."""
 _FORGETS: tuple[Leg, ...] = ("dense", "edge", "sparse")
 """Serving replicas forget a version once no request uses it; only then its rows may go."""
@@ -41,6 +42,8 @@ class World:
     """Pins this target was ever asked to take; others found at a place belong to somebody else."""
     was: Version | None = None
     """The live version, where it can still be read."""
+    shards: Shards = field(default_factory=dict)
+    """Into how many shards the target cuts its tables from now on; empty: they stay cut as they are."""
 
     @property
     def live(self) -> str:
@@ -64,7 +67,7 @@ def plan(
     """Decide how a target gets to a version, or why it cannot.
 
     Args:
-        desired: The version every place shall answer with.
+        desired: The version every place shall answer with, in the layout it shall live in.
         world: What is there now.
         options: What somebody chose.
         kind: A rollback and a repair trust what was live before, and move without a canary.
@@ -90,6 +93,7 @@ def plan(
         refusals=tuple(no),
         warnings=tuple(warnings(desired, world, chosen)),
         before=before if before is not None else {place.name: _before(place, world.live) for place in world.places},
+        shards=desired.shards,
         options=chosen,
     )
 
@@ -110,10 +114,13 @@ def plan_undo(done: Plan, places: Sequence[Observed], touched: Collection[str]) 
     """
     if done.pin == done.live:
         return []  # a repair only brings what is live; taking that away again would help nobody
+    rows = [done.before[p.name] for p in places if done.shards.get(p.table) == p.shards and p.name in done.before]
     stages: list[tuple[Step, ...]] = []
     for leg in _FORGETS:
         mine = [place for place in places if place.leg == leg and place.name in done.before]
-        stages.append(tuple(step for place in mine for step in _restore(place, done, touched)))
+        back = [step for place in mine for step in _restore(place, done, touched)]
+        # Those that have nothing to go back to fall silent last: by then the others answer, or the undo has stopped.
+        stages += [tuple(step for step in back if not step.pin), tuple(step for step in back if step.pin)]
     if "tag" in touched:
         stages.append((Step("tag", "", "tags back to what is live again", done.live),))
     stages += [
@@ -122,7 +129,7 @@ def plan_undo(done: Plan, places: Sequence[Observed], touched: Collection[str]) 
             for place in places
             if place.leg == leg
             and place.name in done.before
-            and _came(place, done.before[place.name], done.pin, touched)
+            and (_came(place, done.before[place.name], done.pin, touched) or _was_cut_anew(place, done, rows, touched))
         )
         for leg in _FORGETS
     ]
@@ -138,7 +145,7 @@ def _restore(place: Observed, done: Plan, touched: Collection[str]) -> Iterator[
     elif not all(place.has(pin) for pin in was):
         # It restarted without what it had. It must not answer with what is undone; a repair does the rest.
         if done.pin in place.active:
-            yield Step(stage, place.name, "nothing, for it lost what it answered with", shares={})
+            yield Step(stage, place.name, "nothing, for it lost what it answered with", done.pin, shares={})
     elif not same_shares(place.active, was):
         yield Step(stage, place.name, reason, shares=was)
 
@@ -149,15 +156,17 @@ def _came(place: Observed, was: Before, pin: str, touched: Collection[str]) -> b
     return pin in place.versions or (not place.is_reachable and f"{place.leg}.prepare:{place.name}" in touched)
 
 
+def _was_cut_anew(place: Observed, done: Plan, rows: Sequence[Before], touched: Collection[str]) -> bool:
+    """Tell whether a replica had the version, and has it now for a layout whose rows all go: it must go before them."""
+    if place.leg != "dense" or done.pin in done.before[place.name].active or not rows:
+        return False
+    return f"dense.prepare:{place.name}" in touched and not any(done.pin in was.pins for was in rows)
+
+
 def same_shares(one: Shares, other: Shares) -> bool:
     """Tell whether two sets of shares send requests to the same versions in the same proportion."""
     tiny = 1e-9
     return all(abs(one.get(pin, 0.0) - other.get(pin, 0.0)) < tiny for pin in {*one, *other})
-
-
-def takes(place: Observed, desired: Version) -> bool:
-    """Tell whether a place has anything to hold of a version: shards of a table that is gone do not."""
-    return place.leg != "sparse" or place.table in desired.tables
 
 
 def _before(place: Observed, live: str) -> Before:
@@ -207,17 +216,27 @@ def _steps(desired: Version, world: World, able: list[Observed], options: Option
         yield from (_switch(place, pin, world.live) for place in moves if place.leg == leg)
     if moves or lacking:
         yield Step("settle", "", f"every place answers with {pin}", pin, seconds=_POINTER_S)
-    old = list(_old(pin, world, options)) if kind == "release" else []
+    old = list(_old(pin, desired.shards, world, options)) if kind == "release" else []
     if moves or lacking or old or world.live != pin:
         yield Step("tag", "", "what is live, and what to go back to, stays in the hub", pin, undo="tags back")
     yield from old
 
 
-def _old(pin: str, world: World, options: Options) -> Iterator[Step]:
-    older = [life.pin for life in world.lives if life.pin != pin][: options.retain]
+def _old(pin: str, shards: Shards, world: World, options: Options) -> Iterator[Step]:
+    older = [life for life in world.lives if life.pin != pin][: options.retain]
     reason = f"no longer needed to go back {options.retain}"
+    idle = [place for place in world.places if is_idle(place, world.shards, [shards, *(life.shards for life in older)])]
+    yield from (
+        Step("sparse.idle", place.name, "no version that is kept reads this layout", shares={}, seconds=_POINTER_S)
+        for place in idle
+        if place.active
+    )
     for leg in _FORGETS:
-        yield from _forget(world, leg, "forget", reason, kept={pin, world.live, *older})
+        yield from _forget(
+            world, leg, "forget", reason, kept={pin, world.live, *(life.pin for life in older)}, idle=idle
+        )
+    if idle:
+        yield Step("retire", "", "servers of a layout that holds nothing any more end", seconds=_POINTER_S)
 
 
 def _check(place: Observed, pin: str) -> Step:
@@ -253,10 +272,13 @@ def _canary(moves: list[Observed], pin: str, live: str, options: Options) -> Ite
         yield Step("bake", "", f"errors, latency, misses and scores against {live}", pin, seconds=options.bake_s)
 
 
-def _forget(world: World, leg: Leg, what: str, reason: str, *, kept: Collection[str]) -> Iterator[Step]:
+def _forget(
+    world: World, leg: Leg, what: str, reason: str, *, kept: Collection[str], idle: Sequence[Observed] = ()
+) -> Iterator[Step]:
     for place in world.places:
+        needed = [] if place in idle else [*kept, *place.active]
         for pin in sorted(place.versions):
-            if place.leg == leg and pin in world.known and pin not in kept and pin not in place.active:
+            if place.leg == leg and pin in world.known and pin not in needed:
                 yield Step(_stage(leg, what), place.name, reason, pin, seconds=_POINTER_S)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from cloudedge.release._layouts import takes
 from cloudedge.release._places import Estimate, Observed
 from cloudedge.release._steps import Options, Refusal
 from cloudedge.release._version import Version
@@ -21,7 +22,7 @@ CUBE_VALUE_BYTES = 1024
 
 
 def refusals(
-    desired: Version, world: World, takes: Sequence[Observed], options: Options, *, freed: Mapping[str, int]
+    desired: Version, world: World, able: Sequence[Observed], options: Options, *, freed: Mapping[str, int]
 ) -> list[Refusal]:
     """List every reason why a target cannot take a version, not only the first."""
     away = [
@@ -36,7 +37,7 @@ def refusals(
             _trust(desired),
             _legs(desired, world),
             _tables(desired, world, options),
-            _room(desired, takes, world.estimates, freed),
+            _room(desired, able, world.estimates, freed),
             _clients(desired, world, options),
         )
     )
@@ -50,6 +51,16 @@ def warnings(desired: Version, world: World, options: Options) -> Iterator[str]:
             yield f"{place.name} answers with {', '.join(strange)} and not with {world.live}"
         if place.leg == "sparse" and place.table not in desired.tables:
             yield f"{place.name}: {desired} has no table {place.table!r}; what it holds stays"
+    for table, shards in world.shards.items():
+        live = next((life.shards.get(table, shards) for life in world.lives[:1]), shards)
+        lives_on = desired.shards.get(table, shards)
+        if lives_on != shards:
+            yield f"{table}: {desired} stays in {lives_on} shards; what is released next goes to {shards}"
+        elif live != shards:
+            yield f"{table}: cut anew, from {live} to {shards} shards; the old ones stay as long as {world.live}"
+    if desired.tables and world.legs["dense"] and not world.legs["sparse"]:
+        names = ", ".join(sorted(desired.tables))
+        yield f"{world.target} has no sparse leg: each serving replica reads {names} from the bundle, for itself"
     if options.canary and not world.live:
         yield "nothing is live yet, so there is nothing to compare a canary with: all move at once"
 
@@ -70,7 +81,7 @@ def _legs(desired: Version, world: World) -> Iterator[Refusal]:
                 f"{desired} looks up rows in the table {lookup.table!r} and does not have it",
                 f"Pack it with --sparse {lookup.table}=FILE.",
             )
-    if legs["sparse"] or legs["dense"]:
+    if legs["sparse"]:  # without that leg, serving replicas read rows from the bundle
         for table in desired.tables:
             if table not in {place.table for place in legs["sparse"]}:
                 yield Refusal(
@@ -83,9 +94,11 @@ def _legs(desired: Version, world: World) -> Iterator[Refusal]:
 def _tables(desired: Version, world: World, options: Options) -> Iterator[Refusal]:
     sparse = world.legs["sparse"]
     for name, table in desired.tables.items():
-        holders = [place for place in sparse if place.table == name]
-        if not holders:
+        shards = len(table.shard_rows)
+        cuts = {place.shards for place in sparse if place.table == name}
+        if not cuts:
             continue
+        holders = [place for place in sparse if place.table == name and takes(place, desired)]
         if table.row_bytes > CUBE_VALUE_BYTES:
             yield Refusal(
                 "value-size",
@@ -93,19 +106,19 @@ def _tables(desired: Version, world: World, options: Options) -> Iterator[Refusa
                 f"{CUBE_VALUE_BYTES}",
                 "Pack it as float16 or int8, or with fewer columns.",
             )
-        cut = {place.shards for place in holders}
         found = {v.shards for place in holders for p, v in place.versions.items() if p in place.active and v.shards}
-        if len(cut) > 1 or found - cut:
+        if {place.shard for place in holders} != set(range(shards)):
             yield Refusal(
                 "shards",
-                f"{name} is live in {_numbers(found)} shards and {world.target} now has {_numbers(cut)}",
-                "A table is not cut anew under its readers: add a target with the new number, release there, move the "
-                "clients, then remove this one.",
+                f"{name} goes into {shards} shards and {world.target} has servers for {_numbers(cuts)}",
+                "Start the missing ones; of a local target: cloudedge up.",
             )
-        elif len(table.shard_rows) != max(cut):
+        elif found - {shards}:
             yield Refusal(
                 "shards",
-                f"{name} was counted for {len(table.shard_rows)} shards and {world.target} has {_numbers(cut)}",
+                f"{name} is live in {_numbers(found)} shards and its servers are now to hold {shards}",
+                "These servers hold one layout at a time: add a target with the new number, release there, move the "
+                "clients, then remove this one.",
             )
         # Whoever has it loaded has shown that it can be; and counting takes longer than going back there.
         counted = not all(place.has(desired.pin) for place in holders)
@@ -132,9 +145,9 @@ def _numbers(found: set[int] | set[int | None]) -> str:
 
 
 def _room(
-    desired: Version, takes: Sequence[Observed], estimates: Mapping[str, Estimate], freed: Mapping[str, int]
+    desired: Version, able: Sequence[Observed], estimates: Mapping[str, Estimate], freed: Mapping[str, int]
 ) -> Iterator[Refusal]:
-    for place in takes:
+    for place in able:
         if place.has(desired.pin):
             continue
         needs, extra = estimates.get(place.name, Estimate()), freed.get(place.name, 0)
@@ -148,7 +161,8 @@ def _room(
                     what,
                     f"{place.name}: {desired} beside what is loaded needs {wanted} bytes of {what}, and {free + extra} "
                     "are free",
-                    "Both versions are there while requests move. Give it more, or cut the table into more shards.",
+                    "Both versions are there while requests move. Give it more"
+                    + (", or cut the table into more shards." if place.leg == "sparse" else "."),
                 )
 
 
@@ -177,6 +191,7 @@ def signature_changes(used: Signature, offered: Signature) -> list[str]:
     changes += [f"the feed {name!r} is gone" for name in was if name not in now]
     changes += [f"the feed {name!r} is new, and no client sends it" for name in now if was and name not in was]
     changes += _differences("feed", was, now)
+    changes += _paddings(used, offered)
     out = {_alias(variable): variable for variable in offered.fetch}
     wanted = {_alias(variable): variable for variable in used.fetch}
     changes += [f"the fetch {name!r} is gone" for name in wanted if name not in out]
@@ -193,6 +208,28 @@ def _differences(what: str, was: Mapping[str, Variable], now: Mapping[str, Varia
         for name in was
         if name in now and (was[name].dtype, was[name].shape) != (now[name].dtype, now[name].shape)
     ]
+
+
+def _paddings(used: Signature, offered: Signature) -> list[str]:
+    """List feeds whose ids a client fills up with something that is now an ordinary id, or the other way round."""
+    was, now = _padding_ids(used), _padding_ids(offered)
+    return [
+        f"the feed {name!r} was padded with {_ids(was[name])} and is now with {_ids(now[name])}"
+        for name in was
+        if name in now and was[name] != now[name]
+    ]
+
+
+def _padding_ids(signature: Signature) -> Mapping[str, set[int]]:
+    aliases = {variable.name: _alias(variable) for variable in signature.feed}
+    found: dict[str, set[int]] = {}
+    for lookup in signature.lookups:
+        found.setdefault(aliases.get(lookup.feed, lookup.feed), set()).add(lookup.padding_id)
+    return found
+
+
+def _ids(padding: set[int]) -> str:
+    return " and ".join(str(each) if each >= 0 else "nothing" for each in sorted(padding))
 
 
 def _shape(variable: Variable) -> str:

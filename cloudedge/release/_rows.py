@@ -3,69 +3,96 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloudedge.bundle import Bundle
+from cloudedge.bundle import Bundle, RowType
 from cloudedge.cube import Client, ClientConfig, CubeConf
-from cloudedge.errors import ConfigError, IntegrityError
+from cloudedge.errors import IntegrityError
 from cloudedge.serving import FoundRows
 
 __all__ = ["CubeRows"]
 
 OnMissingShard = Literal["error", "default"]
 
+_SCALE = np.dtype("<f4")
+
 
 class CubeRows:
     """Reads the tables of one bundle from the shards that cube.conf names; a `RowSource`.
 
     Dictionaries are called as the bundle's tables are. Where a dictionary is missing from cube.conf, its table is not
-    served at all: an error at load time, not zeros later.
+    served at all: an error at load time, not zeros later. Rows of float16, and of int8 with a scale behind them, become
+    the float32 that they become when serving reads them from the bundle.
 
     Args:
         conf: Which servers hold which dictionary.
         bundle: Whose tables; their rows say how wide a row is.
+        dictionaries: What cube.conf calls a table, where not by its name: the same table may be there in several
+            layouts, and each version reads the one it was prepared in.
         on_missing_shard: Fail when no replica of a shard answers, or give its ids zeros and count them.
+        kinds: What rows of each table look like, where the bundle's tables are not at hand.
 
     Raises:
         ConfigError: cube.conf does not name one of the tables.
     """
 
-    def __init__(self, conf: CubeConf, bundle: Bundle, *, on_missing_shard: OnMissingShard = "error") -> None:
+    def __init__(
+        self,
+        conf: CubeConf,
+        bundle: Bundle,
+        dictionaries: Mapping[str, str] | None = None,
+        *,
+        on_missing_shard: OnMissingShard = "error",
+        kinds: Mapping[str, RowType] | None = None,
+    ) -> None:
+        names = dictionaries or {}
         self._clients: dict[str, Client] = {}
-        self._widths: dict[str, int] = {}
+        self._kinds: dict[str, RowType | None] = {}
         for table in sorted({lookup.table for lookup in bundle.signature.lookups}):
-            rows = bundle.sparse.get(table)
-            if rows is not None and rows.kind.dtype != np.float32:
-                raise ConfigError(
-                    f"table {table!r} of {bundle!r} has {rows.kind} rows, cube serves float32 to models",
-                    hint="pack it as float32, or serve without --cube",
-                )
-            width = None if rows is None else rows.kind.dim * np.dtype(np.float32).itemsize
-            config = ClientConfig.from_table(conf[table], value_bytes=width, on_missing_shard=on_missing_shard)
+            kind = kinds.get(table) if kinds is not None else _kind(bundle, table)
+            config = ClientConfig.from_table(
+                conf[names.get(table, table)],
+                value_bytes=None if kind is None else kind.row_bytes,
+                on_missing_shard=on_missing_shard,
+            )
             self._clients[table] = Client(config)
-            self._widths[table] = 0 if rows is None else rows.kind.dim
+            self._kinds[table] = kind
 
     @classmethod
     def from_conf(
-        cls, path: str | os.PathLike[str], bundle: Bundle, *, on_missing_shard: OnMissingShard = "error"
+        cls,
+        path: str | os.PathLike[str],
+        bundle: Bundle,
+        dictionaries: Mapping[str, str] | None = None,
+        *,
+        on_missing_shard: OnMissingShard = "error",
     ) -> CubeRows:
         """Read cube.conf."""
-        return cls(CubeConf.from_file(path), bundle, on_missing_shard=on_missing_shard)
+        return cls(CubeConf.from_file(path), bundle, dictionaries, on_missing_shard=on_missing_shard)
 
-    def rows(self, table: str, ids: NDArray[np.uint64], pin: str) -> FoundRows:
+    def rows(self, table: str, ids: NDArray[np.uint64], pin: str, deadline: float | None = None) -> FoundRows:
         """Read the rows of some ids from the pinned version; see `RowSource`.
 
         The client asks for every id once, whatever the batch repeats.
         """
-        found = self._clients[table].seek(ids, pin=pin, dtype=np.float32)
-        values, width = found.values, self._widths[table]
-        if values.shape[1] != width and width:
+        kind = self._kinds[table]
+        left_s = None if deadline is None else deadline - time.monotonic()
+        dtype = np.float32 if kind is None else np.uint8
+        found = self._clients[table].seek(ids, pin=pin, dtype=dtype, timeout_s=left_s)
+        values = found.values
+        if kind is not None and values.shape[1] == kind.row_bytes:
+            values = _numbers(values, kind)
+        elif kind is not None:
             if found.found.any():
-                raise IntegrityError(f"rows of table {table!r} have {values.shape[1]} numbers, the bundle says {width}")
-            values = np.zeros((len(ids), width), np.float32)  # nothing was found, so nobody said how wide it is
+                raise IntegrityError(
+                    f"rows of table {table!r} have {values.shape[1]} bytes, the bundle says {kind.row_bytes}"
+                )
+            values = np.zeros((len(ids), kind.dim), np.float32)  # nothing was found, so nobody said how wide it is
         defaulted = int(np.count_nonzero(found.defaulted))
         missing = len(ids) - int(np.count_nonzero(found.found)) - defaulted
         return FoundRows(values, missing=missing, defaulted=found.defaulted if defaulted else None)
@@ -74,3 +101,17 @@ class CubeRows:
         """Close all connections."""
         for client in self._clients.values():
             client.close()
+
+
+def _kind(bundle: Bundle, table: str) -> RowType | None:
+    rows = bundle.sparse.get(table)
+    return None if rows is None else rows.kind
+
+
+def _numbers(rows: NDArray[np.uint8], kind: RowType) -> NDArray[np.float32]:
+    """Read rows as servers hold them: one run of bytes each, an int8 row's scale behind its values."""
+    if not kind.has_scale:
+        return rows.view(kind.dtype).astype(np.float32, copy=False)
+    values: NDArray[Any] = rows[:, : kind.dim].view(kind.dtype)
+    scale: NDArray[np.float32] = np.ascontiguousarray(rows[:, kind.dim :]).view(_SCALE)
+    return values.astype(np.float32) * scale

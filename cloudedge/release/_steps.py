@@ -13,6 +13,7 @@ from cloudedge.release._places import Shares
 __all__ = [
     "COMMIT_STAGES",
     "STAGES",
+    "TIDY_STAGES",
     "Action",
     "Before",
     "Kind",
@@ -24,8 +25,9 @@ __all__ = [
     "Step",
 ]
 
-Kind = Literal["release", "rollback", "repair"]
-Action = Literal["fetch", "prepare", "check", "gate", "switch", "bake", "settle", "tag", "forget"]
+Kind = Literal["release", "rollback", "repair", "undo"]
+"""`undo` is only ever shown: who takes a release back goes on with that release."""
+Action = Literal["fetch", "prepare", "check", "gate", "switch", "bake", "settle", "tag", "forget", "retire"]
 Stage = Literal[
     "fetch",
     "dense.trim",
@@ -40,14 +42,16 @@ Stage = Literal[
     "gate",
     "dense.canary",
     "bake",
+    "edge.switch",
     "dense.switch",
     "sparse.switch",
-    "edge.switch",
     "settle",
     "tag",
+    "sparse.idle",
     "dense.forget",
     "edge.forget",
     "sparse.forget",
+    "retire",
 ]
 
 STAGES: dict[str, Action] = {
@@ -64,19 +68,27 @@ STAGES: dict[str, Action] = {
     "gate": "gate",
     "dense.canary": "switch",
     "bake": "bake",
+    "edge.switch": "switch",
     "dense.switch": "switch",
     "sparse.switch": "switch",
-    "edge.switch": "switch",
     "settle": "settle",
     "tag": "tag",
+    "sparse.idle": "switch",
     "dense.forget": "forget",
     "edge.forget": "forget",
     "sparse.forget": "forget",
+    "retire": "retire",
 }
 """Every stage in its order, which is what keeps rows there before anybody reads them and until nobody does."""
 
-COMMIT_STAGES = ("dense.switch", "sparse.switch", "edge.switch")
-"""Once the first step of these is intended, a release goes forward; before that it can vanish without a trace."""
+COMMIT_STAGES = ("dense.switch", "sparse.switch")
+"""Once the first step of these is intended, a release goes forward; before that it can vanish without a trace.
+
+Edge nodes move before that, in waves: a wave that fails takes the whole release back.
+"""
+
+TIDY_STAGES = ("sparse.idle", "dense.forget", "edge.forget", "sparse.forget", "retire")
+"""What could not be done of these is owed, and the next release does it."""
 
 _SLOW = 60.0
 _HOUR = 3600.0
@@ -97,6 +109,8 @@ class Limits:
     """How far the mean score may move, in standard deviations of the live version's scores."""
     min_requests: int = 20
     """With fewer requests on either side nothing is concluded."""
+    latency_requests: int = 500
+    """With fewer on either side nothing is concluded from latency: of 500, five are beyond the 99th percentile."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +151,8 @@ class Life:
     """The one exact bundle: name@digest."""
     title: str
     """As people call it: ctr:3."""
+    shards: Mapping[str, int] = field(default_factory=dict)
+    """Into how many shards its tables are cut; empty if nobody wrote that down."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +219,8 @@ class Plan:
     refusals: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
     before: Mapping[str, Before] = field(default_factory=dict)
+    shards: Mapping[str, int] = field(default_factory=dict)
+    """Into how many shards its tables are cut."""
     options: Options = Options()
 
     @property
@@ -232,7 +250,8 @@ class Plan:
 
     def summary(self) -> str:
         """Say it in lines that a person reads before saying yes."""
-        move = f"{self.live or 'nothing'} → {self.pin}" if self.live != self.pin else self.pin
+        ends = (self.live or "nothing", self.pin)
+        move = " → ".join(reversed(ends) if self.kind == "undo" else ends) if self.live != self.pin else self.pin
         lines = [f"{self.kind} of {self.title} on {self.target} ({move})"]
         if self.refusals:
             return "\n".join([*lines, "refused:", *(f"  {refusal}" for refusal in self.refusals)])
@@ -256,6 +275,7 @@ class Plan:
             "refusals": [vars(refusal) for refusal in self.refusals],
             "warnings": list(self.warnings),
             "before": {name: vars(was) for name, was in self.before.items()},
+            "shards": dict(self.shards),
             "options": asdict(self.options),
         }
 
@@ -271,6 +291,7 @@ class Plan:
             refusals=tuple(Refusal(**refusal) for refusal in value["refusals"]),
             warnings=tuple(value["warnings"]),
             before={name: Before(was["active"], tuple(was["pins"])) for name, was in value["before"].items()},
+            shards=value.get("shards", {}),
             options=Options(**(options | {"limits": Limits(**options["limits"])})),
         )
 

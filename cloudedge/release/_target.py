@@ -16,7 +16,8 @@ from cloudedge.release._ground import Ground
 from cloudedge.release._kinds import build
 from cloudedge.release._places import Health
 from cloudedge.release._plan import plan as plan_for
-from cloudedge.release._status import Record, Status, record, status
+from cloudedge.release._plan import plan_undo
+from cloudedge.release._status import Record, Status, history, status
 from cloudedge.release._steps import Kind, Options, Plan
 from cloudedge.release._version import Version
 
@@ -119,8 +120,8 @@ class Target:
             options: What to choose, whole; or single fields of `Options` by name.
             choices: Fields of `Options`, such as `canary=0.05, bake_s=600`.
         """
-        version = bundle if isinstance(bundle, Version) else self._version(bundle)
-        return plan_for(version, self._ground.world(version), options or Options(**choices))
+        ref = bundle if isinstance(bundle, str) else f"{bundle.name}@{bundle.digest}"
+        return plan_for(*self._ground.look(ref), options or Options(**choices))
 
     def apply(self, plan: Plan) -> Release:
         """Begin a release in the background; `wait` for it."""
@@ -136,9 +137,34 @@ class Target:
             StorageError: the journal cannot be written; nothing was begun that it does not say.
         """
         _check(plan)
-        version = self._ground.shelf.version(plan.ref)
+        version = self._ground.shelf.version(plan.ref).cut(plan.shards)
         with self._ground.journal.writing(self._ground.by) as writer:
             return self._begin(writer, plan, version)
+
+    def plan_resume(self) -> Plan | None:
+        """Decide what `resume` would do, forward or back; None: everything is as it should be. Nothing changes."""
+        operation = self._ground.journal.unfinished()
+        if operation is None:
+            found = self._plan_repair()
+            return found[0] if found else None
+        return self._plan_rest(operation)
+
+    def plan_abort(self) -> Plan:
+        """Decide what `abort` would do. Nothing changes.
+
+        Raises:
+            NotFound: nothing is unfinished.
+            Refused: requests have moved and there was nothing before to go back to.
+        """
+        return self._plan_back(self._unfinished())
+
+    def plan_promote(self) -> Plan:
+        """Decide what `promote` would do: what is left but for the bake. Nothing changes.
+
+        Raises:
+            NotFound: nothing is unfinished.
+        """
+        return _without(self._plan_rest(self._unfinished()), "bake")
 
     def resume(self) -> Outcome | None:
         """Finish what is unfinished, forward or back as the journal says; then bring places that lag to what is live.
@@ -214,9 +240,9 @@ class Target:
             ref = lives[1].ref
         else:
             ref = self._ground.journal.operation(to).plan["ref"] if isinstance(to, int) else to
-        version = self._ground.shelf.version(ref)
+        version, world = self._ground.look(ref)
         kind: Kind = "rollback" if any(life.pin == version.pin for life in lives) else "release"
-        return plan_for(version, self._ground.world(version), Options(**choices), kind=kind)
+        return plan_for(version, world, Options(**choices), kind=kind)
 
     def rollback(self, to: int | str | None = None) -> Outcome:
         """Go back; an unfinished release is taken back first, and that is all unless `to` says otherwise.
@@ -239,7 +265,7 @@ class Target:
 
     def history(self, limit: int = -1) -> list[Record]:
         """List what was done here, the newest first."""
-        return [record(operation) for operation in self._ground.journal.operations(limit=limit)]
+        return history(self._ground, limit)
 
     def watch(self) -> Mapping[str, Health]:
         """Return what every place's versions did since this was last asked; places that are away are left out."""
@@ -250,9 +276,6 @@ class Target:
             except Unavailable:
                 continue
         return seen
-
-    def _version(self, bundle: Bundle | str) -> Version:
-        return self._ground.shelf.version(bundle if isinstance(bundle, str) else f"{bundle.name}@{bundle.digest}")
 
     def _unfinished(self) -> Operation:
         operation = self._ground.journal.unfinished()
@@ -269,17 +292,14 @@ class Target:
         return Run(self._ground, writer, operation.number, plan, version).forward()
 
     def _go_on(self, writer: Writer, operation: Operation) -> Outcome:
-        plan = Plan.from_json(operation.plan)
-        why = next((e.detail["why"] for e in self._entries(operation) if (e.step, e.what) == ("undo", "note")), None)
+        why = self._why_back(operation)
         if why is not None:
-            return Run(self._ground, writer, operation.number, plan).back(why)
-        version = self._ground.shelf.version(plan.ref)
-        world = replace(self._ground.world(version), lives=plan.lives)
-        fresh = plan_for(version, world, plan.options, kind=plan.kind, before=plan.before)
+            return Run(self._ground, writer, operation.number, Plan.from_json(operation.plan)).back(why)
+        fresh, version = self._plan_on(operation)
         if fresh.refusals:
             reasons = "; ".join(refusal.what for refusal in fresh.refusals)
             raise Unfinished(
-                f"{self.name}: {plan.kind} {operation.number} cannot go on: {reasons}",
+                f"{self.name}: {fresh.kind} {operation.number} cannot go on: {reasons}",
                 hint="Mend that and resume, or abort.",
                 number=operation.number,
                 failed={},
@@ -289,7 +309,30 @@ class Target:
         writer.record(operation.number, "resume", "note", by=self._ground.by, left=left)
         return Run(self._ground, writer, operation.number, fresh, version).forward()
 
+    def _plan_on(self, operation: Operation) -> tuple[Plan, Version]:
+        """Plan the rest of an operation anew, from what is there."""
+        plan = Plan.from_json(operation.plan)
+        version, world = self._ground.look(plan.ref, plan.shards)
+        world = replace(world, lives=plan.lives)
+        return plan_for(version, world, plan.options, kind=plan.kind, before=plan.before), version
+
+    def _plan_rest(self, operation: Operation) -> Plan:
+        """Plan how an operation ends, for people to read."""
+        if self._why_back(operation) is not None:
+            return self._plan_back(operation)
+        is_committed = committed(self._ground.journal.last_words(operation.number))
+        return _without(self._plan_on(operation)[0], *(("dense.canary", "bake") if is_committed else ()))
+
+    def _plan_back(self, operation: Operation) -> Plan:
+        """Plan the way back, for people to read; whoever goes it plans it again."""
+        plan, touched = self._way_back(operation), self._ground.journal.last_words(operation.number)
+        stages = plan_undo(plan, self._ground.observe(), touched)
+        return replace(plan, kind="undo", steps=tuple(step for steps in stages for step in steps), warnings=())
+
     def _back(self, writer: Writer, operation: Operation, why: str) -> Outcome:
+        return Run(self._ground, writer, operation.number, self._way_back(operation)).back(why)
+
+    def _way_back(self, operation: Operation) -> Plan:
         plan = Plan.from_json(operation.plan)
         if not plan.lives and committed(self._ground.journal.last_words(operation.number)):
             raise Refused(
@@ -297,7 +340,12 @@ class Target:
                 hint="Resume finishes it; release another bundle after that.",
                 rules=["nothing-before"],
             )
-        return Run(self._ground, writer, operation.number, plan).back(why)
+        return plan
+
+    def _why_back(self, operation: Operation) -> str | None:
+        """Return why an operation is being taken back; None if it is not."""
+        entries = self._ground.journal.entries(operation.number)
+        return next((each.detail["why"] for each in entries if (each.step, each.what) == ("undo", "note")), None)
 
     def _mend(self, writer: Writer) -> None:
         """Bring back what a place lost while a release was under way; one that is away stays for the next resume."""
@@ -305,25 +353,31 @@ class Target:
             self._repair(writer)
 
     def _repair(self, writer: Writer) -> Outcome | None:
+        found = self._plan_repair()
+        if found is None:
+            return None
+        _check(found[0])
+        return self._begin(writer, *found)
+
+    def _plan_repair(self) -> tuple[Plan, Version] | None:
         lives = self._ground.lives()
         if not lives:
             return None
-        version = self._ground.shelf.version(lives[0].ref)
-        plan = plan_for(version, self._ground.world(version), kind="repair")
-        if plan.is_empty:
-            return None
-        _check(plan)
-        return self._begin(writer, plan, version)
+        version, world = self._ground.look(lives[0].ref)
+        plan = plan_for(version, world, kind="repair")
+        return None if plan.is_empty else (plan, version)
 
-    def _entries(self, operation: Operation) -> Any:
-        return self._ground.journal.entries(operation.number)
+
+def _without(plan: Plan, *stages: str) -> Plan:
+    return replace(plan, steps=tuple(step for step in plan.steps if step.stage not in stages))
 
 
 def _check(plan: Plan) -> None:
     if plan.refusals:
         raise Refused(plan.summary(), hint="Nothing was touched.", rules=[refusal.rule for refusal in plan.refusals])
     if not plan.steps:
-        raise InputError(f"{plan.title} is live on {plan.target} already, everywhere", hint="There is nothing to do.")
+        why = " ".join(plan.warnings) or "There is nothing to do."
+        raise InputError(f"{plan.title} is live on {plan.target} already, everywhere", hint=why)
 
 
 def _whole(outcome: Outcome, plan: Plan) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, overload
 
@@ -68,6 +68,27 @@ class Version:
             untrusted=untrusted,
             bundle=bundle,
         )
+
+    @property
+    def shards(self) -> Mapping[str, int]:
+        """Into how many shards each table is cut."""
+        return {name: len(table.shard_rows) for name, table in self.tables.items()}
+
+    @property
+    def merged_bytes(self) -> int:
+        """Bytes of tables that a reader has to merge in memory: a base with deltas; a single file is mapped."""
+        chained = [name for name, table in self.bundle.sparse.items() if len(table.files) > 1] if self.bundle else []
+        return sum(self.tables[name].rows * (8 + self.tables[name].row_bytes) for name in chained)
+
+    def cut(self, shards: Mapping[str, int]) -> Version:
+        """Return the same version with its tables cut into other numbers of shards."""
+        tables = dict(self.tables)
+        for name in tables.keys() & shards.keys():
+            count, rows = shards[name], tables[name].rows
+            even = tuple((rows + shard) // count for shard in range(count))
+            cut = _ShardRows(self.bundle.sparse[name], count) if self.bundle is not None else even
+            tables[name] = replace(tables[name], shard_rows=cut)
+        return replace(self, tables=tables)
 
     @property
     def ref(self) -> str:

@@ -7,7 +7,7 @@ are the parts, for stories of your own. `FolderPlace` is a place that keeps real
 from cloudedge.testing._folder import FolderPlace
 from cloudedge.testing._places import SimPlace
 from cloudedge.testing._requests import Clients
-from cloudedge.testing._scenario import Result, SimShelf, run_seed, sim_target, sim_version
+from cloudedge.testing._scenario import Result, SimLayouts, SimShelf, run_seed, sim_target, sim_version
 from cloudedge.testing._simulate import Report, simulate
 from cloudedge.testing._world import FAULTS, Killed, SimClock, SimJournal, Violation, World
 
@@ -20,6 +20,7 @@ __all__ = [
     "Result",
     "SimClock",
     "SimJournal",
+    "SimLayouts",
     "SimPlace",
     "SimShelf",
     "Violation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cloudedge.errors import Conflict, IntegrityError, NotFound, StorageError, Unavailable
@@ -22,6 +22,8 @@ class Copy:
     pin: str
     is_ready: bool = True
     is_intact: bool = True
+    shards: Mapping[str, int] = field(default_factory=dict)
+    """Dense: the layout whose rows it reads."""
 
 
 @dataclass
@@ -48,7 +50,7 @@ class SimPlace:
         """It came back with less than it had promised; nobody repaired it yet."""
         self.incarnation = 1
         self.back_at = self.cut_until = self.full_until = 0.0
-        self.traffic: dict[str, Traffic] = {}
+        self._counted: dict[str, list[float]] = {}
         self._world = world
         self._stored = _Stored()
         self._past: list[_Stored] = [_Stored()]
@@ -56,6 +58,11 @@ class SimPlace:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def group(self) -> tuple[str, int, int]:
+        """What the replicas of a shard have in common: the table, how it is cut, and which part."""
+        return self.table, self.shards, self.shard
 
     @property
     def copies(self) -> Mapping[str, Copy]:
@@ -72,9 +79,10 @@ class SimPlace:
         copy = self._stored.copies.get(pin)
         return self.is_up and copy is not None and copy.is_ready
 
-    def start_with(self, pin: str) -> None:
+    def start_with(self, version: Version) -> None:
         """Be in the state that a release of long ago left."""
-        self._stored = _Stored({pin: Copy(pin)}, {pin: 1.0})
+        pin = version.pin
+        self._stored = _Stored({pin: Copy(pin, shards=version.shards)}, {pin: 1.0})
         self._past = [self._stored.copy()]
 
     def take(self, pin: str) -> None:
@@ -137,8 +145,10 @@ class SimPlace:
 
     def _prepare(self, version: Version, order: int) -> Shipped:
         self._fence(order, "prepare")
-        if self.holds(version.pin):
+        if self.holds(version.pin) and (self.leg != "dense" or self.copies[version.pin].shards == version.shards):
             return Shipped(0, "nothing")
+        if version.pin in self._stored.active:
+            raise Conflict(f"{self.name}: {version.pin} answers requests, from the rows of another layout")
         if self.full_until > self._world.now:
             raise StorageError(f"{self.name}: no space left on device")
         how = "delta" if any(copy.is_ready for copy in self._stored.copies.values()) else "base"
@@ -151,7 +161,7 @@ class SimPlace:
         if not intact and (self._world.rng.random() < 0.5 or self._has_readers(version.pin)):  # noqa: PLR2004
             self._stored.copies.pop(version.pin)
             raise IntegrityError(f"{self.name}: what arrived of {version.pin} is not what was sent")
-        self._stored.copies[version.pin] = Copy(version.pin, is_intact=intact)
+        self._stored.copies[version.pin] = Copy(version.pin, is_intact=intact, shards=version.shards)
         self._persist()
         return Shipped(1000 if how == "delta" else 10_000, "delta" if how == "delta" else "base")
 
@@ -167,7 +177,7 @@ class SimPlace:
         if version.label.startswith("bad"):
             raise IntegrityError(f"{self.name}: a probe of {version.pin} was answered with another score")
         if self.leg == "dense" and self._world.clients is not None:
-            self._world.clients.probe(version.pin)
+            self._world.clients.probe(version.pin, copy.shards)
 
     def _switch(self, shares: Shares, order: int) -> None:
         self._fence(order, "switch")
@@ -192,20 +202,21 @@ class SimPlace:
             self._world.clients.check_deleted(self, pin)
 
     def _watch(self) -> Health:
-        seen, self.traffic = self.traffic, {}
-        return Health(seen)
+        seen, self._counted = self._counted, {}
+        return Health(
+            {
+                pin: Traffic(int(n), int(failed), scores=int(n), score_sum=total, score_squares=squares)
+                for pin, (n, failed, total, squares) in seen.items()
+            }
+        )
 
     def count(self, pin: str, *, score: float, failed: bool = False) -> None:
         """Count a request."""
-        so_far = self.traffic.get(pin, Traffic())
-        self.traffic[pin] = replace(
-            so_far,
-            requests=so_far.requests + 1,
-            errors=so_far.errors + failed,
-            scores=so_far.scores + 1,
-            score_sum=so_far.score_sum + score,
-            score_squares=so_far.score_squares + score * score,
-        )
+        counted = self._counted.setdefault(pin, [0, 0, 0.0, 0.0])
+        counted[0] += 1
+        counted[1] += failed
+        counted[2] += score
+        counted[3] += score * score
 
     def _fence(self, order: int, what: str) -> None:
         if order < self._stored.fence:
@@ -214,7 +225,9 @@ class SimPlace:
         if self._world.journal is not None:
             entries = self._world.journal._read("SELECT step, what FROM entries WHERE id = ?", order)  # noqa: SLF001
             step = entries[0][0] if entries else "nothing"
-            wanted = {"prepare": ("prepare",), "switch": ("switch", "canary"), "forget": ("forget", "trim")}[what]
+            wanted = {"prepare": ("prepare",), "switch": ("switch", "canary", "idle"), "forget": ("forget", "trim")}[
+                what
+            ]
             stage, _, where = step.partition(":")
             if stage.split(".")[-1] not in wanted or where.split("@")[0] != self.name:
                 self._world.broken("unexplained", f"{self.name} was told to {what}, and the journal says {step}")
@@ -270,7 +283,7 @@ class SimPlace:
             return True
         peers = [p for p in self._world.places.values() if p.leg == self.leg and p is not self]
         if self.leg == "sparse":
-            peers = [p for p in peers if (p.table, p.shard) == (self.table, self.shard)]
+            peers = [p for p in peers if p.group == self.group]
         needed = self._world.clients.in_use() if self._world.clients is not None else []
         if self.leg == "dense":
             return any(p.is_up and p.active and not p.is_stale for p in peers)

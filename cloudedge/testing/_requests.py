@@ -8,6 +8,7 @@ whatever a shard has active and takes zeros where a shard does not answer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cloudedge.errors import Unavailable
@@ -48,15 +49,26 @@ class Clients:
         self._under_way: list[Request] = []
         self.answered: dict[str, int] = {}
         self.scores: dict[str, float] = {}
-        places = list(world.places.values())
+        self.look()
+        world.clients = self
+
+    def look(self) -> None:
+        """See which places there are."""
+        places = list(self._world.places.values())
         self._dense = [place for place in places if place.leg == "dense"]
         self._edge = [place for place in places if place.leg == "edge"]
-        groups: dict[tuple[str, int], list[SimPlace]] = {}
+        self._cuts: dict[tuple[str, int], list[list[SimPlace]]] = {}
+        groups: dict[tuple[str, int, int], list[SimPlace]] = {}
         for place in places:
             if place.leg == "sparse":
-                groups.setdefault((place.table, place.shard), []).append(place)
-        self._groups = list(groups.values())
-        world.clients = self
+                if place.group not in groups:
+                    groups[place.group] = []
+                    self._cuts.setdefault((place.table, place.shards), []).append(groups[place.group])
+                groups[place.group].append(place)
+
+    def _groups(self, shards: Mapping[str, int]) -> list[list[SimPlace]]:
+        """Return the shards of a layout, each with its replicas; a shard that is nowhere has none."""
+        return [group for cut in shards.items() for group in self._cuts.get(cut, [[]])]
 
     def live(self) -> None:
         """Let a request begin, or one that is under way take a step."""
@@ -87,24 +99,24 @@ class Clients:
         pins = [request.pin for request in self._under_way if request.pin]
         return list(dict.fromkeys([*pins, *(pin for place in self._dense for pin in place.active)]))
 
-    def probe(self, pin: str) -> None:
-        """Ask a probe of one version: every shard has to have its rows.
+    def probe(self, pin: str, shards: Mapping[str, int]) -> None:
+        """Ask a probe of one version: every shard of its layout has to have its rows.
 
         Raises:
             Unavailable: one does not.
         """
-        for group in self._groups:
+        for group in self._groups(shards):
             if not any(place.holds(pin) for place in group):
-                raise Unavailable(f"no replica of {group[0].table}/{group[0].shard} has {pin}")
+                raise Unavailable(f"no replica of {_shard(group)} has {pin}")
 
     def check_reach(self, place: SimPlace) -> None:
         """Whatever a serving replica was just told to answer with has to have its rows everywhere."""
         if place.leg != "dense" or not self._pinned:
             return
         for pin in place.active:
-            for group in self._groups:
+            for group in self._groups(place.copies[pin].shards):
                 if not any(p.holds(pin) for p in group):
-                    what = f"{place.name} answers with {pin}, which no replica of {group[0].table}/{group[0].shard} has"
+                    what = f"{place.name} answers with {pin}, which no replica of {_shard(group)} has"
                     self._world.broken("failed", what)
 
     def check_deleted(self, place: SimPlace, pin: str) -> None:
@@ -112,7 +124,8 @@ class Clients:
         if place.leg != "sparse":
             return
         for replica in self._dense:
-            if pin in replica.active and not replica.is_stale:
+            copy = replica.copies.get(pin) if pin in replica.active and not replica.is_stale else None
+            if copy is not None and copy.shards.get(place.table) == place.shards:
                 self._world.broken("deleted", f"{place.name} forgot {pin}, which {replica.name} answers with")
 
     def _step(self, request: Request) -> None:
@@ -143,12 +156,14 @@ class Clients:
             chance -= share
             if chance < 0:
                 break
-        request.todo = list(self._groups)
+        # Unpinned readers have one cube.conf; a pinned version reads the layout it was loaded for.
+        copy = replica.copies.get(request.pin)
+        request.todo = self._groups(copy.shards if copy is not None else {})
         request.read = []
 
     def _read(self, request: Request, group: list[SimPlace]) -> None:
         rng = self._world.rng
-        first = rng.randrange(len(group))
+        first = rng.randrange(len(group)) if group else 0
         if not self._pinned:
             shard = group[first]
             active = next(iter(shard.active), None) if shard.is_up else None
@@ -160,8 +175,8 @@ class Clients:
                 request.read.append(copy.pin if copy.is_intact else "damaged rows")
                 return
         if not request.is_excused:
-            where = f"{group[0].table}/{group[0].shard}"
-            self._world.broken("failed", f"{request.replica} asked for {request.pin}, which no replica of {where} has")
+            what = f"{request.replica} asked for {request.pin}, which no replica of {_shard(group)} has"
+            self._world.broken("failed", what)
         self._elsewhere(request)
 
     def _elsewhere(self, request: Request) -> None:
@@ -195,3 +210,7 @@ class Clients:
                 self._world.broken("failed", f"{node.name} is to answer with {pin} and does not have it")
             elif not copy.is_intact:
                 self._world.broken("wrong", f"{node.name} answered with damaged bytes of {pin}")
+
+
+def _shard(group: list[SimPlace]) -> str:
+    return f"{group[0].table}/{group[0].shard}of{group[0].shards}" if group else "a shard that is gone"

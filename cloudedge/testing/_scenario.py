@@ -1,4 +1,4 @@
-"""One seed's story: a target with a live version, a release or two under bad weather, then one command to be whole."""
+"""One seed's story: a target, mostly with a live version, releases under bad weather, then one command to be whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cloudedge.errors import CloudEdgeError, NotFound
-from cloudedge.release import Ground, Limits, Options, TableFacts, Target, Version
+from cloudedge.release import FixedLayout, Ground, Life, Limits, Options, Place, TableFacts, Target, Version
 from cloudedge.testing._places import SimPlace
 from cloudedge.testing._requests import Clients
 from cloudedge.testing._stock import stock_delivery
@@ -45,7 +45,8 @@ def sim_version(number: int, *, tables: Mapping[str, int] | None = None, label: 
 class SimShelf:
     """A hub in memory, where garbage is collected without mercy: what no release marks goes."""
 
-    def __init__(self, world: World, versions: list[Version]) -> None:
+    def __init__(self, world: World, versions: list[Version], layouts: SimLayouts | None = None) -> None:
+        self._layouts = layouts
         self.versions = {version.ref: version for version in versions}
         self.roles: dict[str, str] = {}
         self.wanted: list[str] = []
@@ -57,7 +58,8 @@ class SimShelf:
         """Return a version."""
         if ref not in self.versions:
             raise NotFound(f"{ref} is not in the hub")
-        return self.versions[ref]
+        found = self.versions[ref]
+        return found.cut(self._layouts.now()) if self._layouts is not None else found
 
     def verify(self, version: Version) -> None:
         """Check that it is there."""
@@ -86,9 +88,63 @@ class SimShelf:
                     self._world.broken("deleted", f"{place.name} answers with {pin}, which the hub has lost")
 
 
-def sim_target(world: World, *, shelf: SimShelf, journal: SimJournal, by: str = "ann") -> Target:
+class SimLayouts:
+    """The layouts of a simulated target: somebody changes its file and starts the shards that are new in it."""
+
+    def __init__(self, world: World, tables: Mapping[str, int]) -> None:
+        self._world = world
+        self._tables: Mapping[str, int] = {}
+        self.change(tables)
+
+    def change(self, tables: Mapping[str, int]) -> None:
+        """Cut tables into other numbers of shards from now on; `up` starts what is missing and ends nothing."""
+        self._tables = dict(tables)
+        self._world.note("the target is now cut into {}", dict(tables))
+        for table, shards in tables.items():
+            for shard in range(shards):
+                for replica in range(2):
+                    name = f"sparse/{table}/{shard}of{shards}/{replica}"
+                    if name not in self._world.places:
+                        SimPlace(self._world, name, "sparse", table=table, shard=shard, shards=shards)
+        self._world.moved_in_or_out()
+
+    def now(self) -> Mapping[str, int]:
+        """Say how tables are cut."""
+        return self._tables
+
+    def publish(self, shards: Mapping[str, int]) -> None:
+        """Tell readers without a pin; there are none here."""
+        self._world.point(f"publish {dict(shards)}")
+
+    def retire(self) -> list[str]:
+        """End the places of other layouts, if all of a layout's answer and hold nothing."""
+        world = self._world
+        world.point("before retiring")
+        earlier: dict[tuple[str, int], list[SimPlace]] = {}
+        for place in world.places.values():
+            if place.leg == "sparse" and self._tables.get(place.table) != place.shards:
+                earlier.setdefault((place.table, place.shards), []).append(place)
+        gone = []
+        for places in earlier.values():
+            if all(place.is_up and not place.observe().versions for place in places):
+                gone += [place.name for place in places]
+        for name in gone:
+            place = world.places.pop(name)
+            if place in world.down:
+                world.down.remove(place)
+            world.note("{} ends", name)
+        world.moved_in_or_out()
+        world.point("after retiring")
+        return gone
+
+
+def sim_target(
+    world: World, *, shelf: SimShelf, journal: SimJournal, by: str = "ann", layouts: SimLayouts | None = None
+) -> Target:
     """Start cloudedge, as a new process would, on a simulated world."""
-    return Target(Ground("sim", world.places, journal, shelf, SimClock(world), world.run, by))
+    places: dict[str, Place] = dict(world.places)
+    ground = Ground("sim", places, journal, shelf, SimClock(world), world.run, by, layouts=layouts or FixedLayout())
+    return Target(ground)
 
 
 class _Story:
@@ -96,12 +152,8 @@ class _Story:
         world = self.world = World(seed, faults, traced=traced)
         rng = world.rng
         tables = {name: rng.choice((1, 2)) for name in ("emb", "ids")[: rng.choice((1, 1, 2))]}
-        for table, shards in tables.items():
-            for shard in range(shards):
-                for replica in range(2):
-                    SimPlace(
-                        world, f"sparse/{table}/{shard}/{replica}", "sparse", table=table, shard=shard, shards=shards
-                    )
+        self.layouts = SimLayouts(world, tables)
+        self.is_cut_anew = rng.random() < 0.25  # noqa: PLR2004
         for replica in range(rng.choice((2, 2, 3))):
             SimPlace(world, f"dense/{replica}", "dense")
         for node in range(rng.choice((0, 0, 1, 2))):
@@ -114,13 +166,14 @@ class _Story:
         ]
         world.is_calm = True
         self.journal = SimJournal(world)
-        self.shelf = SimShelf(world, self.versions)
+        self.shelf = SimShelf(world, self.versions, self.layouts)
         self.shelf.wanted = [version.ref for version in self.versions[1:]]
         self.clients = Clients(world)
         if rng.random() < 0.3:  # noqa: PLR2004
             self.clients.scores["v2"] = 9.0  # a model that answers, and answers nonsense
         self.outcomes: list[str] = []
-        self._was_live()
+        if rng.random() < 0.9:  # noqa: PLR2004 - in the others nothing was ever released
+            self._was_live()
         world.journal = self.journal
         world.is_calm = False
 
@@ -128,15 +181,15 @@ class _Story:
         """Version 1 was released long ago."""
         first = self.versions[0]
         for place in self.world.places.values():
-            place.start_with(first.pin)
+            place.start_with(first)
         with self.journal.writing("history") as writer:
-            writer.remember("lives", [{"pin": first.pin, "ref": first.ref, "title": str(first)}])
+            writer.remember("lives", [vars(Life(first.pin, first.ref, str(first), first.shards))])
             writer.remember("known", [first.pin])
         self.shelf.roles["live"] = first.ref
 
     @property
     def target(self) -> Target:
-        return sim_target(self.world, shelf=self.shelf, journal=self.journal)
+        return sim_target(self.world, shelf=self.shelf, journal=self.journal, layouts=self.layouts)
 
     def tell(self) -> None:
         """Let it happen."""
@@ -152,6 +205,9 @@ class _Story:
 
     def _turn(self, turn: int) -> None:
         rng = self.world.rng
+        if self.is_cut_anew and rng.random() < 0.6:  # noqa: PLR2004
+            self.layouts.change({table: rng.choice((1, 2, 3)) for table in self.layouts.now()})
+            self.outcomes.append("layout: changed")
         target = self.target
         unfinished = self.journal.unfinished() is not None
         act: Callable[[], object]
@@ -204,6 +260,8 @@ class _Story:
         # A canary that does badly and shall pause then pauses on every resume, as it should.
         pauses = unfinished is not None and unfinished.plan["options"]["on_breach"] == "pause"
         goes_back = unfinished is not None and (pauses or world.rng.random() < 0.3)  # noqa: PLR2004
+        # The first release of all only goes forward once requests have moved.
+        goes_back = goes_back and bool(unfinished and unfinished.plan["lives"])
         act = target.rollback if goes_back else target.resume
         try:
             world.note("--- the weather clears: {}", act.__name__)
@@ -220,27 +278,44 @@ class _Story:
         """With nothing unfinished, a place answers with what the journal calls live, unless it lost its memory."""
         if self.journal.unfinished() is not None:
             return
-        pin = self.journal.recall("lives")[0]["pin"]
-        for place in self.world.places.values():
-            if not place.is_stale and dict(place.active) != {pin: 1.0}:
-                what = f"{place.name} answers with {dict(place.active)}; nothing is unfinished and {pin} is live"
+        live = self._live()
+        for place in self._answering(live):
+            if not place.is_stale and dict(place.active) != _shares(live):
+                what = f"{place.name} answers with {dict(place.active)}; nothing is unfinished, {_pin(live)} is live"
                 self.world.broken("unexplained", what)
+
+    def _live(self) -> Life | None:
+        lives = self.journal.recall("lives")
+        return Life(**lives[0]) if lives else None
+
+    def _answering(self, live: Life | None) -> list[SimPlace]:
+        """Return the places that answer with what is live: those of other layouts do not."""
+        shards = live.shards if live is not None else self.layouts.now()
+        return [p for p in self.world.places.values() if p.leg != "sparse" or shards.get(p.table) == p.shards]
 
     def _check_whole(self) -> None:
         world = self.world
-        lives = self.journal.recall("lives")
-        pin, ref = lives[0]["pin"], lives[0]["ref"]
+        live = self._live()
         if self.journal.unfinished() is not None:
             world.broken("not whole", "something is unfinished")
-        if self.shelf.roles.get("live") != ref or "next" in self.shelf.roles:
-            world.broken("unexplained", f"{pin} is live and the hub's tags say {self.shelf.roles}")
+        if self.shelf.roles.get("live") != (live.ref if live else None) or "next" in self.shelf.roles:
+            world.broken("unexplained", f"{_pin(live)} is live and the hub's tags say {self.shelf.roles}")
         for role, marked in self.shelf.roles.items():
             if marked not in self.shelf.versions:
                 world.broken("deleted", f"{marked} is marked as {role}, and the hub has lost it")
-        for place in world.places.values():
-            copy = place.copies.get(pin)
-            if dict(place.active) != {pin: 1.0} or copy is None or not copy.is_ready or not copy.is_intact:
-                world.broken("not whole", f"{place.name} answers with {dict(place.active)}, and {pin} is live")
+        for place in self._answering(live):
+            copy = place.copies.get(_pin(live))
+            is_sound = live is None or (copy is not None and copy.is_ready and copy.is_intact)
+            if dict(place.active) != _shares(live) or not is_sound:
+                world.broken("not whole", f"{place.name} answers with {dict(place.active)}, and {_pin(live)} is live")
+
+
+def _pin(live: Life | None) -> str:
+    return live.pin if live is not None else "nothing"
+
+
+def _shares(live: Life | None) -> dict[str, float]:
+    return {live.pin: 1.0} if live is not None else {}
 
 
 def run_seed(

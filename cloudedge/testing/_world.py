@@ -132,6 +132,12 @@ class World:
     def _all(self) -> list[SimPlace]:
         return list(self.places.values())
 
+    def moved_in_or_out(self) -> None:
+        """Somebody started or ended places."""
+        self.__dict__.pop("_all", None)
+        if self.clients is not None:
+            self.clients.look()
+
     def churn(self) -> None:
         """One moment of everybody else's life."""
         if self.clients is not None:
@@ -152,8 +158,8 @@ class World:
     def deliver(self) -> None:
         """Let a call that was late arrive now, unless the process it was meant for is gone."""
         _, name, incarnation, call = self.late.pop(self.rng.randrange(len(self.late)))
-        place = self.places[name]
-        if place.incarnation != incarnation or not place.is_up:
+        place = self.places.get(name)
+        if place is None or place.incarnation != incarnation or not place.is_up:
             return
         try:
             call()

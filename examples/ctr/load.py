@@ -29,7 +29,7 @@ class Answered:
     """One request that got an answer, or did not."""
 
     at: float
-    """Seconds since the load began, when it was answered."""
+    """Seconds on the load's clock, when it was answered."""
     seconds: float
     pin: str
     """Empty if it failed."""
@@ -53,15 +53,14 @@ class Load:
         self._answered: list[list[Answered]] = [[] for _ in range(clients)]
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._ask, args=(n,), daemon=True) for n in range(clients)]
-        self.began = time.monotonic()
+        self._began = time.monotonic()
 
     def expect(self, pin: str, scores: NDArray[np.float32]) -> None:
         """Say what the version called `pin` has to answer."""
         self._expected[pin] = scores
 
     def start(self) -> Load:
-        """Begin asking."""
-        self.began = time.monotonic()
+        """Begin asking; the clock runs from the moment this was made."""
         for thread in self._threads:
             thread.start()
         return self
@@ -73,8 +72,8 @@ class Load:
             thread.join()
 
     def now(self) -> float:
-        """Return the seconds since the load began."""
-        return time.monotonic() - self.began
+        """Return the seconds since this was made."""
+        return time.monotonic() - self._began
 
     @property
     def answered(self) -> list[Answered]:
@@ -93,11 +92,12 @@ class Load:
         begun = time.monotonic()
         try:
             answer = client.predict({"dense": one.dense, "ids": one.ids})
-        except CloudEdgeError as error:
-            return Answered(self.now(), time.monotonic() - begun, "", is_mixed=False, why=str(error))
-        took = time.monotonic() - begun
-        (score,) = next(iter(answer.outputs.values())).reshape(-1)
-        right = self._expected[answer.pin][row]
+            took = time.monotonic() - begun
+            (score,) = next(iter(answer.outputs.values())).reshape(-1)
+            right = self._expected[answer.pin][row]
+        except Exception as error:  # noqa: BLE001 - whatever it is, somebody did not get an answer
+            why = str(error) if isinstance(error, CloudEdgeError) else f"{type(error).__name__}: {error}"
+            return Answered(self.now(), time.monotonic() - begun, "", is_mixed=False, why=why)
         return Answered(self.now(), took, answer.pin, is_mixed=not abs(score - right) <= TOLERANCE)
 
 

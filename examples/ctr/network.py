@@ -58,6 +58,14 @@ class Trainer:
             scores: NDArray[np.float32] = self.net(paddle.to_tensor(clicks.dense), paddle.to_tensor(clicks.ids)).numpy()
         return scores[:, 0]
 
+    def keep(self, file: Path) -> None:
+        """Write the weights."""
+        paddle.save(self.net.state_dict(), str(file))
+
+    def restore(self, file: Path) -> None:
+        """Go on from weights that were kept."""
+        self.net.set_state_dict(paddle.load(str(file)))
+
     def save(self, folder: Path) -> Path:
         """Save the whole network as Paddle's inference model; returns its prefix."""
         self.net.eval()

@@ -16,7 +16,7 @@ _INTRODUCTION = """A model has a dense net and a table of embeddings, each on se
 replaced, one server of each kind was killed, a broken version was tried, and everything was rolled back, under constant
 load. Every answer was compared with what the whole trained model answers."""
 _STRIPS = """One strip per process: two shards of the table with two replicas each, and two serving replicas. Grey: it
-does not answer."""
+does not answer, or has nothing to answer with."""
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:32px auto;padding:0 20px;color:#1b2430;background:#fff}
 h1{font-size:27px;margin:0 0 4px}h2{font-size:18px;margin:38px 0 6px}p{margin:4px 0 10px;color:#475569}
@@ -160,7 +160,7 @@ def _key(colour: str) -> str:
 
 def _releases(report: Mapping[str, Any]) -> str:
     head = "<tr><th>release<th>bundle<th>outcome<th class=n>took<th class=n>shipped<th class=n>of<th class=n>p99 before"
-    rows = [head + "<th class=n>during"]
+    rows = [head + "<th class=n>during<th class=n>after"]
     for number, release in report["releases"].items():
         style = "good" if release["outcome"] == "done" else "bad"
         why = f"<br><small>{escape(release['why'])}</small>" if release.get("why") else ""
@@ -168,7 +168,7 @@ def _releases(report: Mapping[str, Any]) -> str:
             f"<tr><td>{number}<td>{escape(release['bundle'])}<td class={style}>{escape(release['outcome'])}{why}"
             f"<td class=n>{release['seconds']:.2f} s<td class=n>{release['bytes_shipped'] / 1e6:.2f} MB"
             f"<td class=n>{release['bytes_full'] / 1e6:.1f} MB<td class=n>{_ms(release['p99_ms_before'])}"
-            f"<td class=n>{_ms(release['p99_ms_during'])}"
+            f"<td class=n>{_ms(release['p99_ms_during'])}<td class=n>{_ms(release['p99_ms_after'])}"
         )
     return f"<table>{''.join(rows)}</table>"
 

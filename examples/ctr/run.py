@@ -128,36 +128,49 @@ class Example:
 
     # 5, 7: releases under load.
 
-    def release(self, target: Target, version: Packed, load: Load | None = None) -> None:
-        """Release a version, and note what it cost."""
-        began = load.now() if load else 0.0
-        start = time.monotonic()
+    def release(self, target: Target, version: Packed, load: Load) -> int:
+        """Release a version, and note what it cost; return its number."""
+        began = load.now()
         self.mark(load, f"release {version.ref}")
         outcome, why = "done", ""
         try:
             number = target.apply(target.plan(version.bundle)).wait().number
         except ReleaseUndone as undone:
             number, outcome, why = undone.number, "undone", undone.why
-        seconds = time.monotonic() - start
+        ended = load.now()
         record = next(r for r in target.history() if r.number == number)
-        ended = load.now() if load else 0.0
         self.mark(load, f"{version.ref} {'live' if outcome == 'done' else 'undone'}")
         self.releases[number] = {
             "bundle": version.ref,
             "outcome": outcome,
             "why": why,
-            "seconds": seconds,
+            "seconds": ended - began,
             "bytes_shipped": record.bytes,
             "bytes_full": self.full_bytes(version),
-            "p99_ms_before": p99_ms(load.answered, began - _QUIET_S, began) if load else None,
-            "p99_ms_during": p99_ms(load.answered, began, ended) if load else None,
+            "began": began,
+            "ended": ended,
         }
         say(
-            f"   release {number} of {version.ref}: {outcome} in {seconds:.2f} s, shipped {record.bytes / 1e6:.2f} MB "
-            f"of {self.full_bytes(version) / 1e6:.1f} MB"
+            f"   release {number} of {version.ref}: {outcome} in {ended - began:.2f} s, shipped "
+            f"{record.bytes / 1e6:.2f} MB of {self.full_bytes(version) / 1e6:.1f} MB"
         )
         if why:
             say(f"   because: {why}")
+        return number
+
+    def quiet(self, load: Load, number: int) -> None:
+        """Let the load run on for a while, then say what those who asked noticed of a release."""
+        time.sleep(_QUIET_S)
+        release, answered = self.releases[number], load.answered
+        began, ended = release["began"], release["ended"]
+        release["p99_ms_before"] = p99_ms(answered, began - _QUIET_S, began)
+        release["p99_ms_during"] = p99_ms(answered, began, ended)
+        release["p99_ms_after"] = p99_ms(answered, ended, ended + _QUIET_S)
+        told = ", ".join(
+            f"{when} {value:.1f} ms" for when in ("before", "during", "after") if (value := release[f"p99_ms_{when}"])
+        )
+        failed, mixed = sum(not one.pin for one in answered), sum(one.is_mixed for one in answered)
+        say(f"   {len(answered):,} requests so far, {failed} failed, {mixed} mixed; p99 {told}")
 
     def full_bytes(self, version: Packed) -> int:
         """Return what shipping everything to every place would cost."""
@@ -167,10 +180,9 @@ class Example:
         sparse_replicas = section.sparse.replicas if section.sparse else 0
         return rows * sparse_replicas + dense * (section.dense.replicas if section.dense else 0)
 
-    def mark(self, load: Load | None, what: str) -> None:
+    def mark(self, load: Load, what: str) -> None:
         """Remember when something happened."""
-        if load is not None:
-            self.events.append({"t": round(load.now(), 3), "what": what})
+        self.events.append({"t": round(load.now(), 3), "what": what})
 
     # 6: kills.
 
@@ -211,25 +223,24 @@ def main() -> None:  # noqa: PLR0915 - a story is told from beginning to end
         stack.callback(down, TARGET, config=example.config)
         up(TARGET, config=example.config)
         target = Target.load(TARGET, config=example.config)
-        example.release(target, first)
-        example.compare(first)
-
         load = Load(lambda: Client(*serving_urls(TARGET, config=example.config)), example.asked)
         load.expect(first.bundle.pin, first.scores[: len(example.asked)])
         watcher = stack.enter_context(Watcher(target, load))
+        number = example.release(target, first, load)
         load.start()
-        time.sleep(_QUIET_S)
+        stack.callback(load.stop)
+        example.quiet(load, number)
+        example.compare(first)
 
         say("\n[bold]5. Train on and release the next version[/], under load")
         example.trainer.fit(draw(6_000, seed=2), seed=9, rate=1e-3)
         second = example.pack("v2", first)
         load.expect(second.bundle.pin, second.scores[: len(example.asked)])
-        example.release(target, second, load)
+        example.quiet(load, example.release(target, second, load))
         example.compare(second)
-        time.sleep(_QUIET_S)
 
         say("\n[bold]6. Kill[/] a cube replica and a serving replica, under load")
-        for process in ("sparse-embedding-0-0", "dense-0"):
+        for process in ("sparse-embedding-0of2-0", "dense-0"):
             example.kill(load, process)
             _until(lambda: target.status().is_whole, "every place to answer with the live version")
             example.mark(load, f"{process} is back")
@@ -238,8 +249,7 @@ def main() -> None:  # noqa: PLR0915 - a story is told from beginning to end
         say("\n[bold]7. Release a broken version[/]: its probes expect other answers; then roll back")
         third = spoiled(example, second)
         load.expect(third.bundle.pin, third.scores[: len(example.asked)])
-        example.release(target, third, load)
-        time.sleep(_QUIET_S / 2)
+        example.quiet(load, example.release(target, third, load))
         start = time.monotonic()
         example.mark(load, f"roll back to {first.ref}")
         target.rollback(to=1)
@@ -247,7 +257,6 @@ def main() -> None:  # noqa: PLR0915 - a story is told from beginning to end
         say(f"   rolled back to {first.ref} in {example.rollback_s * 1000:.0f} ms")
         example.compare(first)
         time.sleep(_QUIET_S)
-        load.stop()
 
     finish(example, load, watcher, time.monotonic() - began)
 
@@ -310,7 +319,8 @@ def finish(example: Example, load: Load, watcher: Watcher, seconds: float) -> No
     say("\n[bold]8. Summary[/]")
     say(f"   {len(answered):,} requests, {len(failed)} failed, {mixed} mixed, largest difference {difference:.1e}")
     for number, release in report["releases"].items():
-        say(f"   release {number}: {release['bundle']} {release['outcome']} in {release['seconds']:.2f} s")
+        shipped = f"{release['bytes_shipped'] / 1e6:.2f} of {release['bytes_full'] / 1e6:.1f} MB"
+        say(f"   release {number}: {release['bundle']} {release['outcome']} in {release['seconds']:.2f} s, {shipped}")
     say(f"   {seconds:.0f} s in all; the whole story: {OUT / 'report.html'}\n")
     for one in failed[:3]:
         say(f"   failed at {one.at:.1f} s: {one.why}")

@@ -7,12 +7,15 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from release_parts import NAMES, bundles, folder_places, folder_target
+from models import change_table, make_table
+from release_parts import NAMES, SIGNATURE, bundles, folder_places, folder_target
 
+from cloudedge.bundle import Bundle
+from cloudedge.cli.release import _status_rows, _status_title
 from cloudedge.clock import ManualClock
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
 from cloudedge.hub import current, release_tag
-from cloudedge.release import Health, Limits, Options, Refused, ReleaseUndone, Traffic, Unfinished
+from cloudedge.release import Health, Limits, Member, Options, Refused, ReleaseUndone, Traffic, Unfinished
 from cloudedge.testing import FolderPlace
 
 
@@ -193,6 +196,34 @@ def test_after_the_commit_point_it_goes_forward_or_waits(tmp_path, hub, made):
     again = folder_target(tmp_path, hub)  # another process, and the replica is back
     assert again.resume().state == "done"
     assert active(again) == all_on(made[1].pin)
+
+
+def test_what_would_be_done_after_the_commit_point(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub, places=watched(tmp_path))
+    target.run(target.plan(made[0]))
+    place = target._ground.places["dense/1"]
+    switch = place.switch
+
+    def stuck(shares, *, order):
+        if len(shares) == 1:  # it took its canary
+            raise Unavailable("dense/1 does not answer")
+        switch(shares, order=order)
+
+    place.switch = stuck
+    with pytest.raises(Unfinished):
+        target.run(target.plan(made[1], OPTIONS))
+    ahead = {(step.stage, step.place) for step in target.plan_resume().steps}
+    assert {("dense.switch", "dense/1"), ("settle", "")} < ahead
+    assert not {"dense.canary", "bake"} & {stage for stage, _ in ahead}  # it is past these
+    assert target.plan_promote() == target.plan_resume()
+    back = target.plan_abort()
+    assert {(step.stage, step.place) for step in back.steps} > {
+        ("dense.switch", "dense/0"),
+        ("dense.switch", "dense/1"),
+    }
+    place.switch = switch
+    assert target.abort().state == "undone"
+    assert active(target) == all_on(made[0].pin)
 
 
 def test_after_the_commit_point_abort_still_goes_back(tmp_path, hub, made):
@@ -392,3 +423,55 @@ def test_a_crash_at_every_journal_write_leaves_it_resumable(tmp_path, hub, made,
         goal = [made[1], made[0]] if live == made[0].pin else [made[0], made[1]]
         position += 1
     assert position > 30
+
+
+class Nodes(FolderPlace):
+    """A fleet: three nodes, of which one has moved, one lags, and one is away."""
+
+    def members(self):
+        pins = list(self.observe().versions)
+        return [
+            Member("edge/a/north", self.newest, "2024-01-01T00:00:00Z", memory_share=0.25),
+            Member("edge/a/south", next((pin for pin in pins if pin != self.newest), ""), error="ProbeFailed"),
+            Member("edge/a/west", "", is_there=False),
+        ]
+
+
+def test_every_node_of_a_fleet_is_shown(tmp_path, hub, made):
+    nodes = Nodes(tmp_path / "places", "edge/a", "edge")
+    places = [nodes if place.name == "edge/a" else place for place in folder_places(tmp_path / "places")]
+    target = folder_target(tmp_path, hub, places=places)
+    target.run(target.plan(made[0]))
+    target.run(target.plan(made[1]))
+    nodes.newest = made[1].pin
+    status = target.status()
+    (edge,) = [place for place in status.places if place.members]
+    assert [(node.name, node.state, node.lag) for node in edge.members] == [
+        ("edge/a/north", "current", 0),
+        ("edge/a/south", "behind", 1),
+        ("edge/a/west", "away", None),
+    ]
+    assert status.skew == {"edge": tuple(sorted((made[0].pin, made[1].pin)))}
+    assert status.is_whole  # every pointer has moved; a node that was away catches up by itself
+    assert status.to_json()["places"][-1]["members"][1]["error"] == "ProbeFailed"
+    rows = {row[0]: row for row in _status_rows(status)}
+    assert rows["edge/a/south"][2] == f"{made[0].pin} 100%: ProbeFailed"
+    assert rows["edge/a/north"][6] == "25%"
+    assert "the edge leg is skewed" in _status_title(status)
+    assert "2 of 3 nodes do not run it yet" in _status_title(status)
+
+
+def test_rows_that_serving_replicas_merge_need_memory(tmp_path, hub, made):
+    """Without shards a replica reads a table itself: mapped if it is one file, merged in memory if it has deltas."""
+    dense = [place for place in folder_places(tmp_path / "places") if place.leg == "dense"]
+    target = folder_target(tmp_path, hub, places=dense)
+    table = {"emb": change_table(make_table(200), seed=9)}
+    pieces = tmp_path / "model1"
+    delta = Bundle.pack(pieces, name="ctr", sparse=table, signature=SIGNATURE, parent=made[0], hub=hub)
+    for bundle, merged in ((made[0], 0), (delta, 200 * (8 + 16))):
+        version, world = target._ground.look(f"ctr@{bundle.digest}")
+        for name, cost in world.estimates.items():
+            assert cost.memory_bytes == target._ground.places[name].estimate(version).memory_bytes + merged
+        assert len(world.estimates) == 2
+        assert target.run(target.plan(bundle)).state == "done"
+    assert target.status().is_whole

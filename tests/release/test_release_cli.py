@@ -13,6 +13,7 @@ import pytest
 from release_parts import NAMES, bundles, folder_places
 
 from cloudedge.cli import main
+from cloudedge.cli import release as cli_release
 from cloudedge.hub import LocalHub
 from cloudedge.release import _kinds
 
@@ -42,7 +43,8 @@ def cloudedge(tmp_path, monkeypatch, capsys):
             main()
         out, err = capsys.readouterr()
         assert (exit_code.value.code or 0) == code, out + err
-        return json.loads(out) if "--json" in words and out else out
+        run.err = err
+        return json.loads(out) if "--json" in words and "--watch" not in words and out else out
 
     return run
 
@@ -122,6 +124,74 @@ def test_a_failing_seed_is_told(cloudedge, tmp_path):
     seed = str(report["failing"][0]["seed"])
     told = cloudedge("simulate", "--seeds", "1", "--first-seed", seed, "--stock", "--trace", code=1)
     assert "BROKEN" in told
+
+
+def test_what_a_failing_seed_says_to_run_breaks_the_same_promise(cloudedge):
+    words = ("simulate", "--stock", "--faults", "drop,late", "--jobs", "1")
+    cloudedge(*words, "--seeds", "20", code=1)
+    again = cloudedge.err.partition("Next: cloudedge ")[2].split()
+    assert again[again.index("--faults") + 1] == "drop,late"
+    seed = again[again.index("--first-seed") + 1]
+    told = cloudedge(*words, "--seeds", "1", "--first-seed", seed, "--json", code=1)["failing"][0]["broken"][0]
+    what, _, when = told.removesuffix(" s)").partition(" (at ")
+    assert f"{when}  BROKEN {what}" in cloudedge(*again, code=1)
+
+
+def test_what_was_live_when(cloudedge, made):
+    cloudedge("release", "ctr:1", "--to", "prod")
+    cloudedge("release", "ctr:2", "--to", "prod")
+    cloudedge("rollback", "prod", "--yes")
+    back, second, first = cloudedge("history", "prod", "--json")
+    assert first["live_from"] <= first["live_until"] == second["live_from"]
+    assert second["live_until"] == back["live_from"]
+    assert back["live_until"] == ""
+    assert all(line["begun_at"] <= line["live_from"] <= line["ended_at"] for line in (back, second, first))
+    newest = cloudedge("history", "prod", "--limit", "2").splitlines()
+    assert [line.split("\t")[5:7] for line in newest] == [
+        [back["live_from"], "now"],
+        [second["live_from"], second["live_until"]],
+    ]
+
+
+def test_a_line_of_json_at_every_look(cloudedge, made, monkeypatch):
+    cloudedge("release", "ctr:1", "--to", "prod")
+    looks = iter([None, None, SystemExit(0)])
+
+    def sleep(seconds):
+        if (end := next(looks)) is not None:
+            raise end
+
+    monkeypatch.setattr(cli_release.time, "sleep", sleep)
+    lines = cloudedge("status", "prod", "--watch", "--json").splitlines()
+    assert [json.loads(line)["is_whole"] for line in lines] == [True] * 3
+
+
+def test_what_resume_abort_and_promote_would_do(cloudedge, process, made):
+    one, two = made
+    assert cloudedge("resume", "prod", "--dry-run", "--json") is None
+    for command in ("abort", "promote"):
+        cloudedge(command, "prod", "--dry-run", code=1)
+    cloudedge("release", "ctr:1", "--to", "prod")
+    process("release", "ctr:2", "--to", "prod", "--canary", "10%", "--bake", "1s", code=-signal.SIGKILL, die_at=30)
+    before = cloudedge("status", "prod", "--json", code=1)
+    on = cloudedge("resume", "prod", "--dry-run", "--json")
+    assert (on["kind"], on["pin"]) == ("release", two.pin)
+    assert "dense.switch" in {step["stage"] for step in on["steps"]}
+    back = cloudedge("abort", "prod", "--dry-run", "--json")
+    assert back["kind"] == "undo"
+    assert {step["stage"].partition(".")[2] for step in back["steps"]} <= {"switch", "forget"}
+    assert back["steps"]
+    assert cloudedge("rollback", "prod", "--dry-run", "--json") == back
+    assert f"undo of ctr:2 on prod ({two.pin} → {one.pin})" in cloudedge("abort", "prod", "--dry-run")
+    ahead = cloudedge("promote", "prod", "--dry-run", "--json")
+    assert {step["stage"] for step in on["steps"]} - {step["stage"] for step in ahead["steps"]} == {"bake"}
+    assert cloudedge("status", "prod", "--json", code=1) == before  # nothing was touched
+    assert cloudedge("abort", "prod", "--yes", "--json")["state"] == "undone"
+    (lost,) = [path for path in Path("places").iterdir() if path.name == "dense_0"]
+    for path in sorted(lost.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    repair = cloudedge("resume", "prod", "--dry-run", "--json")
+    assert (repair["kind"], {step["place"] for step in repair["steps"]}) == ("repair", {"", "dense/0"})
 
 
 @pytest.mark.parametrize("die_at", [2, 20, 38, 51])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,9 @@ from release_parts import NAMES, SIGNATURE, facts, life, place, version, world
 
 from cloudedge.bundle import Lookup, Signature, Variable
 from cloudedge.errors import InputError
-from cloudedge.release import Estimate, Limits, Options, Plan, Traffic, plan
-from cloudedge.release._breach import breach
+from cloudedge.release import Estimate, Health, Limits, Options, Plan, Traffic, plan
+from cloudedge.release._breach import add_up, breach
+from cloudedge.release._layouts import at_home
 from cloudedge.release._plan import plan_undo
 from cloudedge.release._refuse import signature_changes
 from cloudedge.release._steps import STAGES
@@ -31,7 +33,7 @@ def test_a_release_brings_rows_first_and_takes_them_away_last():
     stages = [stage for stage, _ in planned.stages()]
     assert stages == [
         "fetch", "sparse.prepare", "sparse.check", "dense.prepare", "dense.check", "edge.prepare", "edge.check", "gate",
-        "dense.canary", "bake", "dense.switch", "sparse.switch", "edge.switch", "settle", "tag",
+        "dense.canary", "bake", "edge.switch", "dense.switch", "sparse.switch", "settle", "tag",
     ]  # fmt: skip
     assert planned.seconds > 600
     text = planned.summary()
@@ -110,6 +112,24 @@ def test_one_more_answer_hurts_nobody():
     assert signature_changes(SIGNATURE, more) == []
 
 
+def padded(padding_id, feed="ids"):
+    ids = Variable(name="x0", alias="ids", dtype="int64", shape=(-1,))
+    lookup = Lookup(feed=feed, input="rows", table="emb", padding_id=padding_id)
+    return Signature(feed=(ids,), fetch=SIGNATURE.fetch, lookups=(lookup,))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"), [(0, 7, "0 and is now with 7"), (-1, 0, "nothing and"), (3, -1, "3")]
+)
+def test_ids_that_clients_fill_up_with_are_part_of_the_signature(before, after, words):
+    seen = world([place(each, signature=None if "sparse" in each else padded(before)) for each in NAMES])
+    planned = plan(version(2, signature=padded(after)), seen)
+    assert rules(planned) == {"clients"}
+    assert f"'ids' was padded with {words}" in planned.summary()
+    assert not plan(version(2, signature=padded(after)), seen, Options(allow_signature_change=True)).refusals
+    assert signature_changes(padded(before), padded(before, feed="x0")) == []  # called by its name or its alias
+
+
 LOOKS_UP = Signature(lookups=(Lookup(feed="ids", input="rows", table="emb"),))
 CASES = {
     "signature": (version(2, untrusted="it is not signed"), {}),
@@ -123,6 +143,13 @@ CASES = {
         version(2),
         {
             "places": [place(name, memory_free_bytes=10) for name in NAMES],
+            "estimates": {name: Estimate(memory_bytes=11) for name in NAMES},
+        },
+    ),
+    "memory ": (  # a serving replica alone
+        version(2),
+        {
+            "places": [place(name, memory_free_bytes=10 if "dense" in name else None) for name in NAMES],
             "estimates": {name: Estimate(memory_bytes=11) for name in NAMES},
         },
     ),
@@ -146,6 +173,16 @@ def test_what_cannot_work_is_refused_before_anything_is_touched(name):
     assert planned.steps == ()
     assert all(refusal.hint or refusal.rule == "shards" for refusal in planned.refusals)
     assert "refused:" in planned.summary()
+
+
+def test_without_a_sparse_leg_serving_replicas_read_the_rows_themselves():
+    seen = world([place("dense/0"), place("dense/1")])
+    planned = plan(version(2), seen)
+    assert not planned.refusals
+    assert [step.place for step in planned.steps if step.stage == "dense.prepare"] == ["dense/0", "dense/1"]
+    assert "has no sparse leg: each serving replica reads emb from the bundle" in planned.warnings[0]
+    half = version(2, tables={"emb": facts(), "other": facts()})
+    assert rules(plan(half, world())) == {"no-shards"}  # with shards for one table only
 
 
 def test_every_reason_is_told_at_once():
@@ -251,7 +288,8 @@ GOOD = replace(LIVE, requests=100, errors=0, lookups=100, misses=1, scores=100, 
         (Traffic(), ""),
         (replace(GOOD, requests=10, errors=10), ""),
         (replace(GOOD, errors=5), "of requests fail"),
-        (replace(GOOD, latency_p99_ms=26), "99th percentile"),
+        (replace(GOOD, requests=600, latency_p99_ms=26), "99th percentile"),
+        (replace(GOOD, requests=400, latency_p99_ms=26), ""),
         (replace(GOOD, misses=10), "rows are missing"),
         (replace(GOOD, score_sum=90), "a mean score of 0.9"),
     ],
@@ -261,5 +299,118 @@ def test_a_canary_is_judged_by_what_it_does(canary, why):
     assert bool(breach(LIVE, canary, Limits())) == bool(why)
 
 
+def timed(counts):
+    bounds = [2.0**n for n in range(10)] + [math.inf]
+    return replace(GOOD, requests=sum(counts.values()), latencies=dict.fromkeys(bounds, 0) | counts)
+
+
+@pytest.mark.parametrize(
+    ("canary", "is_slow"),
+    [
+        ({4.0: 30, 512.0: 1}, False),  # one of thirty is all there is to a 99th percentile
+        ({4.0: 590, 512.0: 10}, False),  # a stall hit ten of these and eight of those
+        ({4.0: 540, 512.0: 60}, True),
+        ({16.0: 600}, False),  # perhaps 9 ms
+        ({32.0: 600}, True),
+        ({4.0: 500, math.inf: 100}, True),
+    ],
+)
+def test_a_slow_canary_is_told_from_a_slow_moment(canary, is_slow):
+    live = timed({4.0: 992, 512.0: 8})
+    assert live.latency_p99_ms == 4.0
+    assert ("99th percentile" in breach(live, timed(canary), Limits())) is is_slow
+
+
+def test_latencies_of_several_places_and_moments_add_up():
+    """One slow replica of many is not the whole of them."""
+    quick, slow = (Traffic(requests=n, latencies={4.0: n, 500.0: 0, 1000.0: m}) for n, m in ((200, 0), (0, 1)))
+    both = add_up([Health({"v1": quick}), Health({"v1": slow})])["v1"]
+    assert (both.requests, both.latency_p50_ms, both.latency_p99_ms, both.slower_than(500.0)) == (200, 4.0, 4.0, 1)
+    known = add_up([Health({"v1": Traffic(latency_p99_ms=p99)}) for p99 in (3.0, 9.0)])["v1"]
+    assert known.latency_p99_ms == 9.0  # where nobody counts
+
+
 def test_lives_are_plain_data():
     assert life(1).pin == "v1"
+
+
+# Another number of shards. Version 1 lives in two, and the target's file now says three.
+
+NEW = [f"sparse/emb/{shard}/{replica}" for shard in range(3) for replica in range(2)]
+CUT = {2: version(1), 3: version(1, tables={"emb": facts((7, 7, 6))})}
+
+
+def in_three(name, **how):
+    made = place(name, **how)
+    loaded = {pin: replace(each, shards=3) for pin, each in made.versions.items()}
+    return replace(made, name=f"{name}of3", shards=3, versions=loaded)
+
+
+def cut_life(number, shards):
+    return replace(life(number), shards={"emb": shards})
+
+
+def both(*, old=None, new=None):
+    """A target with both layouts."""
+    return [
+        *(place(name, **(old or {}) if "sparse" in name else {}) for name in NAMES),
+        *(in_three(name, **(new or {"active": "", "pins": ()})) for name in NEW),
+    ]
+
+
+def test_the_next_version_goes_to_the_new_shards_and_what_is_live_stays():
+    seen = replace(world(both()), lives=[cut_life(1, 2)], shards={"emb": 3})
+    planned = plan(version(2, tables={"emb": facts((7, 7, 6))}), seen)
+    assert not planned.refusals
+    sparse = {step.place for step in planned.steps if step.stage.startswith("sparse.")}
+    assert sparse == {f"{name}of3" for name in NEW}
+    assert not [step for step in planned.steps if step.action in ("forget", "retire")]
+    assert planned.warnings == ("emb: cut anew, from 2 to 3 shards; the old ones stay as long as v1",)
+    assert Plan.from_json(json.loads(json.dumps(planned.to_json()))).shards == {"emb": 3}
+
+
+def test_a_version_goes_back_to_the_layout_it_was_live_in():
+    lives = [cut_life(2, 3), cut_life(1, 2)]
+    places = both(new={"active": "v2", "pins": ("v2",)})
+    home = at_home(CUT[3], lives, places)
+    assert home.shards == {"emb": 2}
+    assert at_home(CUT[3], lives, [each for each in places if each.shards == 3]).shards == {"emb": 3}  # that one ended
+    assert at_home(CUT[3], lives, both(old={"active": "v2", "pins": ("v2",)})).shards == {"emb": 3}  # or it went
+    assert at_home(CUT[3], lives[1:], both(old={"active": "", "pins": ()})).shards == {"emb": 2}  # it is live, and lost
+    planned = plan(home, replace(world(places), lives=lives, shards={"emb": 3}), kind="rollback")
+    assert not [step for step in planned.steps if step.stage == "sparse.switch"]  # readers there still get it
+
+
+def test_a_layout_ends_with_the_last_version_that_is_kept_in_it():
+    places = both(new={"active": "v2", "pins": ("v2",)})
+    seen = replace(world(places), lives=[cut_life(2, 3), cut_life(1, 2)], shards={"emb": 3})
+    three = version(3, tables={"emb": facts((7, 7, 6))})
+    old = {name for name in NAMES if "sparse" in name}
+    kept = plan(three, seen, Options(retain=2))
+    assert not [step for step in kept.steps if step.place in old or step.stage == "retire"]
+    planned = plan(three, seen)
+    assert {(s.stage, s.pin) for s in planned.steps if s.place in old} == {("sparse.idle", ""), ("sparse.forget", "v1")}
+    assert planned.steps[-1].stage == "retire"
+    before = replace(seen, lives=[life(2), life(1)])  # of a journal that does not say how they were cut
+    assert not [step for step in plan(three, before).steps if step.stage in ("sparse.idle", "retire")]
+
+
+def test_shards_that_do_not_run_yet():
+    seen = replace(world(), lives=[cut_life(1, 2)], shards={"emb": 3})
+    planned = plan(version(2, tables={"emb": facts((7, 7, 6))}), seen)
+    assert rules(planned) == {"shards"}
+    assert "goes into 3 shards and prod has servers for 2" in planned.summary()
+
+
+def test_a_replica_that_was_given_another_layout_forgets_it_before_the_rows_go():
+    """Version 2 was rolled back from and is still loaded; released again into new shards, it is taken back."""
+    old = [place(name, pins=("v1", "v2")) for name in NAMES]
+    new = [in_three(name, active="", pins=()) for name in NEW]
+    seen = replace(world([*old, *new]), lives=[cut_life(1, 2)], shards={"emb": 3})
+    planned = plan(version(2, tables={"emb": facts((7, 7, 6))}), seen)
+    after = [*old, *(in_three(name, active="", pins=("v2",)) for name in NEW)]
+    undone = [steps for steps in plan_undo(planned, after, {step.id for step in planned.steps}) if steps]
+    forgets = [steps[0].stage for steps in undone if steps[0].action == "forget"]
+    assert forgets == ["dense.forget", "sparse.forget"]
+    assert {step.place for step in undone[-1]} == {f"{name}of3" for name in NEW}
+    assert not [step for steps in plan_undo(planned, after, set()) for step in steps if step.stage == "dense.forget"]

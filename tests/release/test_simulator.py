@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from cloudedge.errors import InputError
-from cloudedge.release import Limits, Options, _apply, _plan, _target
+from cloudedge.release import Limits, Options, _apply, _ground, _plan, _target
 from cloudedge.testing import FAULTS, _scenario, run_seed, simulate
 from cloudedge.testing._places import SimPlace
 
@@ -23,7 +23,14 @@ def test_no_seed_breaks_a_promise(case):
     assert set(report.faults) == set(FAULTS)
     assert report.answers > 20 * count
     assert report.points > 100 * count
-    for outcome in ("release: done", "release: undone", "release: killed", "rollback: done", "resume: done"):
+    for outcome in (
+        "release: done",
+        "release: undone",
+        "release: killed",
+        "rollback: done",
+        "resume: done",
+        "layout: changed",
+    ):
         assert report.outcomes[outcome] > count / 200, outcome
 
 
@@ -147,4 +154,16 @@ def test_calling_it_undone_without_undoing_is_noticed(monkeypatch):
 def test_a_place_that_obeys_late_calls_is_noticed(monkeypatch):
     """The order that every change carries keeps a late call from changing what came after it."""
     monkeypatch.setattr(SimPlace, "_fence", lambda self, order, what: None)
-    assert noticed("unexplained", "failed", faults=["late"])
+    assert noticed("unexplained", "failed", seeds=600, faults=["late"])
+
+
+def test_a_version_that_reads_another_layout_than_its_own_is_noticed(monkeypatch):
+    """As if everybody read the cube.conf of the day."""
+    monkeypatch.setattr(_ground, "at_home", lambda desired, *_: desired)
+    assert noticed("not whole", "failed", "unexplained")
+
+
+def test_ending_a_layout_that_is_still_read_is_noticed(monkeypatch):
+    idle = _plan.is_idle
+    monkeypatch.setattr(_plan, "is_idle", lambda place, now, kept: idle(place, now, ()))
+    assert noticed("deleted", "failed", faults=())

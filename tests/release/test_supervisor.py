@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from cloudedge.clock import SystemClock
 from cloudedge.errors import Unavailable
-from cloudedge.release.local._supervisor import ProcessSpec, find_processes, pause_before_restart
-from cloudedge.release.local._up import down, is_up, process_states, up
+from cloudedge.supervisor import ProcessSpec, down, find_processes, is_up, pause_before_restart, process_states, up
+from cloudedge.supervisor._supervisor import save_specs
 
 _SLEEPER = "import time; print('here', flush=True); time.sleep(600)"
 
@@ -94,8 +96,7 @@ def test_down_after_the_supervisor_was_killed(folder):
 def test_it_outlives_the_terminal(folder, tmp_path):
     code = (
         "import sys, pathlib\n"
-        "from cloudedge.release.local._supervisor import ProcessSpec\n"
-        "from cloudedge.release.local._up import up\n"
+        "from cloudedge.supervisor import ProcessSpec, up\n"
         f"up(pathlib.Path(sys.argv[1]), [ProcessSpec('a', ({sys.executable!r}, '-c', {_SLEEPER!r}))])\n"
     )
     # What a terminal's end does: the whole session is hung up.
@@ -109,9 +110,47 @@ def test_it_outlives_the_terminal(folder, tmp_path):
 
 def test_one_that_does_not_get_ready_is_named_with_its_last_words(folder):
     broken = python("b", "import sys; sys.exit('no such model')")
-    with pytest.raises(Unavailable, match=r"b is not ready after 2 s; it wrote last:\n  no such model"):
-        up(folder, [python("a", _SLEEPER), broken], is_ready=lambda name: name == "a", within_s=2)
+    log = folder / "logs" / "b.log"
+
+    class Patient(SystemClock):
+        """Time stands still until it was started a second time."""
+
+        def monotonic(self):
+            return super().monotonic() if log.exists() and log.read_text().count("no such model") > 1 else 0.0
+
+    with pytest.raises(Unavailable, match=r"b is not ready after 0 s; it wrote last:\n  no such model"):
+        up(folder, [python("a", _SLEEPER), broken], is_ready=lambda name: name == "a", within_s=0.2, clock=Patient())
     assert set(find_processes(folder)) >= {"a"}
+
+
+def test_logs_are_kept_to_a_size(folder):
+    """What a process wrote last is there, and what is older than the file beside it is gone."""
+    talker = "import time\nfor line in range(400): print(f'line {line:03} ' + 'x' * 90, flush=True); time.sleep(0.01)"
+    code = (
+        "import sys, pathlib\n"
+        "from cloudedge.supervisor import _supervisor\n"
+        "_supervisor._LOG_BYTES, _supervisor._LOOK_S = 10_000, 0.05\n"
+        "_supervisor.Supervisor(pathlib.Path(sys.argv[1])).run()\n"
+    )
+    folder.mkdir()
+    save_specs(folder, [python("a", f"{talker}\ntime.sleep(600)")])
+    log, older = folder / "logs" / "a.log", folder / "logs" / "a.log.1"
+
+    def kept():
+        return "".join(path.read_text() for path in (older, log) if path.exists())
+
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)], start_new_session=True) as supervisor:
+        try:
+            eventually(lambda: "line 399" in kept())
+        finally:
+            supervisor.terminate()
+            assert supervisor.wait(20) == 0
+    lines = kept().splitlines()
+    numbers = [int(line.split()[1]) for line in lines]
+    assert numbers == sorted(set(numbers))  # in order; one that was written as the file was cut may be lost
+    assert all(len(line) == len(lines[-1]) for line in lines)
+    assert (numbers[-1], numbers[0] > 0) == (399, True)  # the newest ones, not all of them
+    assert older.stat().st_size >= 10_000
 
 
 def test_one_that_does_not_stop_is_killed(folder):
@@ -122,3 +161,26 @@ def test_one_that_does_not_stop_is_killed(folder):
     eventually(lambda: (folder / "logs" / "a.log").read_text() == "in\n")
     down(folder, within_s=20)
     assert find_processes(folder) == {}
+
+
+def test_what_a_script_started_ends_with_it(folder):
+    """A shell does not pass signals on; a server that it leaves behind would keep the port of the next one."""
+    child = folder / "child"
+    script = f"sleep 1000 & echo $! > {child}.new; mv {child}.new {child}; wait; true"
+    spec = ProcessSpec("script", ("/bin/sh", "-c", script), whole=True)
+    up(folder, [spec])
+    eventually(child.exists)
+    pid = int(child.read_text())
+    os.kill(find_processes(folder)["script"], signal.SIGKILL)
+    eventually(lambda: not is_alive(pid))
+    eventually(lambda: child.exists() and int(child.read_text()) != pid)
+    pid = int(child.read_text())
+    down(folder)
+    eventually(lambda: not is_alive(pid))
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

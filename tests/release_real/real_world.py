@@ -21,7 +21,7 @@ from cloudedge.config import load as load_config
 from cloudedge.errors import CloudEdgeError
 from cloudedge.hub import LocalHub
 from cloudedge.release import Target
-from cloudedge.release.local import find_processes, process_states, serving_urls, target_folder
+from cloudedge.release.local import find_processes, process_states, serving_urls, target_folder, up
 from cloudedge.serving import Client
 
 NAME = "local"
@@ -55,12 +55,18 @@ class Made:
         return f"{self.bundle.name}@{self.bundle.digest}"
 
 
-def make(folder, number, *, shift=None, rows=ROWS, dim=DIM, parent=None, wrong_probes=False) -> Made:
+def make(folder, number, *, shift=None, rows=ROWS, dim=DIM, dtype="float32", parent=None, wrong_probes=False) -> Made:
     """Pack a version: a row plus a parameter. Both tell the version, so an answer made of two versions fits neither."""
     dense = number / 64 if shift is None else shift
     keys = np.arange(rows, dtype=np.uint64)
     values = np.random.default_rng(1).integers(-256, 256, (rows, dim)).astype(np.float32) / 64
     values[: rows // 100] += number / 4  # one row in a hundred changes from version to version
+    table = {"keys": keys, "values": values.astype(dtype)}
+    if dtype == "int8":
+        table["values"] = np.random.default_rng(1).integers(-128, 128, (rows, dim), dtype=np.int8)
+        table["values"][: rows // 100] ^= np.int8(number)
+        table["scale"] = np.float32(2) ** -(np.arange(rows) % 6).astype(np.float32)
+        values = table["values"].astype(np.float32) * table["scale"][:, None]
     answers = values + np.float32(dense)  # every number is a multiple of 1/64: equal means equal
 
     def build(p):
@@ -79,7 +85,7 @@ def make(folder, number, *, shift=None, rows=ROWS, dim=DIM, parent=None, wrong_p
     bundle = Bundle.pack(
         folder,
         name="pair",
-        sparse={"embedding": {"keys": keys, "values": values}},
+        sparse={"embedding": table},
         signature=signature,
         probes=Probes.model_validate({"requests": [probe]}),
         parent=parent.bundle if parent else None,
@@ -117,7 +123,9 @@ class Load:
     def until(self, more: int, pin: str | None = None) -> None:
         """Wait until so many more requests were answered, by a version if one is named."""
         start = len(self.answered)
-        wait(lambda: sum(pin in (None, each[2]) for each in self.answered[start:]) >= more or self.failed, "answers")
+        wait(
+            lambda: sum(pin in (None, each[2]) for each in self.answered[start:]) >= more or self.failed, "answers", 120
+        )
 
     def _ask(self, number: int) -> None:
         rng = np.random.default_rng(number)
@@ -156,6 +164,16 @@ class World:
         self.made = [*self.good, self.spoiled, self.drifting]
         self.target = Target.load(NAME, config=self.config)
         self.folder = target_folder(NAME, config=self.config)
+
+    def cut_anew(self, shards: int) -> None:
+        """Change the number of shards in cloudedge.yaml, and bring up what is new in it."""
+        sparse = CONFIG["targets"][NAME]["sparse"] | {"shards": shards}
+        target = CONFIG["targets"][NAME] | {"sparse": sparse}
+        self.config_file.write_text(yaml.safe_dump({"targets": {NAME: target}}))
+        self.config = load_config(self.config_file)
+        up(NAME, config=self.config)
+        self.journal.close()
+        self.target = Target.load(NAME, config=self.config)
 
     @property
     def journal(self):
@@ -211,10 +229,10 @@ class World:
         with closing(sqlite3.connect(f"file:{self.journal.path}?mode=ro", uri=True)) as db:
             return db.execute("SELECT count(*) FROM entries").fetchone()[0]
 
-    def intended(self, step: str, what: str = "intent"):
-        """Return something that tells whether a step has been intended since now."""
-        before = self.journal.newest([step], what)
-        return lambda: (now := self.journal.newest([step], what)) is not None and (not before or now.id > before.id)
+    def intended(self, *steps: str, what: str = "intent"):
+        """Return something that tells whether one of some steps has been intended since now."""
+        before = self.journal.newest(steps, what)
+        return lambda: (now := self.journal.newest(steps, what)) is not None and (not before or now.id > before.id)
 
 
 @contextmanager

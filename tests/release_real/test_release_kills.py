@@ -1,6 +1,7 @@
 """Power cuts: whoever releases, whoever serves and whoever supervises is killed, and nobody who asks notices.
 
-CLOUDEDGE_TEST_EVERY=1 kills the release at every single write of its journal (`make kills-release`).
+CLOUDEDGE_TEST_EVERY=1 kills the release at every single write of its journal, and every server at every stage
+(`make kills-release`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from real_world import NAME, wait
 
-from cloudedge.release import ReleaseUndone, Unfinished
+from cloudedge.release import Limits, ReleaseUndone, Unfinished
 from cloudedge.release.local import is_up, up
 
 DRIVER = str(Path(__file__).with_name("real_driver.py"))
@@ -62,16 +63,20 @@ def test_a_release_killed_at_every_write_is_resumed(world, later_ms):
     assert at > 45
 
 
-@pytest.mark.parametrize("process", ["sparse-embedding-0-0", "dense-0"])
-@pytest.mark.parametrize("stage", ["prepare", "switch"])
-def test_a_server_that_is_killed_meanwhile(world, process, stage):
+SHARDS = [f"sparse-embedding-{shard}of2-{replica}" for shard in range(2) for replica in range(2)]
+SERVERS = [*SHARDS, "dense-0", "dense-1"]
+CANARY = {"canary": 0.3, "bake_s": 1.0, "limits": Limits(latency_slack_ms=1e9)}
+
+
+def release_and_kill(world, process, stage, **choices):
+    """Release, and kill a server as a stage begins: either the release is done in the end, or nothing of it is."""
     before, after = world.live, world.fresh()
     pid = world.pids()[process]
-    place = process.replace("-", "/")
     with world.load() as load:
-        begun = world.intended(f"{place.split('/')[0]}.{stage}:{place}")
-        release = world.target.apply(world.target.plan(after.bundle))
-        wait(begun, f"{stage} at {place}")
+        plan = world.target.plan(after.bundle, **choices)
+        begun = world.intended(*(step.id for step in plan.steps if step.stage == stage))
+        release = world.target.apply(plan)
+        wait(begun, stage)
         os.kill(pid, signal.SIGKILL)
         with suppress(ReleaseUndone, Unfinished):
             release.wait(120)
@@ -87,6 +92,34 @@ def test_a_server_that_is_killed_meanwhile(world, process, stage):
     assert all(status.live.pin in each.versions for each in status.places)
     assert world.states()[process]["restarts"] > 0
     assert world.states()[process]["last_exit"] == "SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("process", "stage"),
+    [
+        (SHARDS[0], "sparse.prepare"),
+        (SHARDS[3], "dense.check"),
+        (SHARDS[1], "sparse.switch"),
+        ("dense-0", "dense.prepare"),
+        ("dense-1", "dense.switch"),
+        ("dense-0", "settle"),
+    ],
+)
+def test_a_server_that_is_killed_meanwhile(world, process, stage):
+    release_and_kill(world, process, stage)
+
+
+@pytest.mark.skipif(os.environ.get("CLOUDEDGE_TEST_EVERY") != "1", reason="CLOUDEDGE_TEST_EVERY is not 1")
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("process", SERVERS)
+def test_a_server_that_is_killed_at_every_stage(world, process):
+    world.release(world.fresh())  # so that there is something to forget
+    stages = [stage for stage, _ in world.target.plan(world.fresh().bundle, **CANARY).stages()]
+    assert {"dense.canary", "bake", "tag", "dense.forget", "sparse.forget"} < set(stages)
+    for stage in stages:
+        world.release(world.fresh())  # tidies up what was left of one that was undone
+        release_and_kill(world, process, stage, **CANARY)
+    print(f"\n{process} killed as each of {len(stages)} stages began: {', '.join(stages)}")  # noqa: T201 - what was proved
 
 
 @pytest.mark.parametrize("stage", ["dense.prepare:dense/0", "dense.switch:dense/0"])

@@ -14,6 +14,8 @@ from cloudedge.release import Limits, ReleaseUndone
 
 PATIENT = Limits(latency_slack_ms=1e9)  # how busy this machine is decides no test
 
+ENOUGH = Limits().latency_requests + 100
+
 WHOLE_BYTES = ROWS * (20 + 4 * DIM) * 2
 """Of the table's rows as cube keeps them, at both replicas."""
 
@@ -67,6 +69,22 @@ def test_a_canary_gets_its_share_until_somebody_promotes_it(world):
     assert load.broken == ([], [])
     assert 0.2 < share < 0.6
     assert before.pin != world.live.pin == after.pin
+
+
+def test_a_good_canary_passes_by_the_limits_that_everybody_has(world):
+    before, after = world.live, world.fresh()
+    with world.load() as load:
+        baking = world.intended("bake")
+        release = world.target.apply(world.target.plan(after.bundle, canary=0.5, bake_s=600))
+        wait(baking, "the bake")
+        for pin in (before.pin, after.pin):
+            load.until(ENOUGH, pin)  # so that latency is judged too
+        looks = world.intended("bake", what="note")
+        wait(looks, "a look at these")
+        release.promote()
+        assert release.wait(60).state == "done"
+    assert load.broken == ([], [])
+    assert world.live.pin == after.pin
 
 
 def test_a_canary_that_drifts_is_taken_back(world):

@@ -1,0 +1,33 @@
+"""Bars: what a measurement has to reach, and whether it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One measured value and its limit."""
+
+    name: str
+    value: float
+    how: Literal["at most", "at least"]
+    bar: float
+
+    @property
+    def is_met(self) -> bool:
+        return self.value <= self.bar if self.how == "at most" else self.value >= self.bar
+
+
+def judge(bars: Iterable[Bar], say: Callable[[str], None]) -> dict[str, Any]:
+    """Print every bar's verdict; return them, and the names of those that were missed, for --json."""
+    bars = list(bars)
+    say("")
+    for each in bars:
+        say(f"{'met   ' if each.is_met else 'MISSED'} {each.name}: {each.value:.4g}, {each.how} {each.bar:.4g}")
+    return {
+        "bars": [asdict(each) | {"met": each.is_met} for each in bars],
+        "missed": [each.name for each in bars if not each.is_met],
+    }

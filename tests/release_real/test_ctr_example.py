@@ -1,0 +1,96 @@
+"""The click model: its steps by hand are run as they are written, and its load counts everything that goes wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cloudedge.errors import Unavailable
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ctr"
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def bash(folder, script, **environment):
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=os.environ | {"PATH": PATH, "GLOG_minloglevel": "2"} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(900)
+def test_the_steps_by_hand(tmp_path):
+    shutil.copytree(EXAMPLE, tmp_path / "examples" / "ctr", ignore=shutil.ignore_patterns("__pycache__"))
+    (script,) = re.findall(r"```sh\n(.*?)```", (EXAMPLE / "README.md").read_text(), flags=re.DOTALL)
+    script = script.replace("--bake 10s", "--bake 2s")
+    try:
+        done = bash(tmp_path, script)
+    finally:
+        exports = next(line for line in script.splitlines() if line.startswith("export "))
+        ended = bash(tmp_path, f"{exports}\ncloudedge down local")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ended 0 processes" in ended.stderr
+    trained = re.findall(r"the first three of the test score \[(.*)\]", done.stdout)
+    answered = [line.split("\t")[3] for line in done.stdout.splitlines() if line.startswith("fetch_name_0\t")]
+    wanted = [np.array(trained[version].split(), float) for version in (0, 1, 1, 1)]
+    assert len(answered) == len(wanted), done.stdout
+    for line, scores in zip(answered, wanted, strict=True):
+        np.testing.assert_allclose(np.array(line.split(), float), scores, atol=1e-5)
+    assert "as it should be" in done.stdout
+    history = [
+        line.split("\t") for line in done.stdout.splitlines() if re.match(r"\d+\t(release|rollback)\tctr:", line)
+    ]
+    assert [(line[1], line[2], line[4]) for line in history] == [
+        ("rollback", "ctr:1", "done"),
+        ("release", "ctr:3", "undone"),
+        ("release", "ctr:2", "done"),
+        ("release", "ctr:1", "done"),
+    ]
+
+
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    import load  # noqa: PLC0415 - of the example
+
+    yield load
+    for name in ("load", "clicks"):
+        sys.modules.pop(name)
+
+
+class Broken:
+    """A client that is refused at first, and then finds a bug."""
+
+    def __init__(self):
+        self.errors = iter([Unavailable("nobody is there"), ValueError("not a shape")])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def predict(self, feed):
+        raise next(self.errors, KeyError("pin"))
+
+
+def test_whatever_goes_wrong_is_a_failed_request(load):
+    from clicks import draw  # noqa: PLC0415 - of the example
+
+    asked = load.Load(Broken, draw(5, seed=1), clients=1).start()
+    while len(asked.answered) < 5:
+        pass
+    asked.stop()
+    assert not any(one.pin for one in asked.answered)
+    assert [one.why for one in asked.answered[:3]] == ["nobody is there", "ValueError: not a shape", "KeyError: 'pin'"]
