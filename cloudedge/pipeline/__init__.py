@@ -1,0 +1,94 @@
+"""Pipelines: data set, training, model hub, serving and VisualDL as steps that Kubeflow or this machine runs.
+
+    from kfp import dsl
+    from cloudedge.pipeline import component
+
+    @dsl.pipeline
+    def ctr(source: str):
+        data = component("dataset")(name="clicks", source_uri=source, source_secret="none")
+        component("training")(name="ctr", project="Script", ...).after(data)
+
+Each step is a container with the launcher, ``python3 -m cloudedge.pipeline``. It makes the same Kubernetes objects as
+the commands `cloudedge dataset`, `train` and `serving` do, waits for them, and may be run again at any time. The names
+are imported when they are first used: who only writes pipelines needs no Kubernetes client.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from cloudedge.pipeline._inputs import (
+    STEPS,
+    Action,
+    DatasetInputs,
+    ModelHubInputs,
+    ServingInputs,
+    StepInputs,
+    TrainingInputs,
+    VisualDLInputs,
+)
+
+if TYPE_CHECKING:
+    from cloudedge.pipeline._cluster import ClusterSteps
+    from cloudedge.pipeline._components import component, component_yaml, launcher_image
+    from cloudedge.pipeline._graph import Compiled, Step, compile_file, steps_of
+    from cloudedge.pipeline._local import LocalSteps, stop
+    from cloudedge.pipeline._modelhub import ModelHub, Record
+    from cloudedge.pipeline._objects import objects_of
+    from cloudedge.pipeline._run import PipelineFailed, default_root, run_local, submit
+    from cloudedge.pipeline._suites import Place, Suite, register, suites
+
+__all__ = [
+    "STEPS",
+    "Action",
+    "ClusterSteps",
+    "Compiled",
+    "DatasetInputs",
+    "LocalSteps",
+    "ModelHub",
+    "ModelHubInputs",
+    "PipelineFailed",
+    "Place",
+    "Record",
+    "ServingInputs",
+    "Step",
+    "StepInputs",
+    "Suite",
+    "TrainingInputs",
+    "VisualDLInputs",
+    "compile_file",
+    "component",
+    "component_yaml",
+    "default_root",
+    "launcher_image",
+    "objects_of",
+    "register",
+    "run_local",
+    "steps_of",
+    "stop",
+    "submit",
+    "suites",
+]
+
+_HOMES = {
+    "_cluster": ("ClusterSteps",),
+    "_components": ("component", "component_yaml", "launcher_image"),
+    "_graph": ("Compiled", "Step", "compile_file", "steps_of"),
+    "_local": ("LocalSteps", "stop"),
+    "_modelhub": ("ModelHub", "Record"),
+    "_objects": ("objects_of",),
+    "_run": ("PipelineFailed", "default_root", "run_local", "submit"),
+    "_suites": ("Place", "Suite", "register", "suites"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"cloudedge.pipeline.{home}"), name)
+    raise AttributeError(f"module 'cloudedge.pipeline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,247 @@
+"""The model hub: packed models by name and version, each with its digest and size.
+
+Layout, in the bucket ``model-center``, as upstream's pipelines have it:
+
+    NAME/VERSION/NAME.tar.gz    the model
+    NAME/VERSION/model.json     {"sha256": ..., "size": ...}
+
+The record is written before the model: whoever comes second with other bytes is refused, and whoever was interrupted
+goes on. Only ``latest`` may change; its readers notice, since they check what they fetched against the record.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudedge.bundle import published
+from cloudedge.bundle._files import check_member_path
+from cloudedge.config import HubConfig
+from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Unavailable
+from cloudedge.hub import (
+    ANY,
+    CHUNK,
+    Descriptor,
+    Digest,
+    ObjectStore,
+    Reader,
+    canonical_json,
+    hash_file,
+    open_store,
+    parse_json,
+    prepare_bucket,
+    verified,
+)
+
+__all__ = ["BUCKET", "LATEST", "ModelHub", "Record", "archive_key", "archive_url", "read_record", "unpack"]
+
+BUCKET = "model-center"
+LATEST = "latest"
+"""The version that may change."""
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MEDIA = "application/gzip"
+_RECORD_MAX = 4096
+_HTTP_S = 30.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a version."""
+
+    sha256: str
+    size: int
+
+
+def archive_key(model: str, version: str) -> str:
+    """Return where a version is kept.
+
+    Raises:
+        InputError: name or version would lead elsewhere.
+    """
+    for what, value in (("Model Name", model), ("Model Version", version)):
+        if not _PART.fullmatch(value) or ".." in value:
+            raise InputError(f"{what} {value!r} is none", hint="Letters, digits, '.', '_' and '-'.")
+    return f"{model}/{version}/{model}.tar.gz"
+
+
+def archive_url(endpoint: str, model: str, version: str) -> str:
+    """Return where a version is fetched from."""
+    return f"{endpoint.rstrip('/')}/{BUCKET}/{archive_key(model, version)}"
+
+
+class ModelHub:
+    """The hub, in any object store.
+
+    Args:
+        store: The bucket, or the folder that stands for it.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @classmethod
+    def at(cls, endpoint: str, *, prepare: bool = False) -> ModelHub:
+        """Return the hub of an object store (``http://host:port``), or of a folder.
+
+        Args:
+            endpoint: Where. Keys of an object store are looked for where S3's always are: AWS_ACCESS_KEY_ID ...
+            prepare: Make the bucket if it is not there, and let everybody read models from it: servers fetch them
+                without keys.
+        """
+        if not endpoint.startswith(("http://", "https://")):
+            return cls(open_store(HubConfig(url=f"{endpoint.removeprefix('file://').rstrip('/')}/{BUCKET}")))
+        # Signatures name a region; servers of one's own take any.
+        config = HubConfig(url=f"s3://{BUCKET}", endpoint=endpoint, region="us-east-1")
+        if prepare:
+            prepare_bucket(config, public=True)
+        return cls(open_store(config))
+
+    def push(self, file: Path, model: str, version: str = LATEST) -> Record:
+        """Bring a packed model into the hub; the same one twice is once.
+
+        Raises:
+            Conflict: the version is there with other bytes, and is not ``latest``.
+            NotFound: there is no such file.
+        """
+        key = archive_key(model, version)
+        if not file.is_file():
+            raise NotFound(
+                f"there is no packed model {file}",
+                hint="Model Name must be the training's Name, and the training must have had Need Convert.",
+            )
+        hashed = hash_file(file)
+        wanted = Record(hashed.digest.removeprefix("sha256:"), hashed.size)
+        with self._alone(model, version):
+            there = self.record(model, version)
+            if there != wanted:
+                if there is not None and version != LATEST:
+                    raise Conflict(
+                        f"{model} {version} is in the hub with other bytes (sha256 {there.sha256[:12]}, "
+                        f"not {wanted.sha256[:12]})",
+                        hint="A version never changes: push it as another one.",
+                    )
+                if there is not None:
+                    self._store.delete(key)  # a store takes what has the same size for the same
+                data = canonical_json(asdict(wanted))
+                self._store.put(_record_key(model, version), data, expected=None if there is None else ANY)
+            blob = Descriptor(media_type=_MEDIA, digest=hashed.digest, size=hashed.size)
+            self._store.upload(key, blob, _reader(file), lambda _: None)
+            self._store.settle([key])
+        return wanted
+
+    def fetch(self, model: str, version: str, target: Path) -> Record:
+        """Copy a version to a file that is not there yet, checked.
+
+        Raises:
+            NotFound: it is not in the hub.
+            IntegrityError: what is there is not what was pushed.
+        """
+        record = self.record(model, version)
+        if record is None:
+            raise NotFound(f"{model} {version} is not in the hub", hint=f"It has {', '.join(self.versions(model))}.")
+        blob = Descriptor(media_type=_MEDIA, digest=Digest(f"sha256:{record.sha256}"), size=record.size)
+        with published(target, f"fetching {model} {version}") as draft, draft.open("wb") as out:
+            for chunk in verified(self._store.get(archive_key(model, version)), blob, f"{model} {version}"):
+                out.write(chunk)
+        return record
+
+    def record(self, model: str, version: str) -> Record | None:
+        """Return what is known of a version, or None if it is not in the hub."""
+        archive_key(model, version)
+        key = _record_key(model, version)
+        if self._store.head(key) is None:
+            return None
+        return _parsed(b"".join(self._store.get(key)), f"the record of {model} {version}")
+
+    def versions(self, model: str) -> list[str]:
+        """List a model's versions."""
+        found = (info.key.split("/") for info in self._store.list(f"{model}/"))
+        return sorted({parts[1] for parts in found if parts[-1] == "model.json"})
+
+    def _alone(self, model: str, version: str) -> AbstractContextManager[Any]:
+        if self._store.compare_and_set and version != LATEST:
+            return nullcontext()
+        return self._store.lock(f"{model}-{version}")
+
+
+def read_record(endpoint: str, model: str, version: str) -> Record:
+    """Ask a hub behind HTTP what it knows of a version; its objects may be read by everybody.
+
+    Raises:
+        NotFound: it is not in the hub.
+        Unavailable: the hub does not answer.
+    """
+    import requests  # noqa: PLC0415 - slow to import
+
+    archive_key(model, version)
+    url = f"{endpoint.rstrip('/')}/{BUCKET}/{_record_key(model, version)}"
+    try:
+        answer = requests.get(url, timeout=_HTTP_S)
+    except requests.RequestException as error:
+        raise Unavailable(f"asking {url}: {type(error).__name__}") from error
+    if answer.status_code in {403, 404}:  # a store that may not be listed says 403 for what is not there
+        raise NotFound(f"{url} says {answer.status_code}", hint="The modelhub step pushes a version with its record.")
+    if not answer.ok:
+        raise Unavailable(f"{url} says {answer.status_code}")
+    return _parsed(answer.content[:_RECORD_MAX], url)
+
+
+def unpack(file: Path, folder: Path) -> Path:
+    """Unpack a model into a folder that is not there yet.
+
+    Raises:
+        InputError: the archive holds what is no plain file, or leads out of the folder.
+    """
+    with published(folder, f"unpacking {file.name}") as draft:
+        draft.mkdir()
+        for name, source in _members(file):
+            target = draft / check_member_path(name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as out:
+                shutil.copyfileobj(source, out, CHUNK)
+    return folder
+
+
+def _members(file: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        with tarfile.open(file) as archive:
+            for member in archive:
+                if member.isdir():
+                    continue
+                source = archive.extractfile(member) if member.isreg() else None
+                if source is None:
+                    raise InputError(f"{file.name} holds {member.name!r}, which is no plain file")
+                yield member.name.removeprefix("./"), source
+    except tarfile.TarError as error:
+        raise InputError(f"{file} is no tar archive: {error}") from error
+
+
+def _record_key(model: str, version: str) -> str:
+    return f"{model}/{version}/model.json"
+
+
+def _parsed(data: bytes, what: str) -> Record:
+    value = parse_json(data, what)
+    try:
+        record = Record(str(value["sha256"]), int(value["size"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(f"{what} is no record of a model") from error
+    if not re.fullmatch(r"[0-9a-f]{64}", record.sha256):
+        raise IntegrityError(f"{what} names no SHA-256")
+    return record
+
+
+def _reader(file: Path) -> Reader:
+    def read(start: int) -> Iterator[bytes]:
+        with file.open("rb") as source:
+            source.seek(start)
+            while chunk := source.read(CHUNK):
+                yield chunk
+
+    return read
