@@ -11,6 +11,7 @@ import sys
 import typer
 
 from cloudedge.cli import (
+    bie,
     bundle,
     bundle_split,
     config,
@@ -19,15 +20,23 @@ from cloudedge.cli import (
     cube_net,
     cube_status,
     cube_transfer,
+    dataset,
+    dataset_cluster,
+    doctor,
+    edge,
+    fleet,
     hub,
+    image,
     key,
     local,
+    pipeline,
     predict,
     release,
     serve,
     serving,
     serving_docker,
     simulate,
+    train,
 )
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
@@ -51,6 +60,7 @@ cube.app.add_typer(cube_status.app)
 cube.app.add_typer(cube_deliver.app)
 cube.app.add_typer(cube_transfer.app)
 app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
+app.add_typer(train.app, name="train", rich_help_panel="Training")
 app.command("serve", rich_help_panel="Serving")(serve.serve)
 serving.app.add_typer(serving_docker.app)
 app.add_typer(serving.app, name="serving", rich_help_panel="Serving")
@@ -58,8 +68,16 @@ app.command(rich_help_panel="Serving")(predict.predict)
 release.register(app)
 app.command("up", rich_help_panel="Releases")(local.up)
 app.command("down", rich_help_panel="Releases")(local.down)
+app.add_typer(edge.app, name="edge", rich_help_panel="Edge")
+app.add_typer(fleet.app, name="fleet", rich_help_panel="Edge")
 app.add_typer(simulate.app)
+app.add_typer(bie.app, name="bie", rich_help_panel="Edge")
+dataset.app.add_typer(dataset_cluster.app)
+app.add_typer(dataset.app, name="dataset", rich_help_panel="Training")
+app.add_typer(image.app, name="image", rich_help_panel="Set-up")
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel="Training")
 app.add_typer(config.app, name="config", rich_help_panel="Set-up")
+app.command("doctor", rich_help_panel="Set-up")(doctor.doctor)
 
 
 def _version(show: bool) -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-__all__ = ["DRY_RUN", "JSON", "ProgressBar", "json_out", "progress_bar", "say", "size", "table_out"]
+__all__ = ["DRY_RUN", "JSON", "ProgressBar", "json_line", "json_out", "progress_bar", "say", "size", "table_out"]
 
 JSON = typer.Option(False, "--json", help="Print data as JSON, for programs.")
 DRY_RUN = typer.Option(False, "--dry-run", help="Say what would be done and change nothing.")
@@ -25,9 +25,15 @@ def say(message: str, *facts: object) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(message.format(*(escape(str(fact)) for fact in facts)))
 
 
-def json_out(value: Any) -> None:
-    """Print data for programs."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def json_out(value: Any, *, line: bool = False) -> None:
+    """Print data for programs; as one line where more will follow."""
+    typer.echo(json.dumps(value, indent=None if line else 2, ensure_ascii=False))
+
+
+def json_line(value: Any) -> None:
+    """Print data for programs that read a line at a time, as it comes."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+    sys.stdout.flush()
 
 
 def table_out(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:

@@ -19,21 +19,27 @@ app = typer.Typer(no_args_is_help=True, help="Sparse tables: convert, build, ser
 
 @app.command()
 def dump(
-    source: Path = typer.Argument(..., metavar="TABLE", help="Paddle parameter, .npy/.npz, safetensors, or text."),
-    output: Path = typer.Argument(..., metavar="FILE", help="The SequenceFile to write."),
-    form: str = typer.Option(None, "--format", help="parameter, numpy, safetensors or text; recognised if left out."),
+    source: Path = typer.Argument(
+        ..., metavar="TABLE", help="Paddle parameter, .npy/.npz, safetensors, text, SequenceFile(s), or a built part."
+    ),
+    output: Path = typer.Argument(..., metavar="FILE", help="The SequenceFile, or *.safetensors table, to write."),
+    form: str = typer.Option(
+        None, "--from", help="parameter, numpy, safetensors, text, sequence or part; recognised if left out."
+    ),
+    to: str = typer.Option(None, "--format", help="Of FILE: sequence or safetensors; by its suffix if left out."),
     quantise: bool = typer.Option(False, help="Write 8-bit rows (a quarter of the size) instead of float32."),
     as_json: bool = JSON,
 ) -> None:
-    """Turn a table into a SequenceFile, what cube's builder reads.
+    """Turn a table into a SequenceFile, what cube's builder reads, or into a safetensors table.
 
     Rows of a parameter or a plain array get their row number as key; an .npz brings its own 'keys' and 'values'.
 
     Example: cloudedge cube dump out/SparseFeatFactors out/seq/part-0
+    Example: cloudedge cube dump /data/cube/100_100/ctr_part0 ctr.safetensors
     """
     from cloudedge.cube import dump as dump_table  # noqa: PLC0415 - numpy is not needed for --help
 
-    report = dump_table(source, output, form=form, quantised=quantise)
+    report = dump_table(source, output, form=form, to=to, quantised=quantise)
     if as_json:
         facts = {"output": str(report.output), "format": report.format}
         json_out(facts | {"rows": report.rows, "bytes": report.size_bytes})

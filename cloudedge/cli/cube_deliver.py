@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cloudedge.cli._context import local_hub
+from cloudedge.cli._context import configuration, local_hub
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, size, table_out
 from cloudedge.cli.cube_net import TOKEN_VARIABLE
 from cloudedge.cli.cube_status import read_layout
-from cloudedge.errors import InputError, NotFound
+from cloudedge.errors import ConfigError, InputError, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cloudedge.bundle import Bundle
-    from cloudedge.cube.transfer import Delivery, TableVersion
+    from cloudedge.cube.transfer import Delivery, DeliveryPlan, Layout, TableVersion
 
 __all__ = ["app"]
 
@@ -34,6 +32,9 @@ HUB = typer.Option(None, metavar="DIR", help="The local hub; ~/.cloudedge/hub if
 @app.command()
 def deliver(
     bundle: str = typer.Argument("", help="A bundle in the local hub; none with --rollback and --abort."),
+    to: str = typer.Option(
+        "", "--to", help="An entry of `transfers` in cloudedge.yaml, instead of a layout and --work."
+    ),
     layout: Path | None = LAYOUT,
     conf: Path | None = CONF,
     work: Path = WORK,
@@ -45,29 +46,35 @@ def deliver(
 ) -> None:
     """Bring a bundle's tables to all their servers and activate them together; run again, it goes on where it stopped.
 
-    The admin token comes from CLOUDEDGE_CUBE_TOKEN. Example: cloudedge cube deliver ctr:7 --layout layout.yaml
+    The admin token comes from CLOUDEDGE_CUBE_TOKEN. Example: cloudedge cube deliver ctr:7 --to ctr
     """
     from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube.transfer import Delivery, Workshop  # noqa: PLC0415
+    from cloudedge.cube.transfer import ConfiguredTransfer, Delivery, Workshop  # noqa: PLC0415
 
     if bool(bundle) + rollback + abort != 1:
         raise InputError("say one thing to do: a bundle to deliver, --rollback, or --abort")
     token = os.environ.get(TOKEN_VARIABLE, "")
-    replicas = read_layout(layout, conf).replicas(token=token)
-    with Delivery(replicas, Workshop(work), files_token=token) as delivery:
+    if to and (layout or conf):
+        raise InputError("name the servers once: with --to, --layout or --conf")
+    opening = (
+        ConfiguredTransfer(to, configuration(), token=token).delivery()
+        if to
+        else Delivery(read_layout(layout, conf).replicas(token=token), Workshop(work), files_token=token)
+    )
+    with opening as delivery:
         if abort:
-            say("given up" if delivery.abort() else "nothing was under way")
+            _abort(delivery, dry_run=dry_run, as_json=as_json)
             return
         if rollback:
             if dry_run:
-                say("would activate {}", delivery.journal.recall("previous") or "nothing: there is no version before")
+                _show_plan(delivery.plan_back(), as_json=as_json)
                 return
             done = delivery.rollback()
         else:
             opened = Bundle.open(bundle, hub=local_hub(hub))
             versions, bases = _versions(opened), _bases(opened, delivery)
             if dry_run:
-                _show_plan(delivery, versions, bases, as_json=as_json)
+                _show_plan(delivery.plan(versions, bases), as_json=as_json)
                 return
             done = delivery.deliver(versions, bases)
     if as_json:
@@ -78,38 +85,103 @@ def deliver(
 
 @app.command()
 def reshard(
-    bundle: str = typer.Argument(..., help="The bundle that is active, in the local hub."),
+    bundle: str = typer.Argument("", help="The bundle that is active, in the local hub; none with --free."),
     old: Path = typer.Option(..., help="Layout YAML of the servers as they are."),
-    new: Path = typer.Option(..., help="Layout YAML of the new servers, which are running and empty."),
+    new: Path | None = typer.Option(None, help="Layout YAML of the new servers, which are running and empty."),
     conf: Path = typer.Option(..., help="The cube.conf that readers read; replaced once the new servers are ready."),
     work: Path = WORK,
     hub: Path | None = HUB,
+    free: bool = typer.Option(False, "--free", help="Afterwards: drain the old servers once nobody asks them."),
+    rest_s: float = typer.Option(5, min=0.1, help="With --free: how long nobody may have asked them."),
+    within_s: float = typer.Option(600, min=0, help="With --free: when to give up waiting for that."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
     """Move a bundle's tables to another number of shards; both layouts answer until readers have changed over.
 
-    Drain the old servers when `cloudedge cube status` shows that nobody asks them any more.
+    The version before goes too, where the old servers and the hub have it: it can be rolled back to on the new ones.
     Example: cloudedge cube reshard ctr:7 --old four.yaml --new eight.yaml --conf cube.conf
+    Then: cloudedge cube reshard --free --old four.yaml --conf cube.conf
     """
     from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube.transfer import Delivery, Layout, Workshop  # noqa: PLC0415
+    from cloudedge.cube.transfer import Delivery, Layout, Workshop, require_apart  # noqa: PLC0415
     from cloudedge.cube.transfer import reshard as move  # noqa: PLC0415
 
     token = os.environ.get(TOKEN_VARIABLE, "")
-    before, after = Layout.from_file(old), Layout.from_file(new)
-    versions = _versions(Bundle.open(bundle, hub=local_hub(hub)))
+    before = Layout.from_file(old)
+    if free:
+        if bundle or new:
+            raise InputError("--free lets the servers of --old go and takes neither a bundle nor --new")
+        _free(before, conf, token, rest_s=rest_s, within_s=within_s, dry_run=dry_run, as_json=as_json)
+        return
+    if not bundle or new is None:
+        raise InputError("name the bundle that is active, and its new servers with --new")
+    after = Layout.from_file(new)
+    opened = Bundle.open(bundle, hub=local_hub(hub))
+    versions = _versions(opened)
+    require_apart([each.table for each in versions], before, after)
+    kept = _before(opened, before, token)
     with Delivery(after.replicas(token=token), Workshop(work), files_token=token) as delivery:
         if dry_run:
-            _show_plan(delivery, versions, (), as_json=as_json)
+            _show_plan(delivery.plan(versions), as_json=as_json)
             return
-        moved = [move([v], old=before, new=after, delivery=delivery, conf=conf, token=token) for v in versions]
-    rows = [(each.table, each.shards_before, each.shards, size(each.shipped_bytes)) for each in moved]
+        moved = move([*kept, *versions], old=before, new=after, delivery=delivery, conf=conf, token=token)
     if as_json:
-        json_out({"tables": [dict(zip(("table", "from", "to", "shipped"), row, strict=True)) for row in rows]})
-    else:
-        table_out(("table", "from", "to", "shipped"), rows)
-        say("readers that read {} ask the new servers", conf)
+        tables = [{"table": table, "from": was, "to": now} for table, (was, now) in moved.shards.items()]
+        previous = {each.table: each.version for each in kept}
+        json_out({"tables": tables, "previous": previous, "shipped_bytes": moved.shipped_bytes})
+        return
+    table_out(("table", "from", "to"), [(table, *shards) for table, shards in moved.shards.items()])
+    back = f"{kept[0].version} can be rolled back to" if kept else "there is no version to roll back to"
+    say("{} shipped; on the new servers {}", size(moved.shipped_bytes), back)
+    say(
+        "readers that read {0} ask the new servers; next: cloudedge cube reshard --free --old {1} --conf {0}", conf, old
+    )
+
+
+def _before(bundle: Bundle, places: Layout, token: str) -> list[TableVersion]:
+    """Return the version before the bundle's, if all old servers of all its tables and the hub have it."""
+    from cloudedge.cube.transfer._steps import observe  # noqa: PLC0415
+
+    seen = [observe(each) for each in places.replicas(token=token)]
+    of_ours = [each.status for each in seen if each.table in bundle.sparse]
+    found = {status.previous if status and status.previous in status.loaded() else None for status in of_ours}
+    pin = found.pop() if len(found) == 1 else None
+    if pin in (None, bundle.pin):
+        return []
+    with contextlib.suppress(NotFound):
+        versions = _versions(type(bundle).pinned(bundle.name, str(pin), hub=bundle.hub))
+        return [each for each in versions if each.table in bundle.sparse]
+    return []
+
+
+def _free(
+    places: Layout, conf: Path, token: str, *, rest_s: float, within_s: float, dry_run: bool, as_json: bool
+) -> None:
+    """Drain servers that cube.conf does not name any more; those that are away are gone already."""
+    from cloudedge.cube import CubeConf  # noqa: PLC0415
+    from cloudedge.cube.transfer import Layout, free_servers  # noqa: PLC0415
+    from cloudedge.cube.transfer._steps import observe  # noqa: PLC0415
+
+    read = Layout.from_conf(CubeConf.from_file(conf))
+    for table in places.tables:
+        named = places.addresses(table) & {address for each in read.tables for address in read.addresses(each)}
+        if named:
+            raise ConfigError(
+                f"{conf} sends readers of table {table!r} to {min(named)}",
+                hint="Move them first: cloudedge cube reshard.",
+            )
+    seen = [(each, observe(each)) for each in places.replicas(token=token)]
+    servers = [each for each, found in seen if found.status is not None]
+    if not dry_run:
+        free_servers(servers, rest_s=rest_s, deadline_s=within_s)
+    freed, away = [each.name for each in servers], [each.name for each, found in seen if found.status is None]
+    if as_json:
+        json_out({"freed": [] if dry_run else freed, "would_free": freed if dry_run else [], "away": away})
+        return
+    say("{} {}", "would drain" if dry_run else "drained", ", ".join(freed) or "nothing")
+    if away:
+        say("away already: {}", ", ".join(away))
 
 
 def _versions(bundle: Bundle) -> list[TableVersion]:
@@ -130,12 +202,23 @@ def _bases(bundle: Bundle, delivery: Delivery) -> list[TableVersion]:
     return found
 
 
-def _show_plan(
-    delivery: Delivery, versions: Sequence[TableVersion], bases: Sequence[TableVersion], *, as_json: bool
-) -> None:
-    plan = delivery.plan(versions, bases)
+def _abort(delivery: Delivery, *, dry_run: bool, as_json: bool) -> None:
+    if dry_run:
+        _show_plan(delivery.plan_abort(), as_json=as_json)
+        return
+    given_up = delivery.abort()
     if as_json:
-        json_out(plan.as_json())
+        json_out({"given_up": given_up})
+    else:
+        say("given up" if given_up else "nothing was under way")
+
+
+def _show_plan(plan: DeliveryPlan | None, *, as_json: bool) -> None:
+    if as_json:
+        json_out({"steps": [], "refusals": []} if plan is None else plan.as_json())
+        return
+    if plan is None:
+        say("nothing was under way")
         return
     table_out(
         ("step", "replica", "version", "size", "why"),

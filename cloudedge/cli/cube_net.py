@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cloudedge.cli._output import JSON, json_out, say, table_out
+from cloudedge.cli._signals import STOP, on_signals, stop_at_once
 from cloudedge.errors import ConfigError, InputError, NotFound, StorageError, Unavailable
 
 if TYPE_CHECKING:
+    from cloudedge.cube import CubeDict
     from cloudedge.cube._server import Server
 
 __all__ = ["app", "find_version"]
@@ -35,7 +36,9 @@ def serve(
     port: int = typer.Option(8027, help="Data port; 0 takes any free one."),
     host: str = typer.Option("127.0.0.1", help="Address of the data port."),
     version: str = typer.Option("", help="Serve DIR/<version>, or name the part DIR."),
-    empty: bool = typer.Option(False, "--empty", help="Load nothing; wait for the admin API or a control command."),
+    empty: bool = typer.Option(
+        False, "--empty", help="Load nothing; wait for the admin API or a control command (without --state)."
+    ),
     threads: int = typer.Option(0, help="Threads that answer; 0: one per core."),
     spin_us: int = typer.Option(100, help="How long a busy thread looks for the next request before it sleeps."),
     admin_port: int = typer.Option(8028, help="Port of the admin API; 0 takes any free one."),
@@ -57,6 +60,8 @@ def serve(
     from cloudedge.cube._holdings import Holdings  # noqa: PLC0415
     from cloudedge.cube._server import Server, ServerConfig  # noqa: PLC0415
 
+    if remote_control and state is not None:
+        raise InputError("a server with --state takes no control commands, so --remote-control cannot be had with it")
     config = ServerConfig(
         host=host, port=port, threads=threads, data_dir=directory, remote_control=remote_control, spin_us=spin_us
     )
@@ -79,13 +84,10 @@ def serve(
             server, host=admin_host, port=admin_port, token=token, on_drained=stop.set, holdings=holdings
         ) as admin,
     ):
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+        on_signals(stop.set, *STOP)
         _announce(server, f"{admin_host}:{admin.port}", as_json=as_json)
         stop.wait()
-        # A second signal means: now.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: os._exit(1))
+        stop_at_once()
         server.drain(drain_s)
 
 
@@ -202,39 +204,85 @@ def _number(text: str) -> int | str:
 
 @app.command()
 def bench(
-    server: str = typer.Option("127.0.0.1:8027", "--server", "-s", help="host:port"),
+    server: list[str] = SERVERS,
+    conf: Path | None = typer.Option(None, help="A cube.conf with the servers, instead of --server."),
+    dict_name: str = typer.Option("", "--dict", help="Which of its dictionaries, if there are several."),
     keys: int = typer.Option(1_000_000, help="Keys are drawn from 0 to this, exclusive."),
-    batch: int = typer.Option(260, help="Keys per request."),
-    connections: int = typer.Option(8, help="Each with one request under way."),
+    batch: int = typer.Option(260, help="Keys per call."),
+    connections: int = typer.Option(8, help="Callers at once, each with one call under way."),
     seconds: float = typer.Option(5, help="How long to measure."),
     pin: str | None = typer.Option(None, help="The version that has to answer."),
+    timeout_ms: int = typer.Option(5000, help="For a whole call; with --conf, what it says."),
     seed: int = typer.Option(1, help="Of the keys drawn."),
+    raw: bool = typer.Option(
+        False,
+        "--raw",
+        help="Send ready-made frames to one server from one thread: what the server can do, not a client.",
+    ),
     as_json: bool = JSON,
 ) -> None:
-    """Load a server from native code and say how fast it answered.
+    """Load servers from native code, all shards through the client, and say how fast they answered.
 
-    Example: cloudedge cube bench -s 127.0.0.1:8027 --batch 260 --connections 32
+    Example: cloudedge cube bench --conf cube.conf --dict ctr --batch 260 --connections 32
+    Example: cloudedge cube bench --raw -s 127.0.0.1:8027 --batch 260 --connections 32
     """
-    from cloudedge import _core  # noqa: PLC0415
-    from cloudedge.cube._client import parse_address  # noqa: PLC0415
+    from cloudedge.cube._client import Client, ClientConfig  # noqa: PLC0415
 
     if min(keys, batch, connections) < 1 or seconds <= 0:
         raise InputError("keys, batch and connections are at least 1, seconds above 0")
-    host, port = parse_address(server)
-    try:
-        measured = _core.generate_load(
-            peer="cube", host=host, port=port, connections=connections, batch=batch, key_space=keys, value_bytes=0,
-            seconds=seconds, warmup_seconds=min(1.0, seconds / 5), seed=seed, pin=pin,
-        )  # fmt: skip
-    except RuntimeError as error:
-        raise Unavailable(str(error), hint="is there a cube server on that address?") from error
-    row = {
-        "batch": batch,
-        "connections": connections,
-        "requests_per_s": round(measured["requests"] / measured["seconds"], 1),
+    load: dict[str, Any] = {"batch": batch, "seconds": seconds, "seed": seed, "pin": pin}
+    row: dict[str, Any] = {"batch": batch, "connections": connections}
+    if raw:
+        if conf or len(server) != 1 or "," in server[0]:
+            raise InputError("--raw loads one server: name it with one --server")
+        row |= _raw_load(server[0], connections=connections, key_space=keys, **load)
+    else:
+        if conf is None:
+            config = ClientConfig([replicas.split(",") for replicas in server], timeout_ms=timeout_ms)
+        else:
+            config = ClientConfig.from_table(_dictionary(conf, dict_name))
+        with Client(config) as client:
+            measured = client.measure(callers=connections, key_space=keys, **load)
+        row |= {"shards": len(config.shards), **_rates(measured, measured["calls"])}
+        row |= {
+            "missing_share": round(measured["missing"] / max(1, measured["keys"]), 4),
+            "failed": measured["failed"],
+            "mixed": measured["mixed"],
+        }
+        if measured["calls"] == measured["failed"]:
+            raise Unavailable(f"no call was answered: {measured['failure']}", hint="Are there cube servers?")
+    json_out(row) if as_json else table_out(tuple(row), [tuple(row.values())])
+
+
+def _dictionary(conf: Path, name: str) -> CubeDict:
+    from cloudedge.cube import CubeConf  # noqa: PLC0415
+
+    found = CubeConf.from_file(conf)
+    if not name and len(found.dicts) != 1:
+        names = ", ".join(each.dict_name for each in found.dicts)
+        raise InputError(f"{conf} has {len(found.dicts)} dictionaries", hint=f"Name one with --dict: {names}.")
+    return found[name or found.dicts[0].dict_name]
+
+
+def _rates(measured: dict[str, Any], requests: int) -> dict[str, float]:
+    return {
+        "requests_per_s": round(requests / measured["seconds"], 1),
         "keys_per_s": round(measured["keys"] / measured["seconds"], 1),
         "p50_us": round(measured["p50_us"], 1),
         "p99_us": round(measured["p99_us"], 1),
-        "missing_share": round(measured["missing_share"], 4),
     }
-    json_out(row) if as_json else table_out(tuple(row), [tuple(row.values())])
+
+
+def _raw_load(server: str, *, seconds: float, **load: Any) -> dict[str, Any]:
+    from cloudedge import _core  # noqa: PLC0415
+    from cloudedge.cube._client import parse_address  # noqa: PLC0415
+
+    host, port = parse_address(server)
+    try:
+        measured = _core.generate_load(
+            peer="cube", host=host, port=port, value_bytes=0, seconds=seconds,
+            warmup_seconds=min(1.0, seconds / 5), **load,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise Unavailable(str(error), hint="is there a cube server on that address?") from error
+    return _rates(measured, measured["requests"]) | {"missing_share": round(measured["missing_share"], 4)}

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from cloudedge.cli._context import configuration
 from cloudedge.cli._output import JSON, json_out, say, size, table_out
 from cloudedge.cli.cube_net import TOKEN_VARIABLE
 from cloudedge.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from cloudedge.cube.transfer import Expected, Layout, ReplicaReport
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cloudedge.cube.transfer import Expected, Layout, Replica, ReplicaReport
 
 __all__ = ["app", "read_layout"]
 
 app = typer.Typer(help="Look at the servers of tables.", no_args_is_help=True)
 
-_COLUMNS = ("replica", "active", "lag", "rows", "memory", "misses", "probe", "versions", "problems")
+_COLUMNS = ("replica", "active", "lag", "rows", "checksum", "memory", "misses", "probe", "versions", "problems")
 
 
 @app.command()
 def status(
+    of: str = typer.Option("", "--of", help="An entry of `transfers` in cloudedge.yaml, whose servers to look at."),
     layout: Path | None = typer.Option(None, help="YAML with the servers and their admin ports by table and shard."),
     conf: Path | None = typer.Option(None, help="A cube.conf instead; admin ports are those after the data ports."),
     key: list[str] = typer.Option([], help="A key to read on every replica of its shard; TABLE=KEY or KEY."),
@@ -35,20 +40,38 @@ def status(
 ) -> None:
     """Show what every replica has and whether they agree; fails when one is away or answers otherwise.
 
+    Something wrong is looked at twice, a second apart, since a delivery that is just switching over is nothing wrong.
     The admin token comes from CLOUDEDGE_CUBE_TOKEN. Example: cloudedge cube status --conf cube.conf --key 17 --watch
     """
-    from cloudedge.cube.transfer import look, require_agreement  # noqa: PLC0415 - numpy is not needed for --help
+    from cloudedge.cube.transfer import look_twice, require_agreement  # noqa: PLC0415 - imports numpy
 
-    places = read_layout(layout, conf)
-    replicas = places.replicas(token=os.environ.get(TOKEN_VARIABLE, ""))
-    expected = _expected(places, key, bundle)
-    while True:
-        reports = look(replicas, expected)
-        _show(reports, as_json=as_json)
-        require_agreement(reports)
-        if not watch:
-            return
-        time.sleep(every_s)
+    if of and (layout or conf):
+        raise ConfigError("name the servers once: with --of, --layout or --conf")
+    with _replicas(of, layout, conf) as replicas:
+        shards: dict[str, int] = {}
+        for each in replicas:
+            table = each.name.split("/", 1)[0]
+            shards[table] = max(shards.get(table, 0), each.shard + 1)
+        expected = _expected(shards, key, bundle)
+        while True:
+            reports = look_twice(replicas, expected)
+            _show(reports, as_json=as_json)
+            require_agreement(reports)
+            if not watch:
+                return
+            time.sleep(every_s)
+
+
+@contextmanager
+def _replicas(of: str, layout: Path | None, conf: Path | None) -> Iterator[Sequence[Replica]]:
+    from cloudedge.cube.transfer import ConfiguredTransfer  # noqa: PLC0415
+
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if of:
+        with ConfiguredTransfer(of, configuration(), token=token).replicas() as replicas:
+            yield replicas
+    else:
+        yield read_layout(layout, conf).replicas(token=token)
 
 
 def read_layout(layout: Path | None, conf: Path | None) -> Layout:
@@ -61,13 +84,13 @@ def read_layout(layout: Path | None, conf: Path | None) -> Layout:
     return Layout.from_file(layout) if layout is not None else Layout.from_conf(CubeConf.from_file(str(conf)))
 
 
-def _expected(places: Layout, keys: list[str], bundle: str | None) -> dict[str, Expected]:
+def _expected(shards: Mapping[str, int], keys: list[str], bundle: str | None) -> dict[str, Expected]:
     """Return what to read: the keys that were named, and a bundle's probes with the rows it has for them."""
     from cloudedge.bundle import Bundle  # noqa: PLC0415
     from cloudedge.cube.transfer import Expected  # noqa: PLC0415
     from cloudedge.cube.transfer._changes import find_rows  # noqa: PLC0415
 
-    named: dict[str, list[int]] = {table: [] for table in places.tables}
+    named: dict[str, list[int]] = {table: [] for table in shards}
     for each in keys:
         table, _, text = each.rpartition("=")
         for name in [table] if table else named:
@@ -84,9 +107,9 @@ def _expected(places: Layout, keys: list[str], bundle: str | None) -> dict[str, 
             some = [*some, *opened.probes.keys.get(table, ())]  # noqa: PLW2901 - the same list, longer
             values, found = find_rows(rows, np.array(some, np.uint64))
             held = {k: v.tobytes() if there else None for k, v, there in zip(some, values, found, strict=True)}
-            expected[table] = Expected(tuple(some), len(places.tables[table]), opened.pin, held)
+            expected[table] = Expected(tuple(some), shards[table], opened.pin, held)
         elif some:
-            expected[table] = Expected(tuple(some), len(places.tables[table]))
+            expected[table] = Expected(tuple(some), shards[table])
     return expected
 
 
@@ -100,6 +123,7 @@ def _show(reports: list[ReplicaReport], *, as_json: bool) -> None:
             each.active or "-",
             "-" if each.lag is None else each.lag,
             each.rows,
+            each.checksum or "-",
             size(each.memory_bytes),
             "-" if each.miss_rate is None else f"{each.miss_rate:.2%}",
             each.probe,

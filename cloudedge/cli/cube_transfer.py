@@ -1,9 +1,8 @@
-"""`cloudedge cube transfer`: upstream's cube-transfer, from its own transfer.conf."""
+"""`cloudedge cube transfer`: upstream's cube-transfer, from its own transfer.conf or from cloudedge.yaml."""
 
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import typer
 
 from cloudedge.cli._context import configuration
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
+from cloudedge.cli._signals import STOP, on_signals
 from cloudedge.cli.cube_net import TOKEN_VARIABLE
 from cloudedge.errors import CloudEdgeError, InputError
 
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Deliver what donefiles announce to upstream's servers.", no_args_is_help=True)
+app = typer.Typer(help="Deliver what donefiles announce.", no_args_is_help=True)
 
 
 @app.command()
 def transfer(
-    config: Path = typer.Option(..., "--config", help="Upstream's transfer.conf, as it is."),
+    name: str = typer.Argument("", help="An entry of `transfers` in cloudedge.yaml; none with --config."),
+    table: str = typer.Option("", help="Which of its tables, if several have donefiles."),
+    config: Path | None = typer.Option(None, "--config", help="Upstream's transfer.conf, as it is."),
     once: bool = typer.Option(False, "--once", help="Deliver what is new, if anything, and stop."),
     rollback: bool = typer.Option(False, "--rollback", help="Go back to the version before, and stop."),
-    poll_s: float = typer.Option(300, min=0.1, help="Seconds between looks at the donefiles."),
+    poll_s: float | None = typer.Option(None, min=0.1, help="Seconds between looks at the donefiles; 300."),
     port: int = typer.Option(8099, help="Status and notifications, as upstream's -p; 0 takes any free one."),
     host: str = typer.Option("127.0.0.1", help=f"Its address; others than loopback need {TOKEN_VARIABLE}."),
     files_host: str = typer.Option("", help="Address the artifacts are served on; transfer_address if left out."),
@@ -36,27 +38,41 @@ def transfer(
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Keep upstream's cube servers on what the donefiles say; without --once until SIGTERM.
+    """Keep cube servers on what the donefiles say; without --once until SIGTERM.
 
-    Example: cloudedge cube transfer --config transfer.conf --once --dry-run
+    Settings are those of NAME in cloudedge.yaml, or of --config and the options that it has no words for.
+    Example: cloudedge cube transfer ctr --once --dry-run
     """
     from cloudedge.cube import TransferConf  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube.transfer import Transfer, TransferOptions  # noqa: PLC0415
+    from cloudedge.cube.transfer import ConfiguredTransfer, Transfer, TransferOptions  # noqa: PLC0415
 
     if once and rollback:
         raise InputError("--once delivers and --rollback goes back: give one of them")
-    options = TransferOptions(
-        files_host=files_host,
-        limit_bytes_per_s=None if limit_mb_s is None else limit_mb_s * 1e6,
-        through_agent=through_agent,
-    )
-    with Transfer(TransferConf.from_file(config), hubs=configuration().hubs, options=options) as daemon:
+    if bool(name) == (config is not None):
+        raise InputError("name one of cloudedge.yaml's transfers, or a transfer.conf with --config")
+    settings = configuration()
+    wait_s = 300.0
+    if config is None:
+        if files_host or limit_mb_s is not None or through_agent:
+            raise InputError(
+                "--files-host, --limit-mb-s and --through-agent go with --config; cloudedge.yaml says them"
+            )
+        named = ConfiguredTransfer(name, settings, token=os.environ.get(TOKEN_VARIABLE, ""))
+        daemon, wait_s = named.transfer(table), named.config.poll.total_seconds()
+    else:
+        options = TransferOptions(
+            files_host=files_host,
+            limit_bytes_per_s=None if limit_mb_s is None else limit_mb_s * 1e6,
+            through_agent=through_agent,
+        )
+        daemon = Transfer(TransferConf.from_file(config), hubs=settings.hubs, options=options)
+    with daemon:
         if dry_run:
             _show_plan(daemon, as_json=as_json)
         elif once or rollback:
             _show(daemon.run_once() if once else daemon.rollback(), as_json=as_json)
         else:
-            _run(daemon, host=host, port=port, poll_s=poll_s, as_json=as_json)
+            _run(daemon, host=host, port=port, poll_s=poll_s or wait_s, as_json=as_json)
 
 
 def _run(daemon: Transfer, *, host: str, port: int, poll_s: float, as_json: bool) -> None:
@@ -69,8 +85,7 @@ def _run(daemon: Transfer, *, host: str, port: int, poll_s: float, as_json: bool
             _show(report, as_json=as_json)
 
     with StatusServer(daemon, host=host, port=port, token=os.environ.get(TOKEN_VARIABLE, "")) as status:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: daemon.stop())
+        on_signals(daemon.stop, *STOP)
         say("watching {}, status on {}:{}; stop with SIGTERM", daemon.source.address, host, status.port)
         daemon.run(poll_s=poll_s, on_report=told)
 

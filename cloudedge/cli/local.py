@@ -1,46 +1,68 @@
-"""`cloudedge up | down`: the processes of a local target."""
+"""`cloudedge up | down`: the processes of a local target, the pods of one on Kubernetes."""
 
 from __future__ import annotations
 
 import typer
 
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
+from cloudedge.config import load
 
 __all__ = ["down", "up"]
 
-TARGET = typer.Argument(..., help="A target of cloudedge.yaml, of the kind local.")
+TARGET = typer.Argument(..., help="A target of cloudedge.yaml, of the kind local or kubernetes.")
 
 
 def up(
     target: str = TARGET,
-    within_s: float = typer.Option(120.0, help="How long to wait until every process answers."),
+    within_s: float = typer.Option(120.0, help="How long to wait until every process or pod is there."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Start a local target's processes; they outlive this terminal, and come back when they crash.
+    """Start a target's servers: processes that outlive this terminal, or pods. What is there already stays.
+
+    With --dry-run, what a cluster would be given is printed as YAML.
 
     Example: cloudedge up local
     """
-    from cloudedge.release.local import layout_of  # noqa: PLC0415 - slow to import
+    if _is_kubernetes(target):
+        _up_pods(target, within_s, dry_run=dry_run, as_json=as_json)
+        return
+    from cloudedge.release.local import find_processes, layout_of  # noqa: PLC0415 - slow to import
     from cloudedge.release.local import up as start  # noqa: PLC0415
 
     layout = layout_of(target) if dry_run else start(target, within_s=within_s)
     seats = [*layout.sparse(), *layout.dense()]
+    running = find_processes(layout.folder)
+    pids = {seat.place: running.get(seat.process) for seat in seats}
     if as_json:
-        json_out({"folder": str(layout.folder), "places": {seat.place: seat.address for seat in seats}})
+        places = {seat.place: seat.address for seat in seats}
+        json_out({"folder": str(layout.folder), "places": places, "pids": pids})
     else:
-        table_out(("place", "address", "admin"), [(seat.place, seat.address, seat.admin) for seat in seats])
+        rows = [(seat.place, seat.address, seat.admin, pids[seat.place] or "") for seat in seats]
+        table_out(("place", "address", "admin", "pid"), rows)
     if dry_run:
         say("nothing was started")
     else:
         say("logs are in {}; next: cloudedge release BUNDLE --to {}", layout.folder / "logs", target)
 
 
-def down(target: str = TARGET, dry_run: bool = DRY_RUN) -> None:
-    """End a local target's processes; after the next `up` they answer with what they had.
+def down(
+    target: str = TARGET,
+    everything: bool = typer.Option(
+        False, "--everything", help="kubernetes: volumes, addresses and what serving shall have, too."
+    ),
+    dry_run: bool = DRY_RUN,
+) -> None:
+    """End a target's servers; after the next `up` they answer with what they had.
 
     Example: cloudedge down local
     """
+    if _is_kubernetes(target):
+        from cloudedge.release.kubernetes import down as end  # noqa: PLC0415 - slow to import
+
+        for each in end(target, everything=everything, dry_run=dry_run):
+            say("{} {}", "would delete" if dry_run else "deleted", each)
+        return
     from cloudedge.release.local import down as stop  # noqa: PLC0415 - slow to import
     from cloudedge.release.local import find_processes, target_folder  # noqa: PLC0415
 
@@ -48,3 +70,26 @@ def down(target: str = TARGET, dry_run: bool = DRY_RUN) -> None:
     if not dry_run:
         stop(target)
     say("{} {} processes", "would end" if dry_run else "ended", len(running))
+
+
+def _is_kubernetes(target: str) -> bool:
+    section = load().targets.get(target)
+    return section is not None and section.kind == "kubernetes"
+
+
+def _up_pods(target: str, within_s: float, *, dry_run: bool, as_json: bool) -> None:
+    from cloudedge.release.kubernetes import manifests  # noqa: PLC0415 - slow to import
+    from cloudedge.release.kubernetes import up as start  # noqa: PLC0415
+
+    if dry_run:
+        import yaml  # noqa: PLC0415
+
+        found = manifests(target)
+        json_out(found) if as_json else typer.echo(yaml.safe_dump_all(found, sort_keys=False), nl=False)
+        return
+    standing = start(target, within_s=within_s)
+    if as_json:
+        json_out({"namespace": standing.namespace, "places": standing.places})
+    else:
+        table_out(("place", "service"), list(standing.places.items()))
+    say("in namespace {}; next: cloudedge release BUNDLE --to {}", standing.namespace, target)

@@ -12,10 +12,10 @@ from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
-from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, size, table_out
+from cloudedge.cli._output import DRY_RUN, JSON, json_line, json_out, say, size, table_out
 
 if TYPE_CHECKING:
-    from cloudedge.release import Options, Outcome, Plan, Status, Target, Traffic
+    from cloudedge.release import Options, Outcome, PlaceStatus, Plan, Status, Target, Traffic
 
 __all__ = ["register"]
 
@@ -92,40 +92,58 @@ def rollback(
         _ask(f"Take {found.unfinished} back?", yes=yes)
         _tell(found.rollback(back), target, as_json=as_json)
         return
-    planned = found.plan_rollback(back)
+    planned = found.plan_abort() if found.unfinished is not None and back is None else found.plan_rollback(back)
     if dry_run:
         _show(planned, as_json=as_json)
         return
     _carry_out(found, planned, yes=yes, as_json=as_json)
 
 
-def resume(target: str = TARGET, as_json: bool = JSON) -> None:
+def resume(target: str = TARGET, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
     """Finish what was interrupted, and bring places that lag behind to what is live."""
-    _tell(_target(target).resume(), target, as_json=as_json, nothing="Everything is as it should be.")
+    found, fine = _target(target), "Everything is as it should be."
+    if not dry_run:
+        _tell(found.resume(), target, as_json=as_json, nothing=fine)
+        return
+    planned = found.plan_resume()
+    if planned is not None:
+        _show(planned, as_json=as_json)
+    else:
+        _tell(None, target, as_json=as_json, nothing=fine)
 
 
-def abort(target: str = TARGET, yes: bool = YES, as_json: bool = JSON) -> None:
+def abort(target: str = TARGET, dry_run: bool = DRY_RUN, yes: bool = YES, as_json: bool = JSON) -> None:
     """Take the unfinished release back, or ask the process that is at it to."""
     found = _target(target)
+    if dry_run:
+        _show(found.plan_abort(), as_json=as_json)
+        return
     _ask(f"Take {found.unfinished or 'what is unfinished'} back?", yes=yes)
     asked = "The process that carries it out was asked to take it back."
     _tell(found.abort(), target, as_json=as_json, nothing=asked, wanted="undone")
 
 
-def promote(target: str = TARGET, as_json: bool = JSON) -> None:
+def promote(target: str = TARGET, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
     """End the bake early and move all requests."""
+    if dry_run:
+        _show(_target(target).plan_promote(), as_json=as_json)
+        return
     asked = "The process that watches the canary was asked to promote it."
     _tell(_target(target).promote(), target, as_json=as_json, nothing=asked)
 
 
 def status(
     target: str = TARGET,
-    watching: bool = typer.Option(False, "--watch", "-w", help="Look again and again."),
+    watching: bool = typer.Option(False, "--watch", "-w", help="Look again and again; with --json, a line each time."),
     every: float = EVERY,
     as_json: bool = JSON,
 ) -> None:
     """Ask every place which version it answers with right now. Exits with 1 if they are not all on the live one."""
     found = _target(target)
+    if watching and as_json:
+        while True:
+            json_line(found.status().to_json())
+            time.sleep(every)
     if watching:
         _redraw(lambda: _status_table(found.status()), every)
         return
@@ -155,7 +173,7 @@ def watch(
         seen += 1
         now = found.watch()
         if as_json:
-            json_out({name: {pin: vars(t) for pin, t in health.traffic.items()} for name, health in now.items()})
+            json_line({name: {pin: vars(t) for pin, t in health.traffic.items()} for name, health in now.items()})
         else:
             lines = [(name, pin, *_figures(t)) for name, health in now.items() for pin, t in health.traffic.items()]
             table_out(columns, lines)
@@ -171,7 +189,10 @@ def history(
     if as_json:
         json_out([record.to_json() for record in records])
         return
-    columns = ("number", "what", "bundle", "digest", "state", "begun", "seconds", "bytes", "by", "why")
+    columns = (
+        *("number", "what", "bundle", "digest", "state", "live from", "live until"),
+        *("begun", "seconds", "bytes", "by", "why"),
+    )
     rows = [
         (
             r.number,
@@ -179,6 +200,8 @@ def history(
             r.title,
             r.ref.partition("@")[2][:19],
             r.state,
+            r.live_from,
+            r.live_until or ("now" if r.live_from else ""),
             r.begun_at,
             r.seconds,
             size(r.bytes),
@@ -275,27 +298,35 @@ def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str =
         raise typer.Exit(1)
 
 
-_STATUS = ("place", "state", "answers with", "since", "loaded", "memory", "free")
+_STATUS = ("place", "state", "answers with", "since", "lag", "loaded", "memory", "free")
 
 
 def _status_rows(now: Status) -> list[tuple[object, ...]]:
-    return [
-        (
-            place.name,
-            place.state,
-            ", ".join(f"{pin} {share:.0%}" for pin, share in place.answers.items()) or place.error or "nothing",
-            place.since,
-            ", ".join(pin if state == "ready" else f"{pin} ({state})" for pin, state in place.versions.items()),
-            size(place.memory_bytes),
-            size(place.memory_free_bytes) if place.memory_free_bytes is not None else "",
-        )
-        for place in now.places
-    ]
+    return [_status_row(each) for place in now.places for each in (place, *place.members)]
+
+
+def _status_row(place: PlaceStatus) -> tuple[object, ...]:
+    answers = ", ".join(f"{pin} {share:.0%}" for pin, share in place.answers.items())
+    used = size(place.memory_bytes) if place.memory_share is None else f"{place.memory_share:.0%}"
+    return (
+        place.name,
+        place.state,
+        ": ".join(filter(None, (answers, place.error))) or "nothing",
+        place.since,
+        "" if place.lag is None else place.lag,
+        ", ".join(pin if state == "ready" else f"{pin} ({state})" for pin, state in place.versions.items()),
+        used if place.memory_bytes or place.memory_share is not None else "",
+        size(place.memory_free_bytes) if place.memory_free_bytes is not None else "",
+    )
 
 
 def _status_title(now: Status) -> str:
     live = f"{now.live.title} ({now.live.pin})" if now.live else "nothing"
     words = [f"{now.target}: {live} is live"]
+    words += [f"the {leg} leg is skewed ({', '.join(pins)})" for leg, pins in now.skew.items()]
+    late = [node for place in now.places for node in place.members if node.state != "current"]
+    if late and now.live:
+        words.append(f"{len(late)} of {sum(len(place.members) for place in now.places)} nodes do not run it yet")
     if now.unfinished:
         words.append(f"{now.unfinished} is unfinished: cloudedge resume {now.target}, or cloudedge abort {now.target}")
     elif now.lagging and now.live:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cloudedge.cli._context import local_hub
+from cloudedge.cli._context import configuration, local_hub, named_hub
 from cloudedge.cli._output import JSON, json_out, say
-from cloudedge.errors import ConfigError, StorageError
+from cloudedge.cli._signals import STOP, on_signals, stop_at_once
+from cloudedge.errors import ConfigError, NotFound, StorageError
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
-    from cloudedge.serving import AdminServer, RowSource, Runtime, Server
+    from cloudedge.serving import AdminServer, Follower, RowSource, Runtime, Server
 
 __all__ = ["serve"]
 
@@ -42,8 +43,13 @@ def serve(
     on_missing_shard: str = typer.Option("error", help="error, or default: zeros, counted and said in the answer."),
     ops: str = typer.Option("", metavar="MODULE:NAME", help="Hooks around Pipeline predictions, file.py:Name as well."),
     state: Path | None = typer.Option(None, metavar="FILE", help="Remembers what is loaded and active."),
+    follow: Path | None = typer.Option(
+        None, metavar="FILE", help="Have and answer what this document says, whenever it changes; needs --state."
+    ),
+    pull: str = typer.Option("", metavar="HUB", help="With --follow: where bundles come from that are not here."),
     workers: int = typer.Option(0, help="Threads that run models; 0: one per core."),
     max_body_mb: int = typer.Option(64, help="Of a request."),
+    max_answer_mb: int = typer.Option(64, help="Of an answer."),
     access_log: float = typer.Option(0.0, help="Share of requests to log, one JSON line each, on standard error."),
     traces: bool = typer.Option(
         False, "--traces", help="Send a span per prediction by OpenTelemetry (OTEL_* say where)."
@@ -64,40 +70,103 @@ def serve(
     hooks, hooks_service = load(ops) if ops else (None, None)
     admin_token = _token(token_file) or os.environ.get(ADMIN_TOKEN) or None
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    on_signals(stop.set, *STOP)
     if access_log:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
+    follower: Follower | None = None
     runtime = Runtime(
-        RuntimeConfig(workers=workers), hub=local_hub(hub), rows=_rows(cube, on_missing_shard), state=state
+        RuntimeConfig(workers=workers),
+        hub=local_hub(hub),
+        rows=_rows(cube, on_missing_shard) if follow is None else _followed(lambda: follower, on_missing_shard),
+        state=state if follow is None else None,
     )
-    with runtime:
+    with runtime, ExitStack() as stack:
         for lost in runtime.restore():
             say("[yellow]not brought back[/]: {}", lost)
+        if follow is not None:
+            if bundles or cube is not None or state is None:
+                raise ConfigError(
+                    "--follow needs --state FILE, and neither bundles nor --cube: the document says which"
+                )
+            follower = stack.enter_context(_follower(runtime, follow, state, pull))
         pins = [runtime.load(bundle).pin for bundle in bundles or ()]
         if runtime.routing.active is None and pins:
             runtime.activate(pins[0])
         config = ServerConfig(
             host=host, port=port, grpc_port=grpc_port, access_log=access_log,
             service=service or hooks_service or _service(runtime),
-            token=_token(data_token_file), admin_token=admin_token, limits=HttpLimits(max_body_bytes=max_body_mb << 20),
+            token=_token(data_token_file), admin_token=admin_token,
+            limits=HttpLimits(max_body_bytes=max_body_mb << 20, max_answer_bytes=max_answer_mb << 20),
         )  # fmt: skip
         spans = Spans(config.service) if traces else None
         with (
             Server(runtime, config, ops=hooks, traces=spans) as server,
-            AdminServer(server, host=admin_host, port=admin_port, token=admin_token, on_drained=stop.set) as admin,
+            AdminServer(
+                server,
+                host=admin_host,
+                port=admin_port,
+                token=admin_token,
+                on_drained=stop.set,
+                orders=state.with_name(f"{state.name}.order") if state is not None else None,
+                follower=follower,
+            ) as admin,
         ):
             _announce(server, admin, host, admin_host, as_json=as_json)
             stop.wait()
-            # A second signal means: now.
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: os._exit(1))
+            stop_at_once()
             server.drain(drain_s)
             if spans is not None:
                 spans.close()
 
 
-def _rows(conf: Path | None, on_missing_shard: str) -> Callable[[Bundle], RowSource] | None:
+def _follower(runtime: Runtime, file: Path, state: Path, pull: str) -> Follower:
+    from cloudedge.bundle import Bundle  # noqa: PLC0415
+    from cloudedge.serving import Follower  # noqa: PLC0415
+
+    source = named_hub(pull, configuration()) if pull else None
+
+    def fetch(ref: str, tables: bool) -> None:
+        try:
+            bundle = Bundle.open(ref, hub=runtime.hub)
+            rows = {layer.digest for layers in bundle.table_layers.values() for layer in layers if not tables}
+            needed = [blob for blob in bundle.manifest.blobs if blob.digest not in rows]
+            if all(runtime.hub.has_blob(bundle.name, blob) for blob in needed):
+                return
+        except NotFound:
+            if source is None:
+                raise
+        if source is not None:
+            Bundle.pull(ref, source, hub=runtime.hub, tables=tables)
+
+    return Follower(runtime, file, kept=state, fetch=fetch)
+
+
+def _followed(
+    follower: Callable[[], Follower | None], on_missing_shard: str
+) -> Callable[[Bundle, Mapping[str, str]], RowSource]:
+    """Return what makes the source of rows for a bundle of a document."""
+    import numpy as np  # noqa: PLC0415
+
+    from cloudedge.bundle import RowType  # noqa: PLC0415
+    from cloudedge.cube import CubeConf  # noqa: PLC0415
+    from cloudedge.release import CubeRows  # noqa: PLC0415
+    from cloudedge.serving import BundleRows  # noqa: PLC0415
+
+    policy: Any = on_missing_shard
+
+    def rows(bundle: Bundle, tables: Mapping[str, str]) -> RowSource:
+        found = follower()
+        if found is None or not found.desired.cube:
+            return BundleRows(bundle.sparse)
+        told = next((each.rows for each in found.desired.versions if each.pin == bundle.pin), {})
+        kinds = {table: RowType(np.dtype(dtype), dim) for table, (dtype, dim) in told.items()}
+        conf = CubeConf.from_text(found.desired.cube)
+        return CubeRows(conf, bundle, tables, on_missing_shard=policy, kinds=kinds)
+
+    return rows
+
+
+def _rows(conf: Path | None, on_missing_shard: str) -> Callable[[Bundle, Mapping[str, str]], RowSource] | None:
     if on_missing_shard not in ("error", "default"):
         raise ConfigError(f"--on-missing-shard is error or default, not {on_missing_shard!r}")
     if conf is None:
@@ -105,9 +174,10 @@ def _rows(conf: Path | None, on_missing_shard: str) -> Callable[[Bundle], RowSou
     from cloudedge.cube import CubeConf  # noqa: PLC0415
     from cloudedge.release import CubeRows  # noqa: PLC0415
 
-    table = CubeConf.from_file(conf)
+    CubeConf.from_file(conf)  # now rather than with the first bundle
     policy: Any = on_missing_shard
-    return lambda bundle: CubeRows(table, bundle, on_missing_shard=policy)
+    # Read for every bundle: the shards of the next one may be others than those of the first.
+    return lambda bundle, tables: CubeRows.from_conf(conf, bundle, tables, on_missing_shard=policy)
 
 
 def _service(runtime: Runtime) -> str:

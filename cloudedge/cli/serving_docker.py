@@ -32,7 +32,7 @@ def run(
     image: str = typer.Option("", help="Use or make this image; the usual one if left out."),
     base: str = typer.Option("", help="Base of an image that has to be built."),
     wheelhouse: Path | None = typer.Option(None, help="Wheels to build an image from; then no network is needed."),
-    dockerfiles: Path | None = typer.Option(None, help="Where the Dockerfiles are; the source checkout's."),
+    dockerfiles: Path | None = typer.Option(None, help="Where the Dockerfiles are; our own."),
     timeout_s: float = typer.Option(180, min=1, help="How long a new container may take to get ready."),
     drain_s: float = typer.Option(5, min=0, help="How long requests under way in the replaced one may take."),
     local: Path = LOCAL,
@@ -46,7 +46,8 @@ def run(
 
     Example: cloudedge serving run ctr:3 --docker --port 9393
     """
-    from cloudedge.serving.docker import Build, Containers, DockerService  # noqa: PLC0415 - not needed for --help
+    from cloudedge.images import Build  # noqa: PLC0415 - not needed for --help
+    from cloudedge.serving.docker import Containers, DockerService  # noqa: PLC0415
 
     if not docker:
         raise ConfigError("say where: --docker", hint=f"without containers: cloudedge serve {model}")
@@ -58,10 +59,11 @@ def run(
         columns = ("step", "what", "why")
         json_out([dict(zip(columns, row, strict=True)) for row in rows]) if as_json else table_out(columns, rows)
         return
-    dockerfile = "paddle-serving.Dockerfile" if stock else "serving.Dockerfile"
     wanted = service.run(
         wanted,
-        lambda: Build(dockerfile, dockerfiles=dockerfiles, base=base, wheelhouse=wheelhouse),
+        lambda: Build(
+            "paddle-serving" if stock else "serving", dockerfiles=dockerfiles, base=base, wheelhouse=wheelhouse
+        ),
         what=what,
         progress=lambda line: say("{}", line),
     )

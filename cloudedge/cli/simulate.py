@@ -46,6 +46,7 @@ def simulate(
         typer.echo("\n".join(told.trace), err=as_json)
     if report.violations:
         again = f"cloudedge simulate --seeds 1 --first-seed {report.failing[0].seed} --trace"
-        say("{} seeds break a promise. Next: {}", report.violations, again + (" --stock" if stock else ""))
+        again += (f" --faults {faults}" if faults else "") + (" --stock" if stock else "")
+        say("{} seeds break a promise. Next: {}", report.violations, again)
         raise typer.Exit(1)
     say("no promise was broken")
