@@ -3,8 +3,9 @@
     python bench/serving_wire.py [--json] [--calls 20000]
 
 The model is a constant, so that everything measured is the wire format's own. One row of 13 numbers, then a batch of
-64 rows, through every codec. Times are the best of five rounds of `process_time`, which does not count waiting but does
-suffer from neighbours that take cache and clock.
+64 rows, through every codec, from bytes to bytes. Every answer is read back, outside the time measured, and has to be
+that constant: an error is no answer, and ends the run. Times are the best of five rounds of `process_time`, which does
+not count waiting but does suffer from neighbours that take cache and clock.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +24,14 @@ from cloudedge.bundle import Signature
 from cloudedge.serving._baidu_std import FrameReader, answer_frame, pack_frame
 from cloudedge.serving._engine import Answer, Call, HttpCall
 from cloudedge.serving._general import add_tensor, general_http
-from cloudedge.serving._messages import GENERAL_SERVICE, GeneralRequest, PipelineRequest, RpcMeta
+from cloudedge.serving._messages import (
+    GENERAL_SERVICE,
+    GeneralRequest,
+    GeneralResponse,
+    PipelineRequest,
+    PipelineResponse,
+    RpcMeta,
+)
 from cloudedge.serving._pipeline import pipeline_http, pipeline_message
 
 SIGNATURE = Signature.model_validate(
@@ -30,13 +39,20 @@ SIGNATURE = Signature.model_validate(
 )
 
 
+PRICE, PIN = 0.1895, "sha256:" + "ab" * 32
+
+
 class Constant:
-    """A model that is done at once."""
+    """Holds one version, itself, whose model is done at once."""
 
     signature = SIGNATURE
 
     def __init__(self, rows: int) -> None:
-        self.answer = Answer({"price": np.full((rows, 1), 0.1895, np.float32)}, "sha256:" + "ab" * 32)
+        self.answer = Answer({"price": np.full((rows, 1), PRICE, np.float32)}, PIN)
+
+    def hold(self, tag: str | None = None) -> AbstractContextManager[Constant]:  # noqa: ARG002 - the interface's
+        """Hold the only version there is."""
+        return nullcontext(self)
 
     async def predict(self, call: Call) -> Answer:
         """Answer what it always does."""
@@ -44,7 +60,15 @@ class Constant:
         return self.answer
 
 
-def ways(rows: int) -> dict[str, Callable[[], Awaitable[Any]]]:
+class Way(NamedTuple):
+    """One codec: a call from bytes to bytes, and how a client reads those."""
+
+    call: Callable[[], Awaitable[bytes]]
+    read: Callable[[bytes], Any]
+    """Returns the prices in an answer; raises for one that is none."""
+
+
+def ways(rows: int) -> dict[str, Way]:
     """Every codec, each ready to be called with the same rows."""
     engine = Constant(rows)
     x = np.random.default_rng(1).random((rows, 13), np.float32)
@@ -60,29 +84,68 @@ def ways(rows: int) -> dict[str, Callable[[], Awaitable[Any]]]:
     frame = pack_frame(meta, proto)
     grpc = PipelineRequest(key=["x"], value=[repr(x)]).SerializeToString()
 
-    def http(path: str, body: bytes, **headers: str) -> HttpCall:
-        return HttpCall("POST", path, headers, body)
+    async def by_pipeline(body: bytes) -> bytes:
+        return (await pipeline_http(engine, HttpCall("POST", "/uci/p", {}, body), service="uci")).body
 
-    path = "/GeneralModelService/inference"
+    async def by_general(body: bytes, **headers: str) -> bytes:
+        return (await general_http(engine, HttpCall("POST", "/GeneralModelService/inference", headers, body))).body
+
+    async def by_grpc() -> bytes:
+        response, _ = await pipeline_message(engine, PipelineRequest.FromString(grpc), service="uci")
+        return bytes(response.SerializeToString())
+
+    async def by_frame() -> bytes:
+        return pack_frame(*await answer_frame(engine, FrameReader().feed(frame)[0]))
+
     return {
-        "pipeline json, text": lambda: pipeline_http(engine, http("/uci/p", pairs), service="uci"),
-        "pipeline json, tensors": lambda: pipeline_http(engine, http("/uci/p", tensors), service="uci"),
-        "pipeline grpc, as numpy prints": lambda: pipeline_message(
-            engine, PipelineRequest.FromString(grpc), service="uci"
-        ),
-        "general json": lambda: general_http(engine, http(path, general)),
-        "general proto": lambda: general_http(engine, http(path, proto, **{"content-type": "application/proto"})),
-        "general baidu_std": lambda: answer_frame(engine, FrameReader().feed(frame)[0]),
+        "pipeline json, text": Way(lambda: by_pipeline(pairs), read_pipeline),
+        "pipeline json, tensors": Way(lambda: by_pipeline(tensors), read_pipeline),
+        "pipeline grpc, as numpy prints": Way(by_grpc, read_grpc),
+        "general json": Way(lambda: by_general(general), read_general),
+        "general proto": Way(lambda: by_general(proto, **{"content-type": "application/proto"}), read_proto),
+        "general baidu_std": Way(by_frame, read_frame),
     }
 
 
-async def measure(way: Callable[[], Awaitable[Any]], calls: int) -> float:
+def read_pipeline(body: bytes) -> Any:
+    found = json.loads(body)
+    assert (found["err_no"], found["key"]) == (0, ["price"]), found
+    return json.loads(found["value"][0])
+
+
+def read_grpc(body: bytes) -> Any:
+    found = PipelineResponse.FromString(body)
+    assert (found.err_no, list(found.key)) == (0, ["price"]), found
+    return json.loads(found.value[0])
+
+
+def read_general(body: bytes) -> Any:
+    (tensor,) = json.loads(body)["outputs"][0]["tensor"]
+    return np.reshape(tensor["float_data"], tensor["shape"])
+
+
+def read_proto(body: bytes) -> Any:
+    found = GeneralResponse.FromString(body)
+    assert found.err_no == 0, found
+    (tensor,) = found.outputs[0].tensor
+    return np.reshape(tensor.float_data, tensor.shape)
+
+
+def read_frame(body: bytes) -> Any:
+    (found,) = FrameReader().feed(body)
+    assert (found.meta.response.error_code, found.meta.pin) == (0, PIN), found.meta
+    return read_proto(found.payload)
+
+
+async def measure(way: Way, rows: int, calls: int) -> float:
+    """Time calls, the best of five rounds; every answer is one that reads as the price, or the run ends."""
     best = float("inf")
     for _ in range(5):
         begin = time.process_time()
-        for _ in range(calls):
-            await way()
+        answers = [await way.call() for _ in range(calls)]
         best = min(best, (time.process_time() - begin) / calls)
+        for answer in set(answers):
+            np.testing.assert_allclose(way.read(answer), np.full((rows, 1), PRICE), rtol=1e-6)
     return best * 1e6
 
 
@@ -94,7 +157,7 @@ def main() -> None:
     found: dict[str, dict[str, float]] = {}
     for rows, calls in ((1, options.calls), (64, max(1, options.calls // 10))):
         for name, way in ways(rows).items():
-            found.setdefault(name, {})[f"us_per_call_{rows}"] = round(asyncio.run(measure(way, calls)), 1)
+            found.setdefault(name, {})[f"us_per_call_{rows}"] = round(asyncio.run(measure(way, rows, calls)), 1)
     if options.json:
         print(json.dumps(found, indent=2))
         return
