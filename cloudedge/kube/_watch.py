@@ -82,10 +82,15 @@ class Watch:
                 if self.session.clock.monotonic() - began < _SHORTEST_S:
                     failures += 1  # something in between closes what it should keep open
                     self._rest(failures)
+                else:
+                    failures = 0
                 silence = None
                 yield None
             except _Expired:
                 version = ""
+                failures += 1
+                if failures > 1:  # what was listed has expired before it could be watched
+                    self._rest(failures)
             except Passing as passing:
                 silence = passing
                 failures += 1

@@ -111,6 +111,21 @@ def test_what_may_not_be_watched_is_said_at_once(client, faulty, clock):
     assert clock.elapsed == 0
 
 
+def test_what_expires_again_and_again_is_not_asked_without_a_pause(client, faulty, clock):
+    """Without one this is a stream of listings, of every object there is, from as many clients as watch."""
+
+    def choose(method, path):
+        if len(faulty.seen) > 100:
+            return status(403, "Forbidden", "asked too often")
+        return status(410, "Expired") if "watch=true" in path else listing(5, thing("a", 1))
+
+    faulty.choose = choose
+    assert told(client, timeout_s=60) == [("ADDED", "a", "1")]
+    assert clock.elapsed >= 60
+    listed = [number for number, (_, path) in enumerate(faulty.seen) if "watch=true" not in path]
+    assert listed[:2] == [0, 2], "the first time it is listed again at once"
+
+
 def test_a_server_that_stays_away_is_an_error_at_the_end(client, faulty, clock):
     faulty.otherwise = status(503)
     with pytest.raises(errors.Unavailable):
