@@ -31,6 +31,8 @@ from cloudedge.serving._ops import Ops
 from cloudedge.serving._pipeline import pipeline_http
 from cloudedge.serving._report import prometheus, stats
 from cloudedge.serving._runtime import Runtime
+from cloudedge.serving._tensors import malformed
+from cloudedge.serving._texts import nested_array
 from cloudedge.serving._watch import Asked, Outcome, Watch
 
 __all__ = ["Pinned", "Routes", "answer_json", "predict_json"]
@@ -208,12 +210,9 @@ def answer_json(answer: Answer) -> bytes:
 
 
 def _array(name: str, value: Any) -> NDArray[Any]:
-    try:
-        array = np.array(value)
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"feed {name!r} is not a regular nested list of numbers", variable=name) from error
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"feed {name!r} holds something that is not a number", variable=name)
+    array = nested_array(name, value)
+    if array.dtype.kind == "U":
+        raise malformed(name, "holds text where numbers are wanted")
     return array
 
 

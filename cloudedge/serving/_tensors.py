@@ -39,7 +39,7 @@ Array = NDArray[Any]
 STRING, BYTES, GENERAL_STRING = 12, 13, 20
 BFLOAT16 = 6
 MAX_DIMENSIONS = 32
-MAX_STRING_BYTES = 256 << 20  # numpy gives every string the room of the longest
+MAX_STRING_BYTES = 16 << 20  # numpy gives every string the room of the longest: a small body must not take much
 
 # elem_type: what it is, and the field its numbers travel in.
 ELEM_TYPES: dict[int, tuple[str, str]] = {

@@ -73,9 +73,9 @@ def test_metrics_carry_upstreams_names_and_true_microseconds(http, models):
 BAD = {
     "malformed JSON": ("POST", "/v1/predict", b"{", 400, "not JSON"),
     "no inputs": ("POST", "/v1/predict", b"{}", 400, "inputs"),
-    "wrong dtype": ("POST", "/v1/predict", b'{"inputs":{"x":[["a","b"]]}}', 400, "'x' holds something"),
-    "null": ("POST", "/v1/predict", b'{"inputs":{"x":[[null,1]]}}', 400, "'x' holds something"),
-    "ragged": ("POST", "/v1/predict", b'{"inputs":{"x":[[1,2],[3]]}}', 400, "'x' is not a regular"),
+    "wrong dtype": ("POST", "/v1/predict", b'{"inputs":{"x":[["a","b"]]}}', 400, "'x': holds text"),
+    "null": ("POST", "/v1/predict", b'{"inputs":{"x":[[null,1]]}}', 400, "'x': is not made of numbers"),
+    "ragged": ("POST", "/v1/predict", b'{"inputs":{"x":[[1,2],[3]]}}', 400, "'x': is not a regular"),
     "wrong shape": ("POST", "/v1/predict", b'{"inputs":{"x":[[1]]}}', 400, "'x' has shape [1, 1]"),
     "no such output": ("POST", "/v1/predict", b'{"inputs":{"x":[[1,2]]},"outputs":["z"]}', 400, "'z' is unknown"),
     "outputs are names": ("POST", "/v1/predict", b'{"inputs":{"x":[[1,2]]},"outputs":3}', 400, "outputs"),
