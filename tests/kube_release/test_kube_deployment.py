@@ -227,6 +227,20 @@ def test_a_pod_that_never_answers_is_waited_for_until_its_file_is_new(fast, vers
     broken.condition(Ready="False")
 
 
+def test_probes_that_nobody_was_asked_are_not_passed(fast, versions):
+    """The pods go between the loading and the check: what takes their place is silent, and says nothing of probes."""
+    first, *_ = versions
+    fast.pod().start()
+    fast.place.prepare(first, order=1)
+    fast.place.check(first)
+    fast.pods[0].end()
+    with pytest.raises(Unavailable, match="no pod answers"):
+        fast.place.check(first)
+    fast.pod()  # has a node, and does not answer yet
+    with pytest.raises(Unavailable, match="no pod answers"):
+        fast.place.check(first)
+
+
 def test_a_pod_that_cannot_load_says_why_and_the_others_know_what_to_forget(fast, versions, made):
     first, second, _ = versions
     good, bad = fast.pod().start(), fast.pod().start()

@@ -85,9 +85,7 @@ class DeploymentPlace:
 
     def observe(self) -> Observed:
         """See `Place`: a version is there if every pod has it, and answers in the share that it has over all pods."""
-        found = list(self._answers(lambda admin: admin.versions()).values())
-        if not found:
-            raise Unavailable(f"{self.name}: no pod answers", hint=f"kubectl get pods -l {self._selector}")
+        found = list(self._require(self._answers(lambda admin: admin.versions())).values())
         pins = dict.fromkeys(version["pin"] for pod in found for version in pod["versions"])
         active = _mean([shares_in(pod) for pod in found])
         live = max(active, key=lambda pin: active[pin], default=None)
@@ -123,7 +121,7 @@ class DeploymentPlace:
 
     def check(self, version: Version) -> None:
         """See `Place`: every pod is asked."""
-        for answered in self._answers(lambda admin: admin.probe(version.pin)).values():
+        for answered in self._require(self._answers(lambda admin: admin.probe(version.pin))).values():
             require_probed(self.name, version, answered)
 
     def switch(self, shares: Shares, *, order: int) -> None:
@@ -246,6 +244,16 @@ class DeploymentPlace:
                 return pod.name, None
 
         return {name: found for name, found in self._each(self._pods(), one) if found is not None}
+
+    def _require(self, answers: dict[str, _Found]) -> dict[str, _Found]:
+        """Return what pods said.
+
+        Raises:
+            Unavailable: none said anything, so that nobody knows.
+        """
+        if not answers:
+            raise Unavailable(f"{self.name}: no pod answers", hint=f"kubectl get pods -l {self._selector}")
+        return answers
 
     def _each(self, pods: Sequence[_Pod], do: Callable[[_Pod], _Found]) -> list[_Found]:
         if not pods:
