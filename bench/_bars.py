@@ -15,6 +15,8 @@ class Bar:
     value: float
     how: Literal["at most", "at least"]
     bar: float
+    counts: bool = True
+    """Whether neighbours left the machine alone enough for it to mean something."""
 
     @property
     def is_met(self) -> bool:
@@ -22,12 +24,13 @@ class Bar:
 
 
 def judge(bars: Iterable[Bar], say: Callable[[str], None]) -> dict[str, Any]:
-    """Print every bar's verdict; return them, and the names of those that were missed, for --json."""
+    """Print every bar's verdict; return them, and the names of those that were missed and count, for --json."""
     bars = list(bars)
     say("")
     for each in bars:
-        say(f"{'met   ' if each.is_met else 'MISSED'} {each.name}: {each.value:.4g}, {each.how} {each.bar:.4g}")
+        verdict = "met" if each.is_met else "MISSED" if each.counts else "(busy)"
+        say(f"{verdict:6} {each.name}: {each.value:.4g}, {each.how} {each.bar:.4g}")
     return {
         "bars": [asdict(each) | {"met": each.is_met} for each in bars],
-        "missed": [each.name for each in bars if not each.is_met],
+        "missed": [each.name for each in bars if each.counts and not each.is_met],
     }

@@ -35,7 +35,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,7 @@ sys.path.insert(0, str(ROOT / "tests/stock"))
 
 import stock_lab  # noqa: E402 - found through the line above
 import stock_models  # noqa: E402
+from _bars import Bar, judge  # noqa: E402
 
 CONNECTIONS = (1, 8, 32)
 BARS_AT = (8, 32)
@@ -82,18 +82,13 @@ def main() -> None:
                     print_row(row, header=not rows)
                 rows.append(row)
         limits = [found for model in ("tiny", "ctr") for found in limits_of(models, model, rows)]
-    found = bars(rows)
-    if options.json:
-        print(
-            json.dumps(
-                {"rows": rows, "limits": limits, "bars": [asdict(bar) | {"passed": bar.passed} for bar in found]},
-                indent=2,
-            )
-        )
-    else:
+    if not options.json:
         print_limits(limits)
-        print_bars(found, rows)
-    sys.exit(any(bar.counts and not bar.passed for bar in found))
+        print(f"\nothers used {others_share(rows):.0%} of the machine; above {QUIET:.0%} only processor time counts")
+    verdict = judge(bars(rows), print if not options.json else lambda _: None)
+    if options.json:
+        print(json.dumps({"rows": rows, "limits": limits, **verdict}, indent=2))
+    sys.exit(bool(verdict["missed"]))
 
 
 def measure(models: Path, model: str, systems: list[str], folder: Path, *, seconds: int, rounds: int) -> Iterator[Row]:
@@ -231,23 +226,6 @@ def print_limits(limits: list[Row]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Bar:
-    """Something that was promised, and whether it holds."""
-
-    what: str
-    value: float
-    limit: float
-    at_most: bool = False
-    counts: bool = True
-    """Whether neighbours left the machine alone enough for it to mean something."""
-
-    @property
-    def passed(self) -> bool:
-        """Whether it holds."""
-        return self.value <= self.limit if self.at_most else self.value >= self.limit
-
-
 def bars(rows: list[Row]) -> list[Bar]:
     """Compare with what was promised."""
     found = {(row["system"], row["model"], row["connections"]): row for row in rows}
@@ -259,35 +237,21 @@ def bars(rows: list[Row]) -> list[Bar]:
             ours = found["cloudedge", model, connections]
             stock, tuned = (found.get((system, model, connections)) for system in ("stock", "tuned"))
             if model == "tiny":
-                made.append(Bar(f"{at}: cpu ms per request", ours["cpu_ms_per_request"], 0.4, at_most=True))
+                made.append(Bar(f"{at}: cpu ms per request", ours["cpu_ms_per_request"], "at most", 0.4))
             if stock and tuned:
-                made.append(Bar(f"{at}: times stock's rate", ours["rps"] / stock["rps"], over_stock, counts=quiet))
-                made.append(Bar(f"{at}: times tuned's rate", ours["rps"] / tuned["rps"], over_tuned, counts=quiet))
+                for name, row, times in (("stock", stock, over_stock), ("tuned", tuned, over_tuned)):
+                    made.append(Bar(f"{at}: times {name}'s rate", ours["rps"] / row["rps"], "at least", times, quiet))
             if stock and model == "tiny":
                 share = ours["p99_ms"] / stock["p99_ms"]
-                made.append(Bar(f"{at}: share of stock's p99", share, 0.1, at_most=True, counts=quiet))
+                made.append(Bar(f"{at}: share of stock's p99", share, "at most", 0.1, quiet))
         cube = found["cloudedge", "ctr-cube", connections]["rps"] / found["cloudedge", "ctr", connections]["rps"]
-        made.append(Bar(f"ctr, {connections} connections: rate with cube, share of without", cube, 0.5, counts=quiet))
+        at = f"ctr, {connections} connections"
+        made.append(Bar(f"{at}: rate with cube, share of without", cube, "at least", 0.5, quiet))
     return made
 
 
 def others_share(rows: list[Row]) -> float:
     return statistics.median(row["others_share"] for row in rows)
-
-
-def print_bars(found: list[Bar], rows: list[Row]) -> None:
-    others = others_share(rows)
-    print(
-        f"\nothers used {others:.0%} of the machine" + ("; rates and latencies do not count" if others > QUIET else "")
-    )
-    for bar in found:
-        print_bar(bar)
-
-
-def print_bar(bar: Bar) -> None:
-    side = "at most" if bar.at_most else "at least"
-    verdict = "pass" if bar.passed else "FAIL" if bar.counts else "(fail)"
-    print(f"{verdict:>6}  {bar.what:54} {bar.value:8.2f}  ({side} {bar.limit})")
 
 
 if __name__ == "__main__":
