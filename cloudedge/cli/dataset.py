@@ -161,13 +161,18 @@ def sync(
     source: str = typer.Option("", help="Where from; the data set's own source if left out."),
     destination: str = typer.Option("", help="A folder of the data set; its root if left out."),
     threads: int = typer.Option(10, min=1, help="Files at the same time."),
+    verify: bool = typer.Option(
+        False,
+        "--verify",
+        help="Trust no times: compare what is in the files, which reads all of them. Cluster: copy all of them again.",
+    ),
     secret: str = typer.Option("", help="Cluster: the secret of the source; needed even for public data."),
     cluster: bool = CLUSTER,
     context: str | None = CONTEXT,
     namespace: str | None = NAMESPACE,
     as_json: bool = JSON,
 ) -> None:
-    """Copy from the source; running it again copies only what is new or was not finished."""
+    """Copy from the source; running it again copies only what is new, has changed or was not finished."""
     if cluster:
         from cloudedge.cache import SampleJob, SecretRef  # noqa: PLC0415
 
@@ -179,13 +184,20 @@ def sync(
                 source=source,
                 destination=destination,
                 threads=threads,
+                # Else a runtime compares sizes alone, and never sees a change that keeps the size.
+                **{"force_update" if verify else "update": True},
             )
             run_job(datasets, job, as_json=as_json)
         return
     dataset = _local().open(name)
     with progress_bar(f"copying to {name}") as bar:
         done = dataset.sync(
-            source, destination, keys=_keys(), threads=threads, progress=lambda _files, settled: bar(settled)
+            source,
+            destination,
+            keys=_keys(),
+            threads=threads,
+            verify=verify,
+            progress=lambda _files, settled: bar(settled),
         )
     if as_json:
         json_out(vars(done))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -54,12 +57,14 @@ def warn(cluster, obj, reason: str, message: str) -> None:
 
 
 @contextmanager
-def controller(cluster, *phases: str, reason: str = "", message: str = "it did not work"):
+def controller(cluster, *phases: str, reason: str = "", message: str = "it did not work", seen: list | None = None):
     """Move the next SampleJob through some phases, as the controller does."""
 
     def act() -> None:
         for event in cluster.watch(Kind.SAMPLE_JOB, timeout_s=30):
             if event.type == "ADDED" and not event.object.get("status"):  # those of before stay as they are
+                if seen is not None:
+                    seen.append(event.object)
                 for phase in phases:
                     is_now(cluster, Kind.SAMPLE_JOB, event.object["metadata"]["name"], phase=phase)
                 if reason:
@@ -105,6 +110,22 @@ def test_a_schedule_does_not_take_what_is_somebody_elses(cluster, datasets):
     cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "theirs"}})
     with pytest.raises(Conflict, match="not ours"):
         datasets.schedule("theirs", "0 3 * * *", ["clear", "criteo"], image="i")
+
+
+@pytest.mark.parametrize(("flags", "option"), [((), "update"), (("--verify",), "force-update")])
+def test_a_copy_sees_changes_that_keep_the_size(cluster, datasets, flags, option):
+    wanted = named(cluster, option[0])
+    datasets.create(wanted)
+    is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="Ready")
+    seen = []
+    where = ("--cluster", "--namespace", cluster.namespace, "--secret", "none")
+    with controller(cluster, "Succeeded", seen=seen):
+        subprocess.run(
+            [sys.executable, "-m", "cloudedge", "dataset", "sync", wanted.name, *where, *flags],
+            env=os.environ | {"KUBECONFIG": kubeconfig()},
+            check=True,
+        )
+    assert seen[0]["spec"]["syncOptions"] == {"threads": 10, option: True}
 
 
 def test_waiting_goes_through_partial_ready(cluster, datasets):

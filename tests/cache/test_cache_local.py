@@ -181,6 +181,55 @@ class TestWithJuiceFs:
             (point / p.relative_to(source)).read_bytes() == p.read_bytes() for p in source.rglob("*") if p.is_file()
         )
 
+    def test_a_change_that_keeps_the_size_is_copied(self, datasets, source):
+        criteo = datasets.create("criteo", source=str(source))
+        criteo.sync()
+        newer, larger, older = (source / "day-0" / f"part-{number}" for number in (0, 3, 6))
+        for path, content in ((newer, "N" * 2000), (larger, "L" * 9999), (older, "O" * 2000)):
+            path.write_text(content)
+        os.utime(newer, (newer.stat().st_atime, newer.stat().st_mtime + 5))
+        for path in (larger, older):
+            os.utime(path, (0, 0))
+        done = criteo.sync()
+        assert (done.files, done.copied, done.skipped) == (13, 2, 11)
+        point = criteo.mount()
+        assert [(point / path.relative_to(source)).read_text()[:1] for path in (newer, larger, older)] == list("NL6")
+        assert criteo.sync(verify=True).copied == 1, "only what is in it tells a file that is older and as large"
+        assert (point / older.relative_to(source)).read_text() == older.read_text()
+        assert criteo.sync(verify=True).copied == 0
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root lays files over a volume")
+    def test_a_copy_that_was_killed_leaves_nothing_of_yesterday_on_top(self, datasets, source, tmp_path):
+        criteo = datasets.create("criteo", source=str(source))
+        criteo.sync()
+        criteo.warmup(["day-0"])
+        criteo.unmount()
+        (source / "day-0" / "part-0").write_bytes(b"of today")
+        killed_before_it_forgets = (
+            "import sys, os, signal; from pathlib import Path; from cloudedge.cache.local import LocalDatasets, _warm\n"
+            "_warm.WarmFiles.forget = lambda *_: os.kill(0, signal.SIGKILL)\n"
+            "LocalDatasets(Path(sys.argv[1])).open('criteo').sync()\n"
+        )
+        command = [sys.executable, "-c", killed_before_it_forgets, str(tmp_path / "sets")]
+        assert subprocess.run(command, start_new_session=True, check=False).returncode == -signal.SIGKILL
+        plain = Path(criteo.settings.cache) / "0" / "files" / "day-0"
+        assert (plain / "part-0").read_bytes() != b"of today", "it was killed in time"
+        (plain / ".half.tmp").write_bytes(b"what a warm-up did not finish")
+        assert criteo.sync().copied == 0, "and another copy has nothing to say about it"
+        assert (criteo.mount() / "day-0" / "part-0").read_bytes() == b"of today"
+        assert {path.name for path in plain.iterdir()} == {"part-3", "part-6", "part-9"}, "the others are still warm"
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root lays files over a volume")
+    def test_a_second_copy_waits_for_the_first(self, datasets, source):
+        criteo = datasets.create("criteo", source=str(source))
+
+        def meanwhile(_files, _bytes):
+            for each in (criteo.sync, criteo.mount):
+                with pytest.raises(Conflict, match="another process"):
+                    each()
+
+        assert criteo.sync(progress=meanwhile).copied == 13
+
     def test_a_source_that_is_not_there(self, datasets):
         criteo = datasets.create("criteo")
         with pytest.raises(InputError, match="from where"):

@@ -1,13 +1,8 @@
 """Data sets on this machine: a real JuiceFS volume, mounted by FUSE, cached in folders of your choice."""
 
-from cloudedge.cache.local._dataset import (
-    DatasetSettings,
-    LocalDataset,
-    LocalDatasets,
-    LocalStatus,
-    Synced,
-    Warmed,
-)
+from cloudedge.cache.local._dataset import LocalDataset, LocalStatus, Synced, Warmed
 from cloudedge.cache.local._deal import deal
+from cloudedge.cache.local._registry import LocalDatasets
+from cloudedge.cache.local._settings import DatasetSettings
 
 __all__ = ["DatasetSettings", "LocalDataset", "LocalDatasets", "LocalStatus", "Synced", "Warmed", "deal"]

@@ -1,56 +1,33 @@
-"""One data set on this machine, and the folder in which all of them are remembered."""
+"""One data set on this machine."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, Literal
+from typing import Literal
 
-from cloudedge.bundle import published
 from cloudedge.cache._paths import check_paths
 from cloudedge.cache.local._deal import deal
-from cloudedge.cache.local._juicefs import KEYS, VOLUME, JuiceFs
-from cloudedge.cache.local._meta import Meta, has_password
+from cloudedge.cache.local._juicefs import KEYS, VOLUME, Ended, JuiceFs
+from cloudedge.cache.local._meta import Meta
 from cloudedge.cache.local._overlay import can_overlay, is_mounted, lay, lift
-from cloudedge.config import home
-from cloudedge.errors import Conflict, InputError, NotFound, Rejected, StorageError, Unavailable
+from cloudedge.cache.local._settings import DatasetSettings, refuse_password, stored
+from cloudedge.cache.local._warm import WarmFiles
+from cloudedge.errors import InputError, NotFound, StorageError
 from cloudedge.findings import refuse_errors
-from cloudedge.hub import canonical_json, parse_json
 
-__all__ = ["DatasetSettings", "LocalDataset", "LocalDatasets", "LocalStatus", "Synced", "Warmed"]
+__all__ = ["LocalDataset", "LocalStatus", "Synced", "Warmed"]
 
 Files = Callable[[int, int], None]
 """Told of files and bytes as they are settled."""
 
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,42}[a-z0-9])?")
 _BATCH = 500
-_SETTINGS = "dataset.json"
-
-
-@dataclass(frozen=True)
-class DatasetSettings:
-    """What was chosen when a data set was made; kept, so that every command after that needs only the name."""
-
-    name: str
-    meta: str
-    """The metadata engine: ``sqlite3://FILE`` unless told otherwise, or ``redis://HOST:6379/1``; without a password,
-    which is in a file of its own that only its owner may read."""
-    storage: str
-    bucket: str
-    """Where the data lies: a folder, or a bucket of an object store."""
-    partitions: int
-    cache: str
-    """The folder below which each partition caches."""
-    cache_mib: int
-    source: str = ""
-    created_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,125 +66,6 @@ class LocalStatus:
     """Why it cannot be had."""
 
 
-class LocalDatasets:
-    """Every data set of this machine.
-
-    Args:
-        root: Where they are remembered; ``~/.cloudedge/datasets`` unless told otherwise.
-        juicefs: The program.
-    """
-
-    def __init__(self, root: Path | None = None, juicefs: JuiceFs | None = None) -> None:
-        self._root = (root or home() / "datasets").absolute()
-        self._juicefs = juicefs
-
-    def create(
-        self,
-        name: str,
-        *,
-        source: str = "",
-        partitions: int = 1,
-        meta: str = "",
-        storage: str = "file",
-        bucket: str = "",
-        keys: tuple[str, str] = ("", ""),
-        cache: Path | None = None,
-        cache_mib: int = 10240,
-    ) -> LocalDataset:
-        """Make a data set; making it again with the same settings changes nothing.
-
-        A password in the address of the metadata engine is kept in a file that only its owner may read, until the data
-        set is made again with another one; one in ``CLOUDEDGE_DATASET_META_PASSWORD`` is not kept.
-
-        Raises:
-            InputError: a setting cannot be used.
-            Conflict: there is one of that name with other settings.
-        """
-        if not _NAME.fullmatch(name):
-            raise InputError(
-                f"{name!r} is not the name of a data set", hint="At most 44 of a-z, 0-9, '-'; a letter first."
-            )
-        if partitions < 1 or cache_mib < 1:
-            raise InputError("a data set has at least one partition, and a cache of at least 1 MiB")
-        for what, url in (("source", source), ("bucket", bucket)):
-            _refuse_password(what, url)
-        folder = self._root / name
-        engine = Meta.parse(meta or f"sqlite3://{folder / 'meta.db'}?_journal=WAL&_timeout=30000")
-        wanted = DatasetSettings(
-            name=name,
-            meta=engine.address,
-            storage=storage,
-            bucket=bucket or f"{folder / 'data'}/",
-            partitions=partitions,
-            cache=str(cache or folder / "cache"),
-            cache_mib=cache_mib,
-            source=source,
-            created_s=time.time(),
-        )
-        with _stored(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        there = self._read(folder)
-        if there is not None:
-            differ = [
-                f.name
-                for f in fields(wanted)
-                if f.name != "created_s" and getattr(there, f.name) != getattr(wanted, f.name)
-            ]
-            if differ:
-                raise Conflict(
-                    f"data set {name!r} is there with another {', '.join(differ)}", hint="Choose another name."
-                )
-            wanted = there
-        self._program.format(engine.known(folder), name, storage=storage, bucket=wanted.bucket, keys=keys)
-        with _stored(folder):
-            engine.keep(folder)
-        if there is None:
-            with published(folder / _SETTINGS, f"keeping the data set {name}") as draft:
-                draft.write_bytes(canonical_json(asdict(wanted)))
-        return LocalDataset(wanted, folder, self._program)
-
-    def open(self, name: str) -> LocalDataset:
-        """Return a data set that was made before.
-
-        Raises:
-            NotFound: there is none of that name.
-        """
-        found = self._read(self._root / name)
-        if found is None:
-            raise NotFound(f"there is no data set {name!r} here", hint="cloudedge dataset list shows those that are.")
-        return LocalDataset(found, self._root / name, self._program)
-
-    def names(self) -> Sequence[str]:
-        """List their names."""
-        return sorted(path.parent.name for path in self._root.glob(f"*/{_SETTINGS}"))
-
-    def list(self) -> Sequence[LocalStatus]:
-        """Say how each of them is; one whose metadata cannot be had keeps nobody from seeing the others."""
-        return [self._looked_at(name) for name in self.names()]
-
-    def _looked_at(self, name: str) -> LocalStatus:
-        try:
-            return self.open(name).status()
-        except (NotFound, Rejected, Unavailable) as error:
-            settings = self._read(self._root / name)
-            age_s = max(0.0, time.time() - settings.created_s) if settings else 0.0
-            return LocalStatus(name, "Unknown", None, None, None, None, "", age_s, (), why=error.message)
-
-    @property
-    def _program(self) -> JuiceFs:
-        if self._juicefs is None:
-            self._juicefs = JuiceFs()
-        return self._juicefs
-
-    def _read(self, folder: Path) -> DatasetSettings | None:
-        try:
-            value: Any = parse_json((folder / _SETTINGS).read_bytes(), str(folder / _SETTINGS))
-        except FileNotFoundError:
-            return None
-        known = {item.name for item in fields(DatasetSettings)}
-        return DatasetSettings(**{key: each for key, each in value.items() if key in known})
-
-
 class LocalDataset:
     """One data set: mounted, copied into, warmed up, emptied, removed."""
 
@@ -216,6 +74,8 @@ class LocalDataset:
         self._folder = folder
         self._juicefs = juicefs
         self._meta = Meta.parse(settings.meta).known(folder)
+        caches = [Path(settings.cache) / str(partition) for partition in range(settings.partitions)]
+        self._warm = WarmFiles([cache / "files" for cache in caches], folder / "changing")
 
     def mount(self, partition: int = 0) -> Path:
         """Mount a partition, unless it is; return where.
@@ -224,6 +84,7 @@ class LocalDataset:
 
         Raises:
             InputError: there is no such partition.
+            Conflict: a copy into it runs.
         """
         if not 0 <= partition < self.settings.partitions:
             raise InputError(f"{self.settings.name} has the partitions 0 to {self.settings.partitions - 1}")
@@ -231,7 +92,9 @@ class LocalDataset:
         if not can_overlay():
             return volume
         point = self._point(partition)
-        lay(self._plain(partition), volume, point)
+        if not is_mounted(point):
+            self._warm.settle(volume)
+            lay(self._warm.folders[partition], volume, point)
         return point
 
     def unmount(self) -> None:
@@ -252,26 +115,31 @@ class LocalDataset:
         *,
         keys: tuple[str, str] = ("", ""),
         threads: int = 10,
+        verify: bool = False,
         progress: Files = lambda _files, _bytes: None,
     ) -> Synced:
-        """Copy from a source; running it again copies only what is new or was not finished.
+        """Copy from a source; running it again copies only what is new, has changed or was not finished.
+
+        A file has changed if it has another size, or is newer by a second or more than the one that was copied.
 
         Args:
             source: A folder, ``s3://``, ``minio://``, ``bos://``...; the data set's own if left out.
             destination: A folder of the data set; its root if left out.
             keys: Access and secret key of the source.
             threads: Files at the same time.
+            verify: Tell by what is in the files instead, which reads all of them, here and there.
             progress: Told of every file that was copied.
 
         Raises:
             InputError: there is no source, or the destination leads out of the data set.
+            Conflict: somebody reads the data set, or another copy runs.
             Rejected, NotFound, Unavailable: the source said no, is not there or does not answer.
         """
         origin = source or self.settings.source
         if not origin:
             raise InputError(f"copy from where? {self.settings.name} has no source of its own", hint="Name one.")
         if origin.partition("://")[0] in KEYS:  # for others there is no safer way
-            _refuse_password("source", origin)
+            refuse_password("source", origin)
         if destination:
             refuse_errors("this copy", check_paths([destination.strip("/")], "destination"))
         if "://" not in origin:
@@ -280,24 +148,33 @@ class LocalDataset:
                 raise NotFound(f"there is no folder {origin} to copy from")
         copied = [0, 0]
 
+        where = destination.strip("/")
+
         def settled(name: str, size: int) -> None:
             copied[0] += 1
             copied[1] += size
-            for partition in range(self.settings.partitions):  # what lies over it is of yesterday
-                (self._plain(partition) / where / name).unlink(missing_ok=True)
+            self._warm.forget([str(Path(where, name))])
             progress(1, size)
 
-        where = destination.strip("/")
-        with self._changing(below=True):
-            found, skipped, _ = self._juicefs.sync(
+        def copy(*options: str) -> Ended:
+            return self._juicefs.sync(
                 origin.rstrip("/") + "/",
                 f"jfs://{VOLUME}/{where}/" if where else f"jfs://{VOLUME}/",
                 meta=self._meta,
                 keys=keys,
-                options=["--threads", str(threads)],
+                options=["--threads", str(threads), *options],
                 on_file=settled,
             )
-        return Synced(found, copied[0], skipped, copied[1])
+
+        with self._changing(below=True), self._warm.changing() as all_settled:
+            ended = copy("--check-all") if verify else copy()
+            told = ended.copied
+            if ended.skipped and not verify:
+                # By itself JuiceFS compares sizes alone, and with this option times alone.
+                told += copy("--update").copied
+            if told == copied[0]:
+                all_settled()
+        return Synced(ended.found, copied[0], ended.found - copied[0], copied[1])
 
     def warmup(
         self,
@@ -322,8 +199,11 @@ class LocalDataset:
                 hint="Warm up less of it, or make the data set with a larger cache or more partitions.",
             )
         with self._changing():
-            for partition, hand in enumerate(hands):
-                self._fill(partition, hand, threads, progress)
+            self._warm.settle(self._volume())
+            with self._warm.changing() as all_settled:
+                for partition, hand in enumerate(hands):
+                    self._fill(partition, hand, threads, progress)
+                all_settled()
         return Warmed(tuple(len(hand) for hand in hands))
 
     def _fill(self, partition: int, hand: Sequence[str], threads: int, progress: Files) -> None:
@@ -331,7 +211,7 @@ class LocalDataset:
             with _list_of(hand) as names:
                 self._juicefs.sync(
                     f"jfs://{VOLUME}/",
-                    f"{self._plain(partition)}/",
+                    f"{self._warm.folders[partition]}/",
                     meta=self._meta,
                     options=["--threads", str(threads), "--files-from", str(names)],
                     on_file=lambda _name, size: progress(1, size),
@@ -349,7 +229,7 @@ class LocalDataset:
         if paths:
             refuse_errors("this clear", check_paths(paths, "paths"))
         with self._changing():
-            self._forget(paths)
+            self._warm.forget(paths)
             for volume in self._mounted():
                 with _list_of([volume / path for path in paths] or [volume]) as files:
                     self._juicefs.warmup(volume, files, threads=10, evict=True)
@@ -369,7 +249,7 @@ class LocalDataset:
             if not (volume / path).exists():
                 raise NotFound(f"{path!r} is not in the data set {self.settings.name}")
         with self._changing():
-            self._forget(paths)
+            self._warm.forget(paths)
             for path in paths:
                 self._juicefs.remove(volume / path)
 
@@ -402,15 +282,11 @@ class LocalDataset:
         self.unmount()
         uuid = self._juicefs.status(self._meta)["Setting"]["UUID"]
         self._juicefs.destroy(self._meta, uuid)
-        with _stored(self._folder):
+        with stored(self._folder):
             shutil.rmtree(self._folder)
 
     def _point(self, partition: int) -> Path:
         return self._folder / "mnt" / str(partition)
-
-    def _plain(self, partition: int) -> Path:
-        """Where the files lie that were warmed up."""
-        return Path(self.settings.cache) / str(partition) / "files"
 
     def _volume(self, partition: int = 0) -> Path:
         """Mount the volume itself, unless it is; return where."""
@@ -447,13 +323,6 @@ class LocalDataset:
             for partition in lifted:
                 self.mount(partition)
 
-    def _forget(self, paths: Sequence[str]) -> None:
-        """Remove warmed files: some, or all."""
-        for partition in range(self.settings.partitions):
-            for path in paths or ("",):
-                found = self._plain(partition) / path
-                shutil.rmtree(found) if found.is_dir() else found.unlink(missing_ok=True)
-
     def _files(self, paths: Sequence[str]) -> Iterator[str]:
         """Yield every file below some paths, hidden ones left out, in an order that stays the same."""
         if paths:
@@ -472,26 +341,9 @@ class LocalDataset:
                         yield str(Path(folder, name).relative_to(volume))
 
 
-def _refuse_password(what: str, url: str) -> None:
-    if has_password(url):
-        # Everybody may see the arguments of a process; the address is not repeated.
-        raise InputError(
-            f"the address of the {what} carries credentials",
-            hint="Give them as CLOUDEDGE_DATASET_ACCESS_KEY and CLOUDEDGE_DATASET_SECRET_KEY.",
-        )
-
-
 @contextmanager
 def _list_of(paths: Sequence[Path | str]) -> Iterator[Path]:
     with NamedTemporaryFile("w", encoding="utf-8", suffix=".list") as file:
         file.writelines(f"{path}\n" for path in paths)
         file.flush()
         yield Path(file.name)
-
-
-@contextmanager
-def _stored(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot write {folder}: {error.strerror}", path=str(folder)) from error

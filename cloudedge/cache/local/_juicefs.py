@@ -10,18 +10,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudedge.cache.local._meta import Meta
 from cloudedge.errors import CloudEdgeError, ConfigError, NotFound, Rejected, StorageError, Unavailable
 
-__all__ = ["KEYS", "VOLUME", "JuiceFs"]
+__all__ = ["KEYS", "VOLUME", "Ended", "JuiceFs"]
 
 VOLUME = "cloudedge_dataset"
 
 _SHORT_S = 120.0
 _COPIED = re.compile(r"Copied data of (.+) \((\d+) bytes\)")
-_FOUND = re.compile(r"Found: (\d+).*?skipped: (\d+) .*?copied: (\d+) \(([^)]*)\).*?failed: (\d+)")
+_FOUND = re.compile(r"Found: (\d+).*?skipped: (\d+) .*?copied: (\d+) .*?failed: (\d+)")
 _FATAL = re.compile(r"<(?:FATAL|ERROR)>: (.*?)(?: \[\w+@[\w.]+:\d+\])?$")
 KEYS: Mapping[str, tuple[str, str]] = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
@@ -29,6 +29,14 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "bos": ("BDCLOUD_ACCESS_KEY", "BDCLOUD_SECRET_KEY"),
 }
 """Where a source's driver looks for credentials, so that none is ever an argument that `ps` shows."""
+
+
+class Ended(NamedTuple):
+    """How many files a copy found, skipped and copied."""
+
+    found: int
+    skipped: int
+    copied: int
 
 
 class JuiceFs:
@@ -97,11 +105,10 @@ class JuiceFs:
         options: Sequence[str],
         on_file: Callable[[str, int], None],
         keys: tuple[str, str] = ("", ""),
-    ) -> tuple[int, int, int]:
-        """Copy between a volume, which is called jfs://`VOLUME`, and something else; what is there already stays.
+    ) -> Ended:
+        """Copy between a volume, which is called jfs://`VOLUME`, and something else.
 
-        Returns:
-            Files found, skipped and failed.
+        What is there with the same size stays, unless options say otherwise.
         """
         scheme = source.partition("://")[0] if "://" in source else "file"
         env = {VOLUME: meta.address} | meta.environment  # how juicefs learns which volume is meant
@@ -113,7 +120,7 @@ class JuiceFs:
                 )
             env |= dict(zip(KEYS[scheme], keys, strict=True))
         command = [self._program, "--debug", "--no-color", "sync", *options, source, destination]
-        ended, lines = (0, 0, 0), ""
+        ended, failed, lines = Ended(0, 0, 0), False, ""
         with subprocess.Popen(
             command, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process:
@@ -122,13 +129,13 @@ class JuiceFs:
                     if copied := _COPIED.search(line):
                         on_file(copied[1], int(copied[2]))
                     elif found := _FOUND.search(line):
-                        ended = int(found[1]), int(found[2]), int(found[5])
+                        ended, failed = Ended(int(found[1]), int(found[2]), int(found[3])), found[4] != "0"
                     elif _FATAL.search(line):
                         lines += line
             except BaseException:
                 process.terminate()
                 raise
-        if process.returncode or ended[2]:
+        if process.returncode or failed:
             raise _error(lines or f"it ended with {process.returncode}", f"copying from {_masked(source)}")
         return ended
 

@@ -1,0 +1,143 @@
+"""The folder in which every data set of this machine is remembered."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from cloudedge.bundle import published
+from cloudedge.cache.local._dataset import LocalDataset, LocalStatus
+from cloudedge.cache.local._juicefs import JuiceFs
+from cloudedge.cache.local._meta import Meta
+from cloudedge.cache.local._settings import DatasetSettings, refuse_password, stored
+from cloudedge.config import home
+from cloudedge.errors import Conflict, InputError, NotFound, Rejected, Unavailable
+from cloudedge.hub import canonical_json, parse_json
+
+__all__ = ["LocalDatasets"]
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,42}[a-z0-9])?")
+_SETTINGS = "dataset.json"
+
+
+class LocalDatasets:
+    """Every data set of this machine.
+
+    Args:
+        root: Where they are remembered; ``~/.cloudedge/datasets`` unless told otherwise.
+        juicefs: The program.
+    """
+
+    def __init__(self, root: Path | None = None, juicefs: JuiceFs | None = None) -> None:
+        self._root = (root or home() / "datasets").absolute()
+        self._juicefs = juicefs
+
+    def create(
+        self,
+        name: str,
+        *,
+        source: str = "",
+        partitions: int = 1,
+        meta: str = "",
+        storage: str = "file",
+        bucket: str = "",
+        keys: tuple[str, str] = ("", ""),
+        cache: Path | None = None,
+        cache_mib: int = 10240,
+    ) -> LocalDataset:
+        """Make a data set; making it again with the same settings changes nothing.
+
+        A password in the address of the metadata engine is kept in a file that only its owner may read, until the data
+        set is made again with another one; one in ``CLOUDEDGE_DATASET_META_PASSWORD`` is not kept.
+
+        Raises:
+            InputError: a setting cannot be used.
+            Conflict: there is one of that name with other settings.
+        """
+        if not _NAME.fullmatch(name):
+            raise InputError(
+                f"{name!r} is not the name of a data set", hint="At most 44 of a-z, 0-9, '-'; a letter first."
+            )
+        if partitions < 1 or cache_mib < 1:
+            raise InputError("a data set has at least one partition, and a cache of at least 1 MiB")
+        for what, url in (("source", source), ("bucket", bucket)):
+            refuse_password(what, url)
+        folder = self._root / name
+        engine = Meta.parse(meta or f"sqlite3://{folder / 'meta.db'}?_journal=WAL&_timeout=30000")
+        wanted = DatasetSettings(
+            name=name,
+            meta=engine.address,
+            storage=storage,
+            bucket=bucket or f"{folder / 'data'}/",
+            partitions=partitions,
+            cache=str(cache or folder / "cache"),
+            cache_mib=cache_mib,
+            source=source,
+            created_s=time.time(),
+        )
+        with stored(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        there = self._read(folder)
+        if there is not None:
+            differ = [
+                f.name
+                for f in fields(wanted)
+                if f.name != "created_s" and getattr(there, f.name) != getattr(wanted, f.name)
+            ]
+            if differ:
+                raise Conflict(
+                    f"data set {name!r} is there with another {', '.join(differ)}", hint="Choose another name."
+                )
+            wanted = there
+        self._program.format(engine.known(folder), name, storage=storage, bucket=wanted.bucket, keys=keys)
+        with stored(folder):
+            engine.keep(folder)
+        if there is None:
+            with published(folder / _SETTINGS, f"keeping the data set {name}") as draft:
+                draft.write_bytes(canonical_json(asdict(wanted)))
+        return LocalDataset(wanted, folder, self._program)
+
+    def open(self, name: str) -> LocalDataset:
+        """Return a data set that was made before.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        found = self._read(self._root / name)
+        if found is None:
+            raise NotFound(f"there is no data set {name!r} here", hint="cloudedge dataset list shows those that are.")
+        return LocalDataset(found, self._root / name, self._program)
+
+    def names(self) -> Sequence[str]:
+        """List their names."""
+        return sorted(path.parent.name for path in self._root.glob(f"*/{_SETTINGS}"))
+
+    def list(self) -> Sequence[LocalStatus]:
+        """Say how each of them is; one whose metadata cannot be had keeps nobody from seeing the others."""
+        return [self._looked_at(name) for name in self.names()]
+
+    def _looked_at(self, name: str) -> LocalStatus:
+        try:
+            return self.open(name).status()
+        except (NotFound, Rejected, Unavailable) as error:
+            settings = self._read(self._root / name)
+            age_s = max(0.0, time.time() - settings.created_s) if settings else 0.0
+            return LocalStatus(name, "Unknown", None, None, None, None, "", age_s, (), why=error.message)
+
+    @property
+    def _program(self) -> JuiceFs:
+        if self._juicefs is None:
+            self._juicefs = JuiceFs()
+        return self._juicefs
+
+    def _read(self, folder: Path) -> DatasetSettings | None:
+        try:
+            value: Any = parse_json((folder / _SETTINGS).read_bytes(), str(folder / _SETTINGS))
+        except FileNotFoundError:
+            return None
+        known = {item.name for item in fields(DatasetSettings)}
+        return DatasetSettings(**{key: each for key, each in value.items() if key in known})
