@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+AGAIN_S = 5.0
+"""Until what could not be brought back after a restart is tried again."""
 ADMIN_TOKEN = "CLOUDEDGE_SERVING_TOKEN"  # noqa: S105 - the variable's name, not a token
 
 
@@ -81,8 +83,7 @@ def serve(
         state=state if follow is None else None,
     )
     with runtime, ExitStack() as stack:
-        for lost in runtime.restore():
-            say("[yellow]not brought back[/]: {}", lost)
+        lost = _restore(runtime)
         if follow is not None:
             if bundles or cube is not None or state is None:
                 raise ConfigError(
@@ -90,7 +91,7 @@ def serve(
                 )
             follower = stack.enter_context(_follower(runtime, follow, state, pull))
         pins = [runtime.load(bundle).pin for bundle in bundles or ()]
-        if runtime.routing.active is None and pins:
+        if runtime.wanted.active is None and pins:
             runtime.activate(pins[0])
         config = ServerConfig(
             host=host, port=port, grpc_port=grpc_port, access_log=access_log,
@@ -112,11 +113,19 @@ def serve(
             ) as admin,
         ):
             _announce(server, admin, host, admin_host, as_json=as_json)
-            stop.wait()
+            while not stop.wait(AGAIN_S if lost else None):
+                lost = _restore(runtime)
             stop_at_once()
             server.drain(drain_s)
             if spans is not None:
                 spans.close()
+
+
+def _restore(runtime: Runtime) -> list[str]:
+    lost = runtime.restore()
+    for each in lost:
+        say("[yellow]not brought back[/], will be tried again: {}", each)
+    return lost
 
 
 def _follower(runtime: Runtime, file: Path, state: Path, pull: str) -> Follower:

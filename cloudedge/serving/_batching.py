@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from cloudedge.errors import CloudEdgeError, DeadlineExceeded, InputError, Overloaded, Unavailable
-from cloudedge.serving._engine import Answer
+from cloudedge.errors import CloudEdgeError, DeadlineExceeded, InputError, NotFound, Overloaded, Unavailable
+from cloudedge.serving._engine import Answer, ModelFailed
 from cloudedge.serving._inputs import Arrays, ShapeKey
 from cloudedge.serving._predictor import Predictor
 from cloudedge.serving._version import Version
@@ -267,12 +267,14 @@ class Lane:
                 return
             outputs, shares = version.execute(arrays, predictor, _last_deadline(batch))
         except Exception as error:  # noqa: BLE001 - whatever it was, everybody who waits has to learn it
-            if len(batch) > 1 and isinstance(error, InputError):
+            if not isinstance(error, CloudEdgeError):
+                error = ModelFailed(f"version {version.pin} failed: {type(error).__name__}: {error}")
+            elif isinstance(error, NotFound):  # a shard that lost the version: nothing is wrong with the call
+                error = Unavailable(error.message)
+            if len(batch) > 1 and isinstance(error, InputError | ModelFailed):
                 for item in batch:
                     self._run([item], predictor)
                 return
-            if not isinstance(error, CloudEdgeError):
-                error = Unavailable(f"version {version.pin} failed: {type(error).__name__}: {error}")
             now = time.monotonic()
             for item in batch:
                 is_late = item.deadline is not None and item.deadline <= now and error.retry_helps

@@ -15,8 +15,17 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from cloudedge.bundle import Signature
+from cloudedge.errors import Unavailable
 
-__all__ = ["Answer", "Call", "Engine", "Held", "HttpAnswer", "HttpCall", "answer_headers"]
+__all__ = ["Answer", "Call", "Engine", "Held", "HttpAnswer", "HttpCall", "ModelFailed", "NoneActive", "answer_headers"]
+
+
+class NoneActive(Unavailable):
+    """Nobody answers here at the moment: before the first version is activated, or while the active one is away."""
+
+
+class ModelFailed(Unavailable):
+    """The engine itself failed on inputs that are as the signature says; what it said is for the operator."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,7 @@ class Held(Protocol):
             Overloaded: the queue is full; nothing was done.
             DeadlineExceeded: the deadline passed before it was begun.
             Unavailable: rows could not be had, and no default is declared.
+            ModelFailed: the engine failed.
         """
         ...
 
@@ -80,7 +90,8 @@ class Engine(Protocol):
             tag: The variant a caller wants; None: by weight.
 
         Raises:
-            NotFound: no version is active, or the variant is not known here.
+            NoneActive: no version is.
+            NotFound: the variant is not known here.
         """
         ...
 

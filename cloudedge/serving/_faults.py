@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from cloudedge.errors import CloudEdgeError, DeadlineExceeded, InputError, NotFound, Overloaded, Unavailable
+from cloudedge.serving._engine import ModelFailed, NoneActive
 from cloudedge.serving._tensors import Malformed
 
 __all__ = ["Fault", "fault_of", "timeout_of", "too_long"]
@@ -20,7 +21,8 @@ class Fault:
     status: int
     """Of HTTP."""
     err_no: int
-    """Of the Pipeline service: 3002 no service, 5000 input, 6000 timeout, 8000 package, 9000 client, 10000 unknown."""
+    """Of the Pipeline service: 3001 closed, 3002 no service, 5000 input, 6000 timeout, 8000 package, 9000 client,
+    10000 unknown."""
     grpc: str
     """Name of the gRPC status."""
     rpc: int
@@ -40,6 +42,8 @@ KINDS: tuple[tuple[type[CloudEdgeError], Fault], ...] = (
     (NotFound, Fault(404, 3002, "NOT_FOUND", -5100)),
     (Overloaded, Fault(429, 6000, "RESOURCE_EXHAUSTED", 2004)),
     (DeadlineExceeded, Fault(504, 6000, "DEADLINE_EXCEEDED", 1008)),
+    (NoneActive, Fault(503, 3001, "UNAVAILABLE", -5000)),
+    (ModelFailed, Fault(500, 10000, "INTERNAL", -5000, "the model failed on the server, whose log says why")),
     # Its own message names shards and addresses, which callers have no business with.
     (Unavailable, Fault(503, 9000, "UNAVAILABLE", -5000, "rows this call needs could not be had; try again")),
 )

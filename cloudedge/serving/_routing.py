@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from cloudedge.errors import InputError, NotFound
+from cloudedge.serving._engine import NoneActive
 
 __all__ = ["Routing", "Shadow", "Variant"]
 
@@ -56,7 +57,8 @@ class Routing:
             tag: The variant that is wanted, or None.
 
         Raises:
-            NotFound: there is no such variant, or nothing is active.
+            NotFound: there is no such variant.
+            NoneActive: nothing is active.
         """
         if tag is not None:
             for variant in self.variants:
@@ -69,7 +71,7 @@ class Routing:
             if at < 0:
                 return variant.pin, variant.tag
         if self.active is None:
-            raise NotFound("no version is active", hint="activate one: POST /versions/PIN/activate on the admin port")
+            raise NoneActive("no version is active", hint="activate one: POST /versions/PIN/activate on the admin port")
         return self.active, ""
 
     @property
@@ -85,6 +87,14 @@ class Routing:
         """Every version that traffic can reach."""
         named = {variant.pin for variant in self.variants} | {self.shadow.pin if self.shadow else None, self.active}
         return {pin for pin in named if pin is not None}
+
+    def within(self, here: Container[str]) -> Routing:
+        """Return what of it can be done while only some versions are here; weights only as a whole."""
+        return Routing(
+            self.active if self.active in here else None,
+            self.variants if all(variant.pin in here for variant in self.variants) else (),
+            self.shadow if self.shadow is not None and self.shadow.pin in here else None,
+        )
 
     def activated(self, pin: str) -> Routing:
         """Move the pointer; weights are about the time before, and a shadow does not listen to itself."""

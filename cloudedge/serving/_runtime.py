@@ -13,8 +13,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +25,18 @@ from cloudedge.errors import CloudEdgeError, Conflict, NotFound, Unavailable
 from cloudedge.hub import LocalHub
 from cloudedge.serving._batching import Lane, LaneClosed, Pool
 from cloudedge.serving._engine import Answer, Call
+from cloudedge.serving._entries import Entry
 from cloudedge.serving._held import HeldVersion
 from cloudedge.serving._predictor import engine
 from cloudedge.serving._routing import Routing, Shadow, Variant
 from cloudedge.serving._rowsource import RowSource
 from cloudedge.serving._runtime_config import RuntimeConfig, VersionInfo
-from cloudedge.serving._state import LoadedRef, State, read_state, write_state
+from cloudedge.serving._state import Memory
 from cloudedge.serving._version import ProbeResult, Version
 
 __all__ = ["Runtime"]
 
 _FEW_CORES, _INLINE_FEW_CORES_S, _INLINE_S = 2, 0.001, 0.0002
-
-
-@dataclass
-class _Entry:
-    """A version from the moment it is asked for."""
-
-    bundle: Bundle
-    name: str
-    tables: Mapping[str, str]
-    state: str = "queued"
-    error: str = ""
-    lane: Lane | None = None
-    done: Future[None] | None = None
 
 
 class Runtime:
@@ -76,14 +64,15 @@ class Runtime:
         self.home: asyncio.AbstractEventLoop | None = None
         """The loop that reads requests; quick models run on its thread."""
         self._rows = rows
-        self._state_file = state
+        self._memory = Memory(state)
         self._pool = Pool(self.config.workers or len(os.sched_getaffinity(0)))
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="serving-load")
         self._lock = threading.RLock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._lanes: dict[str, Lane] = {}
         """Versions that can answer; replaced whole, so that readers need no lock."""
         self._routing = Routing()
+        """What of the orders in memory can be done with the versions that are here."""
 
     # -- versions ----------------------------------------------------------------------------------------------------
 
@@ -103,7 +92,7 @@ class Runtime:
         with self._lock:
             entry = self._entries.get(bundle.pin)
             if entry is None or entry.state == "failed":
-                entry = self._entries[bundle.pin] = _Entry(bundle, name or bundle.name, dict(tables or {}))
+                entry = self._entries[bundle.pin] = Entry(bundle, name or bundle.name, dict(tables or {}))
                 entry.done = self._loader.submit(self._load, entry)
             elif entry.state == "unloading":
                 raise Conflict(f"version {bundle.pin} is being unloaded", hint="try again when it is gone")
@@ -130,7 +119,7 @@ class Runtime:
             return Bundle.pack(folder, name=_bundle_name(folder), hub=self.hub)
         return Bundle.open(ref, hub=self.hub)
 
-    def _load(self, entry: _Entry) -> None:
+    def _load(self, entry: Entry) -> None:
         entry.state = "loading"
         looks_up = self._rows is not None and entry.bundle.signature.lookups
         try:
@@ -159,12 +148,13 @@ class Runtime:
         with self._lock:
             entry.lane, entry.state = lane, "ready"
             self._lanes = {**self._lanes, version.pin: lane}
-            self._remember()
+            self._memory.missing.pop(version.pin, None)
+            self._route(self._memory.routing)
 
     def versions(self) -> list[VersionInfo]:
         """List what is loaded, and what became of loads."""
         with self._lock:
-            return [self._info(pin, entry) for pin, entry in self._entries.items()]
+            return [entry.info(active=self._routing.active == pin) for pin, entry in self._entries.items()]
 
     def version(self, pin: str) -> VersionInfo:
         """Find one.
@@ -173,9 +163,9 @@ class Runtime:
             NotFound: it was never asked for, or is gone.
         """
         with self._lock:
-            return self._info(pin, self._entry(pin))
+            return self._entry(pin).info(active=self._routing.active == pin)
 
-    def _entry(self, pin: str) -> _Entry:
+    def _entry(self, pin: str) -> Entry:
         entry = self._entries.get(pin)
         if entry is None:
             raise NotFound(
@@ -189,29 +179,6 @@ class Runtime:
             entry = self._entry(pin)
             raise NotFound(f"version {pin!r} cannot answer: it is {entry.state}", hint=entry.error, pin=pin)
         return lane
-
-    def _info(self, pin: str, entry: _Entry) -> VersionInfo:
-        found = VersionInfo(
-            pin=pin,
-            name=entry.name,
-            bundle=f"{entry.bundle.name}@{entry.bundle.digest}",
-            version=entry.bundle.version,
-            state=entry.state,
-            active=self._routing.active == pin,
-            error=entry.error,
-            tables=entry.tables,
-        )
-        if entry.lane is None:
-            return found
-        version = entry.lane.version
-        probed = version.probed or ProbeResult(0, (), 0)
-        tuning = version.tuning
-        return VersionInfo(
-            **asdict(found)
-            | {"probes": probed.asked, "probes_failed": probed.failures, "pending": entry.lane.pending}
-            | {"threads": tuning.threads, "max_batch_rows": tuning.max_batch_rows, "inline": entry.lane.is_inline}
-            | {"run_us": round(tuning.run_s * 1e6, 1), "memory_bytes": version.memory_bytes}
-        )
 
     def probe(self, pin: str) -> ProbeResult:
         """Answer a version's probes again.
@@ -229,17 +196,16 @@ class Runtime:
             Conflict: it did not answer its probes as expected.
         """
         with self._lock:
-            if self._routing.active == pin and not self._routing.variants:
+            now = self._memory.routing
+            if self._routing.active == now.active == pin and not now.variants:
                 return
             self._require_probed(pin)
-            self._routing = self._routing.activated(pin)
-            self._remember()
+            self._route(now.activated(pin))
 
     def deactivate(self) -> None:
         """Let no version answer any more, as before the first was activated; what is loaded stays."""
         with self._lock:
-            self._routing = Routing()
-            self._remember()
+            self._route(Routing())
 
     def set_weights(self, variants: Sequence[Variant]) -> None:
         """Share the traffic between versions, for a canary or an A/B test; none: everything to the active one.
@@ -251,8 +217,7 @@ class Runtime:
         with self._lock:
             for variant in variants:
                 self._require_probed(variant.pin)
-            self._routing = self._routing.weighted(variants)
-            self._remember()
+            self._route(self._memory.routing.weighted(variants))
 
     def set_shadow(self, shadow: Shadow | None) -> None:
         """Give a version copies of requests, whose answers are compared and counted and go nowhere; None: stop.
@@ -263,8 +228,7 @@ class Runtime:
         with self._lock:
             if shadow is not None:
                 self._lane(shadow.pin)
-            self._routing = Routing(self._routing.active, self._routing.variants, shadow)
-            self._remember()
+            self._route(replace(self._memory.routing, shadow=shadow))
 
     def _require_probed(self, pin: str) -> None:
         probed = self._lane(pin).version.probed
@@ -284,30 +248,38 @@ class Runtime:
         """
         with self._lock:
             entry = self._entries.get(pin)
-            if entry is None:
+            if entry is None and pin not in self._memory.missing:
                 return
-            if pin in self._routing.pins:
+            if pin in self._memory.routing.pins:
                 raise Conflict(
                     f"version {pin} is active, has a weight or is the shadow",
                     hint="activate another one, or take its weight away, first",
                     pin=pin,
                 )
-            if entry.state in ("queued", "loading"):
+            if entry is not None and entry.state in ("queued", "loading"):
                 raise Conflict(f"version {pin} is being loaded", hint="wait until it is loaded", pin=pin)
             self._lanes = {key: lane for key, lane in self._lanes.items() if key != pin}
-            entry.state = "unloading" if entry.lane is not None else "failed"
+            self._memory.missing.pop(pin, None)
+            if entry is not None and entry.lane is not None:
+                entry.state = "unloading"
             self._remember()
-        if entry.lane is not None:
+        if entry is not None and entry.lane is not None:
             if not entry.lane.close(self.config.unload_wait_s):
                 raise Unavailable(f"version {pin} still answers {entry.lane.pending} requests", pin=pin)
             entry.lane.version.close()
         with self._lock:
-            self._entries.pop(pin, None)
+            if self._entries.get(pin) is entry:  # who else unloaded it may have been quicker, and loaded it again
+                self._entries.pop(pin, None)
 
     @property
     def routing(self) -> Routing:
         """Who answers what."""
         return self._routing
+
+    @property
+    def wanted(self) -> Routing:
+        """Who is to answer what, as ordered; `routing` is what of it can be done with what is loaded."""
+        return self._memory.routing
 
     @property
     def lanes(self) -> Mapping[str, Lane]:
@@ -326,41 +298,31 @@ class Runtime:
 
     # -- across restarts ---------------------------------------------------------------------------------------------
 
+    def _route(self, wanted: Routing) -> None:
+        self._memory.routing = wanted
+        self._routing = wanted.within(self._lanes)
+        self._remember()
+
     def _remember(self) -> None:
-        if self._state_file is None:
-            return
-        loaded = tuple(
-            LoadedRef(pin=pin, bundle=f"{entry.bundle.name}@{entry.bundle.digest}", tables=entry.tables)
-            for pin, entry in self._entries.items()
-            if entry.state == "ready"
-        )
-        now = self._routing
-        write_state(
-            self._state_file,
-            State(versions=loaded, active=now.active, variants=now.variants, shadow=now.shadow),
-        )
+        self._memory.write(entry.ref for entry in self._entries.values() if entry.state == "ready")
 
     def restore(self) -> list[str]:
-        """Load what the state file remembers and let it answer as it did; return what could not be brought back."""
-        if self._state_file is None:
-            return []
-        before = read_state(self._state_file)
+        """Load what the state file remembers and let it answer as it did; return what could not be brought back.
+
+        That stays remembered, and is tried when this is called again. What was ordered meanwhile is not undone.
+
+        Raises:
+            InputError: the state file is not one.
+        """
+        with self._lock:
+            self._memory.read()
+            missing = list(self._memory.missing.values())
         lost = []
-        for ref in before.versions:
+        for ref in missing:
             try:
                 self.load(ref.bundle, tables=ref.tables)
-            except CloudEdgeError as error:
-                lost.append(f"{ref.pin}: {error.message}")
-        with self._lock:
-            here = self._lanes.keys()
-            wanted = before.routing
-            self._routing = Routing(
-                wanted.active if wanted.active in here else None,
-                wanted.variants if all(variant.pin in here for variant in wanted.variants) else (),
-                wanted.shadow if wanted.shadow is not None and wanted.shadow.pin in here else None,
-            )
-            if not lost:
-                self._remember()
+            except Exception as error:  # noqa: BLE001 - whatever it was, the others are brought back
+                lost.append(f"{ref.pin}: {error.message if isinstance(error, CloudEdgeError) else repr(error)}")
         return lost
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -370,7 +332,7 @@ class Runtime:
         """Feeds and fetches of the active version.
 
         Raises:
-            NotFound: none is active.
+            NoneActive: no version is.
         """
         return self._chosen(None, 0.0)[0].version.signature
 
@@ -394,7 +356,8 @@ class Runtime:
             pin: The version an admin caller wants; None: the one the pointer and its weights choose.
 
         Raises:
-            NotFound: it is not loaded, or none is active.
+            NotFound: it is not loaded.
+            NoneActive: no version is.
         """
         while True:
             lane, variant = self._chosen(pin, random.random(), tag)  # noqa: S311 - a share, not a secret
@@ -426,12 +389,13 @@ class Runtime:
     def close(self) -> None:
         """Stop loading, finish what is queued, give everything back."""
         self._loader.shutdown(cancel_futures=True)
-        for lane in self._lanes.values():
+        with self._lock:  # what comes now is told at once that nobody answers
+            lanes, self._lanes, self._routing = self._lanes, {}, Routing()
+        for lane in lanes.values():
             lane.close(self.config.unload_wait_s, abandoned=True)
         self._pool.close()
-        for lane in self._lanes.values():
+        for lane in lanes.values():
             lane.version.close()
-        self._lanes = {}
 
     def __enter__(self) -> Runtime:  # noqa: PYI034 - typing.Self is not in 3.10
         return self

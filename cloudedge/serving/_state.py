@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -12,7 +12,7 @@ from cloudedge.errors import InputError
 from cloudedge.hub import storage_errors
 from cloudedge.serving._routing import Routing, Shadow, Variant
 
-__all__ = ["LoadedRef", "State", "read_state", "write_state"]
+__all__ = ["LoadedRef", "Memory", "State", "read_state", "write_state"]
 
 
 class LoadedRef(BaseModel):
@@ -73,3 +73,51 @@ def write_state(path: Path, state: State) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+
+
+class Memory:
+    """What a runtime was told to have and to answer with, whether it has it yet or not.
+
+    What could not be brought back stays remembered until it is unloaded: a shard that is away for a moment must not
+    cost a version, nor a second kill in the middle of a restart.
+
+    Args:
+        file: Where it is kept; None: nowhere.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._is_read = False
+        self.routing = Routing()
+        """As ordered; of versions that are not here, too."""
+        self.missing: dict[str, LoadedRef] = {}
+        """Versions that were loaded before the restart and are not yet again."""
+
+    def read(self) -> None:
+        """Read the file, once.
+
+        Raises:
+            InputError: it is not a state file.
+        """
+        if self._file is None or self._is_read:
+            return
+        before = read_state(self._file)
+        self.missing, self.routing, self._is_read = {ref.pin: ref for ref in before.versions}, before.routing, True
+
+    def write(self, loaded: Iterable[LoadedRef]) -> None:
+        """Write what is loaded, and what ought to be.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        if self._file is None:
+            return
+        here = {ref.pin: ref for ref in loaded}
+        now = self.routing
+        state = State(
+            versions=tuple((self.missing | here).values()),
+            active=now.active,
+            variants=now.variants,
+            shadow=now.shadow,
+        )
+        write_state(self._file, state)

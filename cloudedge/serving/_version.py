@@ -199,6 +199,7 @@ class Version:
 
         Raises:
             InputError: the engine refused the arrays.
+            ModelFailed: the engine failed.
             Unavailable: rows could not be had.
         """
         feed = {name: arrays[i] for i, name in self._direct}
@@ -294,8 +295,10 @@ class Version:
                 raise InputError(f"{name} is off by {difference:g}, allowed are {request.tolerance:g}")
 
     def close(self) -> None:
-        """Give everything back; no batch may run any more."""
+        """Give everything back, once; no batch may run any more."""
         with self._probe_lock:
+            if not self.predictors:
+                return
             self.predictors = []
             del self.inline_predictor, self._probe_predictor
             self._rows.close()

@@ -107,7 +107,7 @@ def test_without_a_pointer_nobody_answers_until_there_is_one_again(client, serve
     client.deactivate()
     assert (client.versions()["active"], client.is_ready()) == (None, False)
     with Http(server.port) as http:
-        assert http.predict(X).status == 404
+        assert http.predict(X).status == 503
         client.activate(zero.pin)
         assert http.predict(X).json()["pin"] == zero.pin
 

@@ -18,6 +18,7 @@ from cloudedge.bundle import Bundle, Probes
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Overloaded
 from cloudedge.serving import Call, Routing, Runtime, RuntimeConfig, Shadow, Variant
 from cloudedge.serving._batching import Item, next_batch
+from cloudedge.serving._engine import NoneActive
 from cloudedge.serving._predictor import Predictor
 
 INLINE, THREADS = 1.0, 1e-9
@@ -404,7 +405,7 @@ def test_a_draw_chooses_by_weight(draw, pin):
 
 
 def test_routing_refuses_what_makes_no_sense():
-    with pytest.raises(NotFound):
+    with pytest.raises(NoneActive):
         Routing().choose(0.5)
     with pytest.raises(InputError):
         Routing("a").weighted([Variant("a", 0)])
