@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -216,7 +217,41 @@ def expect_both(source, tmp_path):
 def test_on_this_machine(trained, tmp_path):
     source = DonefileSource(local_donefiles(trained))
     expect_both(source, tmp_path)
-    assert [path.name for path in (tmp_path / "here").iterdir()] == ["10_11.safetensors"]
+    (table,) = (tmp_path / "here").iterdir()
+    assert re.fullmatch(r"10_11-[0-9a-f]{16}\.safetensors", table.name)
+
+
+def test_a_line_or_a_file_that_was_corrected_is_read_again(trained, tmp_path):
+    """Same id: what an earlier run fetched and laid must not go out under it."""
+    source = DonefileSource(local_donefiles(trained))
+    wrong = write_rows(trained / "data" / "wrong" / "part-0", {1: (5.0, 5.0)})
+    right = write_rows(trained / "data" / "right" / "part-0", {1: (6.0, 6.0)})
+
+    def first_value(path):
+        rows = source.bring(Work(base(30, str(path.parent))), tmp_path / "here", within_s=60)
+        return rows.lookup([1])[0][0, 0]
+
+    assert (first_value(wrong), first_value(right)) == (5, 6)
+    right.unlink()
+    write_rows(right, {1: (7.0, 7.0)})
+    assert first_value(right) == 7
+
+
+def test_files_written_while_they_are_read_are_refused(trained, tmp_path, monkeypatch):
+    source = DonefileSource(local_donefiles(trained))
+    part = write_rows(trained / "data" / "moving" / "part-0", {1: (5.0, 5.0)})
+
+    def laid_meanwhile(layers, target):
+        rows = lay_rows(layers, target)
+        part.unlink()
+        write_rows(part, {1: (6.0, 6.0)})
+        return rows
+
+    monkeypatch.setattr("cloudedge.cube.transfer._sources.lay_rows", laid_meanwhile)
+    with pytest.raises(InputError, match="was written while it was read"):
+        source.bring(Work(base(30, str(part.parent))), tmp_path / "here", within_s=60)
+    monkeypatch.undo()
+    assert source.bring(Work(base(30, str(part.parent))), tmp_path / "here", within_s=60).lookup([1])[0][0, 0] == 6
 
 
 def test_over_http(web, tmp_path):
@@ -227,8 +262,9 @@ def test_over_http(web, tmp_path):
     assert all(line.startswith("HEAD") for line in web.asked), web.asked  # nothing has changed: nothing is read
     source.bring(work, tmp_path / "here", within_s=60)
     assert not any("GET" in line and "part-" in line for line in web.asked)
-    source.clean(tmp_path / "here", keep=[Work(work.base)])
-    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["input-10-10"]
+    alone = source.bring(Work(work.base), tmp_path / "here", within_s=60)
+    source.clean(tmp_path / "here", Work(work.base), alone)
+    assert [path.name.rsplit("-", 1)[0] for path in sorted((tmp_path / "here").iterdir())] == ["10", "input-10-10"]
 
 
 def test_over_http_by_another_server(trained, tmp_path):

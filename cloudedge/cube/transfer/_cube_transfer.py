@@ -13,12 +13,9 @@ from cloudedge.cube.transfer._deliver import Delivery
 from cloudedge.cube.transfer._layout import Layout
 from cloudedge.cube.transfer._replica import Replica
 from cloudedge.cube.transfer._shards import TableVersion
-from cloudedge.cube.transfer._sources import Work
 from cloudedge.cube.transfer._transfer import Transfer, TransferOptions
 
 __all__ = ["CubeTransfer"]
-
-_AT_HAND_S = 600.0
 
 
 class CubeTransfer(Transfer):
@@ -50,11 +47,10 @@ class CubeTransfer(Transfer):
     def _open_replicas(self) -> Sequence[Replica]:
         return self._layout.replicas(token=self._token)
 
-    def _bases(self, live: Work | None) -> Sequence[TableVersion]:
+    def _bases(self) -> Sequence[TableVersion]:
         """Return the rows that were delivered last, if they are still here: the delta is made from them."""
-        if live is None or not (self._rows / f"{live.name}.safetensors").is_file():
-            return ()
-        return [TableVersion(self.conf.dict_name, live.name, self.source.bring(live, self._rows, within_s=_AT_HAND_S))]
+        live = self._at_hand(self.live)
+        return [] if live is None else [live]
 
     @contextmanager
     def _delivery(self) -> Iterator[Delivery]:

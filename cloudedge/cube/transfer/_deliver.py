@@ -34,9 +34,9 @@ from cloudedge.cube.transfer._workshop import Workshop
 from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, NotFound
 from cloudedge.journal import Journal, Operation, Writer
 
-__all__ = ["Delivered", "Delivery"]
+__all__ = ["DELIVER", "Delivered", "Delivery", "has_moved"]
 
-_DELIVER, _ROLLBACK = "deliver", "rollback"
+DELIVER, _ROLLBACK = "deliver", "rollback"
 _ACTIVATION = "activation"
 
 
@@ -103,7 +103,7 @@ class Delivery(Courier):
         """
         wanted_versions = {each.table: each.version for each in versions}
         with self.journal.writing("cube delivery") as writer:
-            operation = self._begin(writer, _DELIVER, wanted_versions)
+            operation = self._begin(writer, DELIVER, wanted_versions)
             with self._ending(writer, operation, wanted_versions):
                 observed = self.observe()
                 wanted = [self._wanted(each, bases, observed) for each in versions]
@@ -153,7 +153,7 @@ class Delivery(Courier):
         elif cut_short is not None and cut_short.kind == _ROLLBACK:
             target = cut_short.plan["versions"]
         else:
-            is_half = cut_short is not None and self._has_moved(cut_short)
+            is_half = cut_short is not None and has_moved(self.journal, cut_short)
             target = self.journal.recall("live" if is_half else "previous")
         if not target:
             raise NotFound(
@@ -187,7 +187,7 @@ class Delivery(Courier):
         return None if operation is None else self._plan_abort(operation)
 
     def _plan_abort(self, operation: Operation) -> DeliveryPlan:
-        if self._has_moved(operation):
+        if has_moved(self.journal, operation):
             raise _half_active(operation)
         if operation.kind == _ROLLBACK:
             return DeliveryPlan(())  # what it goes back to was there before it
@@ -361,12 +361,12 @@ class Delivery(Courier):
         if open_one is not None:
             if open_one.plan["versions"] == versions:
                 return open_one
-            if self._has_moved(open_one) and kind != _ROLLBACK:
+            if has_moved(self.journal, open_one) and kind != _ROLLBACK:
                 raise _half_active(open_one)
         plan: dict[str, Any] = {"versions": versions}
         with writer.together():  # or a kill in between would leave pointers apart and nothing open that says so
             if open_one is not None:
-                if self._has_moved(open_one):
+                if has_moved(self.journal, open_one):
                     plan["takes_over"] = open_one.number
                 writer.set_state(open_one.number, "undone", reason=f"{kind} of {versions} came instead")
             return writer.begin(
@@ -376,18 +376,13 @@ class Delivery(Courier):
                 by=f"process {os.getpid()}",
             )
 
-    def _has_moved(self, operation: Operation) -> bool:
-        """Tell whether pointers may be apart: its own, or those of one that it took over."""
-        last = self.journal.last_words(operation.number).get(_ACTIVATION)
-        return bool(operation.plan.get("takes_over")) or (last is not None and last.what != "undone")
-
     @contextmanager
     def _ending(self, writer: Writer, operation: Operation, versions: Mapping[str, str]) -> Iterator[None]:
         """Close an operation: done with what is live now, undone where nothing moved, open where pointers are apart."""
         try:
             yield
         except CloudEdgeError as error:
-            if not self._has_moved(operation):
+            if not has_moved(self.journal, operation):
                 writer.set_state(operation.number, "undone", error=error.message)
             raise
         live = self.journal.recall("live") or {}
@@ -396,6 +391,12 @@ class Delivery(Courier):
                 writer.remember("previous", {table: live[table] for table in versions if table in live})
                 writer.remember("live", {**live, **versions})
             writer.set_state(operation.number, "done")
+
+
+def has_moved(journal: Journal, operation: Operation) -> bool:
+    """Tell whether an operation that was cut short may have left pointers apart: its own, or those it took over."""
+    last = journal.last_words(operation.number).get(_ACTIVATION)
+    return bool(operation.plan.get("takes_over")) or (last is not None and last.what != "undone")
 
 
 def _half_active(operation: Operation) -> Conflict:

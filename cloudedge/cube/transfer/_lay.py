@@ -23,7 +23,7 @@ from cloudedge.cube._tar import verify_md5
 from cloudedge.cube._workspace import sync_directory
 from cloudedge.errors import InputError, IntegrityError, StorageError
 
-__all__ = ["kind_of", "lay_rows"]
+__all__ = ["Layer", "kind_of", "lay_rows", "row_files"]
 
 _MD5 = ".md5"
 
@@ -60,7 +60,7 @@ def _concatenate(layers: Sequence[Layer], scratch: Path) -> int:
     width: int | None = None
     with (scratch / "keys").open("wb") as keys, (scratch / "values").open("wb") as values:
         for directory, called in layers:
-            for path in _files(directory):
+            for path in row_files(directory):
                 _compare_md5(path, called)
                 rows = _read(path, called(path))
                 if not len(rows.keys):
@@ -81,16 +81,26 @@ def _concatenate(layers: Sequence[Layer], scratch: Path) -> int:
     return width
 
 
-def _files(path: Path) -> Iterator[Path]:
-    """List a layer's files in the order of their names, without hidden ones, Hadoop's own, and .md5 notes."""
+def row_files(path: Path) -> Iterator[Path]:
+    """List a layer's files in the order of their names, without hidden ones, Hadoop's own, and .md5 notes.
+
+    Raises:
+        InputError: a directory cannot be read.
+    """
     if not path.is_dir():
         yield path
         return
-    for entry in sorted(path.iterdir(), key=lambda each: each.name.encode(errors="surrogateescape")):
+    try:
+        entries = sorted(path.iterdir(), key=lambda each: each.name.encode(errors="surrogateescape"))
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", hint="See who may read it, then run again.", path=str(path)
+        ) from error
+    for entry in entries:
         is_note = entry.name.endswith(_MD5) and entry.with_name(entry.name.removesuffix(_MD5)).is_file()
         if entry.name.startswith((".", "_")) or entry.is_symlink() or is_note:
             continue
-        yield from _files(entry)
+        yield from row_files(entry)
 
 
 def _compare_md5(path: Path, called: Callable[[Path], str]) -> None:

@@ -7,6 +7,8 @@ and a next step, and do not keep the rest back.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +19,7 @@ from cloudedge.bundle import Table
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import HubConfig
 from cloudedge.cube._donefile import DoneEntry, parse_donefile
-from cloudedge.cube.transfer._lay import lay_rows
+from cloudedge.cube.transfer._lay import Layer, lay_rows, row_files
 from cloudedge.cube.transfer._places import LocalPlace, open_place
 from cloudedge.errors import InputError, NotFound, StorageError
 
@@ -186,7 +188,8 @@ class DonefileSource:
     def bring(self, work: Work, into: Path, *, within_s: float) -> Table:
         """Fetch a version's rows and lay them over each other, as one table in the directory `into`.
 
-        What an earlier call fetched or finished is not done again.
+        What an earlier call fetched or finished is not done again, unless the donefiles' lines or the files they point
+        to have changed since: the table is named by them.
 
         Raises:
             NotFound: an entry points nowhere.
@@ -194,11 +197,10 @@ class DonefileSource:
             StorageError: there is no room.
         """
         deadline = self._clock.monotonic() + within_s
-        target = into / f"{work.name}.safetensors"
         layers = []
         for entry in work.entries:
             try:
-                layers.append(self._bring(entry, into / f"input-{entry.key}-{entry.id}", deadline))
+                layers.append(self._bring(entry, into / _input_name(entry), deadline))
             except NotFound as error:
                 kind = BASE if entry is work.base else PATCH
                 raise NotFound(
@@ -206,12 +208,20 @@ class DonefileSource:
                     hint="Write the rows there, or take the line out.",
                     id=entry.id,
                 ) from error
-        return lay_rows(layers, target)
+        identity = _identity(work, layers)
+        target = into / f"{work.name}-{identity}.safetensors"
+        rows = lay_rows(layers, target)
+        if _identity(work, layers) != identity:
+            target.unlink(missing_ok=True)
+            raise InputError(
+                f"{self.address}: what version {work.name} points to was written while it was read",
+                hint="Write the donefile's line after the files it points to.",
+            )
+        return rows
 
-    def clean(self, into: Path, keep: Sequence[Work]) -> None:
-        """Remove what was fetched for versions other than these."""
-        names = {f"{work.name}.safetensors" for work in keep}
-        names |= {f"input-{entry.key}-{entry.id}" for work in keep for entry in work.entries}
+    def clean(self, into: Path, work: Work, rows: Table) -> None:
+        """Remove all that was fetched but a version's inputs and the table made of them."""
+        names = {path.name for path in rows.files} | {_input_name(entry) for entry in work.entries}
         try:
             for path in into.iterdir() if into.is_dir() else ():
                 if path.name not in names:
@@ -219,7 +229,7 @@ class DonefileSource:
         except OSError as error:
             raise StorageError(f"cannot clean {into}: {error.strerror}", path=str(into)) from error
 
-    def _bring(self, entry: DoneEntry, into: Path, deadline: float) -> tuple[Path, Callable[[Path], str]]:
+    def _bring(self, entry: DoneEntry, into: Path, deadline: float) -> Layer:
         """Return where an entry's files are, and how to call each of them in messages."""
         place, path = (self._place, entry.input)
         is_local = isinstance(place, LocalPlace)
@@ -237,3 +247,29 @@ class DonefileSource:
         if isinstance(place, LocalPlace):
             return here, str
         return here, lambda file: place.address(f"{path.rstrip('/')}/{file.relative_to(here)}")
+
+
+def _input_name(entry: DoneEntry) -> str:
+    """Name what an entry's files are fetched into; a line that is corrected gets another one."""
+    return (
+        f"input-{entry.key}-{entry.id}-{hashlib.sha256(entry.input.encode(errors='backslashreplace')).hexdigest()[:8]}"
+    )
+
+
+def _identity(work: Work, layers: Sequence[Layer]) -> str:
+    """Tell rows apart by where they come from and what their files look like from outside.
+
+    Raises:
+        InputError: a file cannot be looked at.
+    """
+    seen: list[Any] = []
+    for entry, (directory, called) in zip(work.entries, layers, strict=True):
+        for path in row_files(directory):
+            try:
+                about = path.stat()
+            except OSError as error:
+                raise InputError(
+                    f"cannot read {called(path)}: {error.strerror}", hint="See whether it is still being written."
+                ) from error
+            seen.append([entry.id, entry.input, str(path), about.st_size, about.st_mtime_ns, about.st_ino])
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]

@@ -9,19 +9,21 @@ every shard. What was delivered is in a journal beside the artifacts, so a resta
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudedge.adminhttp import is_loopback
+from cloudedge.bundle import Table
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.config import HubConfig
 from cloudedge.cube._transfer_conf import TransferConf
-from cloudedge.cube.transfer._deliver import Delivery
+from cloudedge.cube.transfer._deliver import DELIVER, Delivery, has_moved
 from cloudedge.cube.transfer._guarded import SwitchReport
 from cloudedge.cube.transfer._ids import VersionIds, journal_memory
 from cloudedge.cube.transfer._plan import Policy
@@ -42,6 +44,9 @@ __all__ = ["Transfer", "TransferOptions", "TransferReport"]
 
 _HISTORY = 100
 _FETCH_S = 6 * 3600.0
+_DELIVERED, _UNDER_WAY, _TABLES = "transfer/delivered", "transfer/under way", "transfer/tables"
+"""What the journal remembers: the entries delivered last; the version a run set out to deliver, and its entries; which
+table each version was made of."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +131,14 @@ class Transfer:
     @property
     def delivered(self) -> Work | None:
         """What was delivered last."""
-        found = self.journal.recall("transfer/delivered")
+        found = self.journal.recall(_DELIVERED)
         return Work.from_json(found) if found else None
+
+    @property
+    def live(self) -> str | None:
+        """The version that servers answer from, by the journal."""
+        found: str | None = (self.journal.recall("live") or {}).get(self.conf.dict_name)
+        return found
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -165,29 +176,63 @@ class Transfer:
     def run_once(self) -> TransferReport:
         """Deliver what the donefiles say, if it is not delivered yet.
 
+        What a run that was killed left with pointers apart is finished first, whatever the donefiles say by now.
+
         Raises:
             CloudEdgeError: says what failed and what to do; every server answers from what it had.
         """
+        finished = self._finish()
         choice, warnings = self.choose()
-        live = self.delivered
-        if choice.work is None:
-            name = live.name if live else None
-            return TransferReport(self.conf.dict_name, name, False, problems=choice.problems, warnings=warnings)
-        work = choice.work
-        rows = self.source.bring(work, self._rows, within_s=_FETCH_S)
+        if choice.work is not None:
+            rows = self.source.bring(choice.work, self._rows, within_s=_FETCH_S)
+            report = self._deliver(choice.work, self._version(choice.work, rows))
+            self.source.clean(self._rows, choice.work, rows)
+        else:
+            report = finished or TransferReport(self.conf.dict_name, self.live, False)
+        return replace(report, problems=choice.problems, warnings=(*warnings, *report.warnings))
+
+    def _finish(self) -> TransferReport | None:
+        """Bring pointers together that a killed run left apart: forward where its rows are still here, else back."""
+        cut_short = self.journal.unfinished()
+        if cut_short is None or not has_moved(self.journal, cut_short):
+            return None
+        under_way = self.journal.recall(_UNDER_WAY) or {}
+        version = self._at_hand(under_way.get("version"))
+        is_it = version is not None and cut_short.plan["versions"] == {version.table: version.version}
+        if version is None or not is_it or cut_short.kind != DELIVER:
+            return self.rollback()
+        return self._deliver(Work.from_json(under_way["entries"]), version)
+
+    def _version(self, work: Work, rows: Table) -> TableVersion:
+        """Name a version by its ids; where servers may know other rows by that name, by a number too."""
+        tables, file = self._tables, rows.files[0].name
+        names = (f"{work.name}.{number}" if number > 1 else work.name for number in itertools.count(1))
+        return TableVersion(self.conf.dict_name, next(name for name in names if tables.get(name, file) == file), rows)
+
+    @property
+    def _tables(self) -> dict[str, str]:
+        return dict(self.journal.recall(_TABLES) or [])
+
+    def _at_hand(self, version: str | None) -> TableVersion | None:
+        """Return a version whose rows are still here."""
+        file = self._tables.get(version or "")
+        if version is None or file is None or not (self._rows / file).is_file():
+            return None
+        return TableVersion(self.conf.dict_name, version, Table([self._rows / file]))
+
+    def _deliver(self, work: Work, version: TableVersion) -> TransferReport:
         begun = rfc3339(self._clock.now())
         with self._delivery() as delivery:
-            done = delivery.deliver([TableVersion(self.conf.dict_name, work.name, rows)], self._bases(live))
-            self._record(work, begun)
-        self.source.clean(self._rows, keep=[work])
+            self._set_out(work, version)
+            done = delivery.deliver([version], self._bases())
+            self._record(work, version.version, begun)
         return TransferReport(
             self.conf.dict_name,
-            work.name,
+            version.version,
             True,
             shipped_bytes=done.shipped_bytes,
             switch=_switched(delivery),
-            problems=choice.problems,
-            warnings=(*warnings, *self._told()),
+            warnings=self._told(),
         )
 
     def rollback(self) -> TransferReport:
@@ -228,7 +273,7 @@ class Transfer:
     def _open_replicas(self) -> Sequence[Replica]:
         return [self._replica(*place) for place in sorted(self.conf.cubes)]
 
-    def _bases(self, live: Work | None) -> Sequence[TableVersion]:  # noqa: ARG002 - see CubeTransfer
+    def _bases(self) -> Sequence[TableVersion]:
         """Return what deltas can be made from: nothing, for upstream's servers take bases only."""
         return ()
 
@@ -303,18 +348,24 @@ class Transfer:
                 hint="Free wget_port, so that this process serves the files, or let that server show output_address.",
             )
 
-    def _record(self, work: Work, begun: str) -> None:
-        with self.journal.writing("cube transfer") as writer:
-            entry = {
-                "name": work.name,
-                "number": self.ids.number(work.name),
-                "entries": work.as_json(),
-                "begun": begun,
-                "finished": rfc3339(self._clock.now()),
-            }
-            with writer.together():
-                writer.remember("transfer/history", [*self.history, entry][-_HISTORY:])
-                writer.remember("transfer/delivered", work.as_json())
+    def _set_out(self, work: Work, version: TableVersion) -> None:
+        """Write down what a delivery is made of, before a server hears of it."""
+        tables = {**self._tables, version.version: version.rows.files[0].name}
+        with self.journal.writing("cube transfer") as writer, writer.together():
+            writer.remember(_TABLES, list(tables.items())[-_HISTORY:])
+            writer.remember(_UNDER_WAY, {"version": version.version, "entries": work.as_json()})
+
+    def _record(self, work: Work, version: str, begun: str) -> None:
+        entry = {
+            "name": version,
+            "number": self.ids.number(version),
+            "entries": work.as_json(),
+            "begun": begun,
+            "finished": rfc3339(self._clock.now()),
+        }
+        with self.journal.writing("cube transfer") as writer, writer.together():
+            writer.remember("transfer/history", [*self.history, entry][-_HISTORY:])
+            writer.remember(_DELIVERED, work.as_json())
 
 
 def _switched(delivery: Delivery) -> SwitchReport | None:
