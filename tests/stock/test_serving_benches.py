@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -87,3 +88,18 @@ def test_what_never_reached_the_server_is_no_load():
     for times, missed in ((1.0, ["overload: sent, times capacity"]), (3.0, [])):
         found = serving_soak.bars({"overload": facts | {"sent_times_capacity": times}})
         assert serving_soak.judge(found, lambda _: None)["missed"] == missed
+
+
+def test_the_limit_is_set_up_as_our_runtime_is(tmp_path):
+    """Whose flags decide what a call of Paddle costs: where ours are not set, the server beats its limit."""
+    flags = "import paddle; print(paddle.get_flags('FLAGS_eager_delete_tensor_gb'))"
+    model = serving_soak.stock_lab.make_models(tmp_path / "models") / "tiny"
+    load = f"from pathlib import Path; import stock_models; stock_models.load(Path({str(model)!r}))"
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", f"{first}; {flags}"], cwd=Path(__file__).parent,
+            capture_output=True, text=True, check=True,
+        ).stdout.splitlines()[-1]
+        for first in (load, "from cloudedge.serving import _predictor; _predictor.engine()")
+    ]  # fmt: skip
+    assert told[0] == told[1]
