@@ -6,6 +6,7 @@ for a batch is.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +23,11 @@ from cloudedge.serving._metrics import VersionMetrics
 from cloudedge.serving._predictor import DenseModel, Predictor, find_program
 from cloudedge.serving._program import read_signature
 from cloudedge.serving._rowsource import BundleRows, RowSource
+from cloudedge.serving._rowwise import why_alone
 
 __all__ = ["ProbeResult", "Tuning", "Version"]
+
+_log = logging.getLogger("cloudedge.serving")
 
 Shares = NDArray[np.float64]
 Clock = Callable[[], float]
@@ -41,11 +45,14 @@ class Tuning:
     threads: int
     """Of the math library, in each run."""
     max_batch_rows: int
-    """1 where outputs cannot be told apart by rows."""
+    """1 where a row's answer depends on the rows it is run with."""
     is_batched: bool
+    """Whether requests share a run."""
     run_s: float
     """One row, measured."""
     releases_lock: bool
+    why_alone: str = ""
+    """Why every request is run by itself, where it is."""
 
 
 @dataclass(frozen=True)
@@ -229,15 +236,18 @@ class Version:
 
     def _made_up(self, rows: int) -> Arrays:
         """Return inputs to measure with: the first probe's, else zeros."""
+        return [np.repeat(array[:1], rows, axis=0) for array in self._known()]
+
+    def _known(self) -> Arrays:
+        """Return the rows of the first probe, else one of zeros."""
         feed: Mapping[str, Any] = next((p.feed for p in self.bundle.probes.requests), {})
         arrays = []
         for v in self.signature.feed:
             value = feed.get(alias(v), feed.get(v.name))
             if value is None:
-                one = np.zeros([1, *(_MADE_UP_SIDE if side < 0 else side for side in v.shape)], v.dtype)
+                arrays.append(np.zeros([1, *(_MADE_UP_SIDE if side < 0 else side for side in v.shape)], v.dtype))
             else:
-                one = np.asarray(value, v.dtype)[:1]
-            arrays.append(np.repeat(one, rows, axis=0))
+                arrays.append(np.asarray(value, v.dtype))
         return arrays
 
     def _tune(self, model: DenseModel, workers: int, max_rows: int, budget_s: float) -> Tuning:
@@ -250,17 +260,21 @@ class Version:
             return _quickest(lambda: self.execute(arrays, predictor), clock)
 
         run_s = measure(predictor, 1)
-        outputs, _ = self.execute(self._made_up(3), predictor)
-        is_batched = all(output.ndim and output.shape[0] == 3 for output in outputs)  # noqa: PLR2004 - three went in
+        known = self._known()
+        feed = {name: known[i] for i, name in self._direct}
+        self._look_up(known, feed)
+        why = why_alone(predictor.run, feed)
+        if why:
+            _log.warning("version %s: every request is run by itself: %s", self.pin, why)
         threads = 1
         if run_s > budget_s / 4 and workers > 1:
             with DenseModel(self.bundle.dense, threads=workers) as wide:
                 alone = measure(predictor, 1, time.perf_counter)
                 threads = workers if measure(wide.predictor(), 1, time.perf_counter) * 1.5 < alone else 1
         rows = 1
-        while is_batched and rows * 2 <= max_rows and measure(predictor, rows * 2) <= budget_s:
+        while not why and rows * 2 <= max_rows and measure(predictor, rows * 2) <= budget_s:
             rows *= 2
-        return Tuning(threads, rows, is_batched, run_s, predictor.releases_lock)
+        return Tuning(threads, rows, not why, run_s, predictor.releases_lock, why)
 
     def probe(self, clock: Clock = time.monotonic) -> ProbeResult:
         """Answer the bundle's probes and compare."""
