@@ -27,7 +27,9 @@ def node(
     ),
     namespace: str = typer.Option("baetyl-cloud", help="The node's namespace."),
     key: Path | None = typer.Option(
-        None, metavar="FILE", help="Public key: run only what its owner signed. Without it, anything is run."
+        None,
+        metavar="FILE",
+        help="Public key: run only what its owner signed, model, script and settings. Without it, anything is run.",
     ),
     runtime: str = typer.Option("process", help="process, or docker."),
     port_map: list[str] = typer.Option(

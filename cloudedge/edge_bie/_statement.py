@@ -1,7 +1,8 @@
 """The signed statement: what one revision of an app consists of, in bytes that a node can check by itself.
 
 BIE checks MD5 at most and signs nothing, so everything a node needs to know before it runs a model is in here: which
-bundle, every blob of it with size and SHA-256, which image, and a number that only grows. A node remembers the highest
+bundle, every blob of it with size and SHA-256, which image, what starts the server and how (`content_of`), and a number
+that only grows. A node remembers the highest
 number it has accepted for an app and refuses a lower one, so an old statement that somebody sends again is refused; a
 rollback is therefore a new statement about an old bundle, and moves no blob.
 """
@@ -24,7 +25,7 @@ SIGNATURE_KEY = "statement.sig"
 """Items of a statement config: the bytes as text, and the signature over them in base64."""
 STATEMENT_LIMIT = 1 << 20
 _REVISION = 10
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,20 @@ class Statement:
     pin: str
     image: str = ""
     """The Serving image by digest; empty where nodes run plain processes."""
+    content: str = ""
+    """What the app's services are and mount: `content_of`."""
+    scripts: tuple[str, ...] = ()
+    """Every config with texts that the app mounts, this statement aside: `texts_digest` of each."""
     manifest: Blob | None = None
     """The bundle's manifest."""
     blobs: tuple[Blob, ...] = ()
     """Everything the manifest names, and its signatures with theirs."""
+
+    @property
+    def every_blob(self) -> tuple[Blob, ...]:
+        """The manifest and all other blobs, once each."""
+        every = (*([self.manifest] if self.manifest else []), *self.blobs)
+        return tuple({blob.digest: blob for blob in every}.values())
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes, which are what is signed."""
@@ -74,11 +85,12 @@ class Statement:
                 raise IntegrityError(
                     f"a statement of format {version}; this cloudedge knows {_FORMAT}", hint="Upgrade it."
                 )
-            manifest, blobs = value.pop("manifest"), value.pop("blobs")
+            manifest, blobs, scripts = value.pop("manifest"), value.pop("blobs"), value.pop("scripts")
             return cls(
                 **value,
                 manifest=Blob(**manifest) if manifest else None,
                 blobs=tuple(Blob(**blob) for blob in blobs),
+                scripts=tuple(scripts),
             )
         except (InputError, AttributeError, KeyError, TypeError) as error:
             raise IntegrityError("what should be a statement is none") from error

@@ -30,6 +30,7 @@ from typing import Any
 
 __all__ = ["Refused", "main", "prepare"]
 
+FORMAT = 2
 STATEMENT_LIMIT = 1 << 20
 MANIFEST_LIMIT = 4 << 20
 DIGEST = 7 + 64
@@ -106,7 +107,7 @@ def read_statement(folder: str, key: str, *, allow_unsigned: bool) -> "tuple[dic
         raise Refused("there is no key to check the statement with; give --key, or --allow-unsigned to do without")
     try:
         statement = json.loads(words.decode())
-        if statement["cloudedge-statement"] != 1:
+        if statement["cloudedge-statement"] != FORMAT:
             raise Refused("the statement is of a format this entry point does not know")
         blobs = {}
         for blob in [statement["manifest"]] + statement["blobs"]:

@@ -1,5 +1,7 @@
 """Fleets against the lab, with nodes that verify, refuse and fail as the real agent does."""
 
+from dataclasses import replace
+
 import pytest
 from fleet_lab import wait_for, yard
 
@@ -52,9 +54,24 @@ def test_a_fleet_lives_through_releases_failures_absences_and_a_rollback(tmp_pat
         assert back.state == "done"
         assert set(made.runs().values()) == {one.pin}
         assert fleet.lives()[0].pin == one.pin
-        # Nothing travelled, except to the one that tried the third: a node keeps what it runs and what it ran before.
-        after = {name: node.fetched for name, node in made.swarm.nodes.items()}
-        assert [name for name in made.names if after[name] != before[name]] == ["node-0000"]
+        # Nothing travelled, to the one that tried the third neither: the bundle before is not forgotten for a failure.
+        assert {name: node.fetched for name, node in made.swarm.nodes.items()} == before
+
+
+def test_what_was_changed_after_it_was_signed_is_refused_by_nodes_and_counted(tmp_path):
+    """Somebody who may write to the account, and has no key, changes what starts the server."""
+    with yard(tmp_path, 3) as made, made.fleet() as fleet:
+        one, two = made.pack(1, b"model 1"), made.pack(2, b"model 2")
+        fleet.rollout(fleet.plan(one), one)
+        plan = fleet.plan(two)
+        fleet.publish(two)
+        app = fleet.bie.app(fleet.revisions()[plan.revisions[-1]].app)
+        service = replace(app.services[0], env={**app.services[0].env, "LD_PRELOAD": "/home/work/evil.so"})
+        fleet.bie.put_app(replace(app, services=(service,)))
+        outcome = fleet.rollout(plan)
+        assert outcome.state == "undone"
+        assert "would run otherwise than was signed" in outcome.why
+        assert set(made.runs().values()) == {one.pin}
 
 
 def test_publishing_twice_writes_nothing_and_moves_nobody(tmp_path):

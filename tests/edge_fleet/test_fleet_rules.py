@@ -19,7 +19,6 @@ from cloudedge.edge_bie.fleet._revision import (
     app_body,
     blob_body,
     bundle_statement,
-    every_blob,
     read_revisions,
     script_body,
     statement_body,
@@ -185,20 +184,25 @@ def test_of_a_node_that_is_away_what_it_is_counts_and_what_was_free_does_not():
 def test_a_bundle_becomes_bodies_that_carry_their_digests(tmp_path):
     bundle = pack(tmp_path, "yolov3", 1, b"model", hub=LocalHub(tmp_path / "hub"))
     key, public = new_key_pair(tmp_path, "release", None)
-    plain = bundle_statement(bundle, LEG, sequence=3)
+    script = script_body(LEG, "entry")
+    plain = bundle_statement(bundle, LEG, script)
     sign_bundle(bundle, key)
-    statement = bundle_statement(bundle, LEG, sequence=3)
+    statement = replace(bundle_statement(bundle, LEG, script), sequence=3)
     assert len(statement.blobs) > len(plain.blobs)  # the signature travels too
     revision = Revision(statement, "yolov3:1")
-    script = script_body(LEG, "entry")
     assert script.name == script_body(LEG, "entry").name != script_body(LEG, "another").name
+    other = script_body(LEG, "another")
+    assert len({bundle_statement(bundle, leg, each).content for leg, each in (
+        (LEG, script), (LEG, other), (LEG.model_copy(update={"env": {"MODE": "fast"}}), script),
+        (LEG.model_copy(update={"port": 1}), script), (LEG.model_copy(update={"state": ""}), script),
+    )}) == 5  # fmt: skip
     app = app_body(LEG, revision, script.name)
     assert (app.replica, app.selector) == (1, f"cloudedge-paddle-serving={revision.name}")
     blob = statement.blobs[0]
     config = blob_body(LEG, blob, url="http://files/x", md5="0" * 32)
     assert config.name == f"model-{blob.digest[7:19]}"
     assert config.name in app.configs
-    assert len(app.volumes) == len(every_blob(statement)) + 3
+    assert len(app.volumes) == len(statement.every_blob) + 3
     assert {volume.name: volume.extra for volume in app.volumes}["state"] == {"hostPath": {"path": "cloudedge"}}
     assert {mount.path for mount in app.services[0].mounts if mount.name == "state"} == {"/cloudedge/state"}
     without = app_body(LEG.model_copy(update={"state": ""}), revision, script.name)

@@ -19,6 +19,8 @@ import numpy as np
 import requests
 
 from cloudedge.bundle import Bundle, Lineage, ProbeRequest, Probes, Signature, Variable, new_key_pair, sign_bundle
+from cloudedge.edge_bie import _documents as documents
+from cloudedge.edge_bie._content import content_of, texts_digest
 from cloudedge.edge_bie._names import (
     APP_LABEL,
     OWNER_LABEL,
@@ -134,6 +136,7 @@ class World:
     written: set = field(default_factory=set)
     scripts: dict = field(default_factory=lambda: {"run.sh": RUN, "server.py": SERVER})
     shell: str = "/bin/bash"
+    released: Statement | None = None
     state: str = ""
     """A folder of the node that is mounted where the entry-point helper remembers numbers."""
 
@@ -150,7 +153,7 @@ class World:
             manifest = bundle.hub.read_manifest(bundle.name, signed.target.digest)
             blobs += [manifest.descriptor, *manifest.blobs]
         described = bundle.manifest.descriptor
-        return Statement(
+        statement = Statement(
             app=app,
             sequence=sequence,
             bundle=f"{bundle.name}@{bundle.digest}",
@@ -159,16 +162,59 @@ class World:
             manifest=Blob(described.digest, described.size, described.media_type),
             blobs=tuple(Blob(blob.digest, blob.size, blob.media_type) for blob in blobs),
         )
+        return self.with_content(statement)
 
-    def publish(self, bundle, *, statement=None, signature=None, service=None, image=None, urls=None, **options):
+    def with_content(self, statement):
+        """Say in a statement what its app runs."""
+        texts = {key: text.encode() for key, text in self.scripts.items()}
+        configs = {self.script: documents.Config(self.script, "", texts)}
+        for blob in statement.every_blob:
+            name = blob_config("yolov3-model", blob.digest)
+            configs[name] = documents.Config(name, "", {}, (documents.Object(blob.digest.replace(":", "-"), ""),))
+        body = documents.App.parse(self.app(statement).to_json())
+        content = content_of(body, configs, statement=statement_config(statement.app, statement.revision))
+        return replace(statement, content=content, scripts=(texts_digest(texts),))
+
+    @property
+    def script(self):
+        return script_config("yolov3-script", hashlib.sha256(repr(self.scripts).encode()).hexdigest())
+
+    def app(self, statement, *, image=None):
+        """Return the app of a revision."""
+        volumes, mounts = [], []
+        for blob in statement.every_blob:
+            name = blob_config("yolov3-model", blob.digest)
+            volumes.append(Volume(name, name))
+            mounts.append(Mount(name, f"/cloudedge/blobs/{name}", read_only=True))
+        own = statement_config(statement.app, statement.revision)
+        volumes += [Volume("script", self.script), Volume("statement", own)]
+        mounts += [Mount("script", "/home/work/script"), Mount("statement", "/cloudedge/statement")]
+        if self.state:
+            volumes.append(Volume("state", extra={"hostPath": {"path": self.state}}))
+            mounts.append(Mount("state", "/cloudedge/state"))
+        service = Service(
+            name="serving",
+            image=image or statement.image or "cloudedge.invalid/process",
+            args=(self.shell, "/home/work/script/run.sh"),
+            env={"PORT": str(self.port), "CLOUDEDGE_SERVICE": "yolov3", **self.env},
+            ports=(Port(self.port, self.port),),
+            mounts=tuple(mounts),
+        )
+        return App(
+            name=app_name(statement.app, statement.revision),
+            selector=f"{node_label(statement.app)}={statement.revision}",
+            services=(service,),
+            volumes=tuple(volumes),
+            labels={OWNER_LABEL: "owned", APP_LABEL: statement.app, REVISION_LABEL: statement.revision},
+        )
+
+    def publish(self, bundle, *, statement=None, signature=None, image=None, urls=None, **options):
         """Write a revision's objects; returns the statement. No node is moved."""
         statement = statement or self.statement(bundle, **options)
         revision, app = statement.revision, statement.app
         owned = {OWNER_LABEL: "owned"}
         labels = {**owned, APP_LABEL: app, REVISION_LABEL: revision}
-        every = {blob.digest: blob for blob in (statement.manifest, *statement.blobs)}.values()
-        volumes, mounts = [], []
-        for blob in every:
+        for blob in statement.every_blob:
             hexes = blob.digest.removeprefix("sha256:")
             target = self.lab.objects / "sha256" / hexes
             if not target.exists():
@@ -178,11 +224,8 @@ class World:
             name = blob_config("yolov3-model", blob.digest)
             md5 = hashlib.md5(target.read_bytes()).hexdigest()
             self.put(Config(name, {f"sha256-{hexes}": File(url=url, md5=md5, sha256=hexes)}, owned))
-            volumes.append(Volume(f"blob-{hexes[:12]}", name))
-            mounts.append(Mount(f"blob-{hexes[:12]}", f"/cloudedge/blobs/{name}", read_only=True))
         items = {name: Text(text) for name, text in self.scripts.items()}
-        script = script_config("yolov3-script", hashlib.sha256(repr(self.scripts).encode()).hexdigest())
-        self.put(Config(script, items, owned))
+        self.put(Config(self.script, items, owned))
         if signature is None:
             signature = statement.sign(self.key, PASSPHRASE)
         texts = {
@@ -190,30 +233,7 @@ class World:
             SIGNATURE_KEY: Text(base64.b64encode(signature).decode()),
         }
         self.put(Config(statement_config(app, revision), texts, labels))
-        volumes += [Volume("script", script), Volume("statement", statement_config(app, revision))]
-        mounts += [Mount("script", "/home/work/script"), Mount("statement", "/cloudedge/statement")]
-        if self.state:
-            volumes.append(Volume("state", extra={"hostPath": {"path": self.state}}))
-            mounts.append(Mount("state", "/cloudedge/state"))
-        service = service or Service(
-            name="serving",
-            image=statement.image or "cloudedge.invalid/process",
-            args=(self.shell, "/home/work/script/run.sh"),
-            env={"PORT": str(self.port), "CLOUDEDGE_SERVICE": "yolov3", **self.env},
-            ports=(Port(self.port, self.port),),
-            mounts=tuple(mounts),
-        )
-        if image is not None:
-            service = replace(service, image=image)
-        self.put_app(
-            App(
-                name=app_name(app, revision),
-                selector=f"{node_label(app)}={revision}",
-                services=(service,),
-                volumes=tuple(volumes),
-                labels=labels,
-            )
-        )
+        self.put_app(self.app(statement, image=image))
         return statement
 
     def put_app(self, app):
@@ -236,6 +256,7 @@ class World:
     def release(self, bundle, node="n1", **options):
         statement = self.publish(bundle, **options)
         self.point(statement, node)
+        self.released = statement
         return statement
 
     def agent(self, name="n1", *, folder=None, key=True, at=lambda _: None, clock=None, runtime=None, **settings):

@@ -29,7 +29,7 @@ SAYS = "import os, sys; sys.stdout.write(os.environ['CLOUDEDGE_BUNDLE'] + ' ' + 
 def makes(tmp_path):
     """What makes statements and bundles, without a cloud."""
     key, public = new_key_pair(tmp_path, "release", PASSPHRASE)
-    return World(tmp_path, None, None, LocalHub(tmp_path / "far"), key, public, 0)
+    return World(tmp_path, None, None, LocalHub(tmp_path / "far"), key, public, 18082)
 
 
 def mount(makes, root, bundle, **options):

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from edge_world import Hammer, eventually, make_bundle, settle
 
+from cloudedge.edge_bie._documents import App
 from cloudedge.edge_bie.node import DockerRuntime, Supervised
 from cloudedge.edge_bie.node._docker import _limits
-from cloudedge.edge_bie.node._documents import App
 from cloudedge.edge_bie.node._units import Run
 from cloudedge.errors import InputError
 

@@ -6,14 +6,18 @@ import contextlib
 import os
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 
 import pytest
-from edge_world import PASSPHRASE, make_bundle, noise, settle, signed
+import requests
+from edge_world import PASSPHRASE, eventually, make_bundle, noise, settle, signed
 from played_runtime import PlayedRuntime
 
 from cloudedge.bundle import new_key_pair
+from cloudedge.edge_bie._names import app_name
 from cloudedge.edge_bie._statement import Blob
+from cloudedge.edge_bie.client import Config, Text
 from cloudedge.errors import StorageError
 
 
@@ -168,10 +172,73 @@ def test_a_statement_that_speaks_for_another_app_or_manifest(world, played, node
         if statement.manifest is stray:
             (world.lab.objects / "sha256" / ("0" * 64)).write_bytes(b"0123456789")
         world.sequence += 1
-        statement = replace(statement, sequence=world.sequence)  # noqa: PLW2901 - each with a number of its own
+        statement = world.with_content(replace(statement, sequence=world.sequence))  # noqa: PLW2901 - its own number
         world.publish(None, statement=statement, image="cloudedge.invalid/process")
         world.point(statement)
         is_refused(world, played, node, statement, reason="Tampered", words=words)
+
+
+def seen(world, kind, name):
+    return requests.get(f"{world.lab.admin_url}/v1/{kind}/{name}", timeout=10).json()
+
+
+def tamper(world, statement, how):
+    """Do what somebody can do who may write to the account, and has no key."""
+    name = app_name(statement.app, statement.revision)
+    app = seen(world, "apps", name)
+    service = app["services"][0]
+    if how == "script":
+        config = seen(world, "configs", world.script)
+
+        def write():
+            config["data"] = [{"key": "run.sh", "value": {"type": "kv", "value": f"evil {time.monotonic_ns()}"}}]
+            world.write("PUT", f"configs/{world.script}", config)
+            return seen(world, "apps", name)["version"] != app["version"]
+
+        eventually(write)  # the app follows a config only if its version is greater, as text: not in the same second
+        return
+    if how == "another config":
+        world.write("POST", "configs", Config("stranger", {"sitecustomize.py": Text("evil()")}).to_json())
+        app["volumes"].append({"name": "more", "config": {"name": "stranger"}})
+        service["volumeMounts"].append({"name": "more", "mountPath": "/home/work/script/lib"})
+    elif how == "host path":
+        app["volumes"].append({"name": "more", "hostPath": {"path": "/etc"}})
+        service["volumeMounts"].append({"name": "more", "mountPath": "/host"})
+    elif how == "service":
+        app["services"].append({"name": "more", "image": "evil", "command": ["evil"]})
+    else:
+        service.update({
+            "environment": {"env": [*service["env"], {"name": "LD_PRELOAD", "value": "evil.so"}]},
+            "arguments": {"args": ["-c", "evil"]},
+            "command": {"command": ["/bin/evil"]},
+            "privileged": {"security": {"privileged": True}},
+            "port": {"ports": [{**service["ports"][0], "containerPort": 1}]},
+        }[how])  # fmt: skip
+    world.write("PUT", f"apps/{name}", {**app, "replica": 1})
+
+
+TAMPERED = [
+    "script", "another config", "host path", "service", "environment", "arguments", "command", "privileged", "port",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_an_app_that_was_changed_after_it_was_signed(world, played, node, how):
+    statement = world.publish(make_bundle(world.hub, world.folder, 2))
+    tamper(world, statement, how)
+    world.point(statement)
+    is_refused(world, played, node, statement, reason="Tampered", words="signed")
+    assert node.state.slots["paddle-serving"].highest == 1
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_the_live_app_changed_in_place(world, played, node, how):
+    """It is a revision that was accepted, with its number: what it would run is looked at all the same."""
+    live = node.state.slots["paddle-serving"].live
+    statement = world.released
+    tamper(world, statement, how)
+    is_refused(world, played, node, statement, reason="Tampered", words="signed")
+    assert node.state.slots["paddle-serving"].live == live
 
 
 def test_a_node_with_a_key_runs_nothing_without_a_statement(world, played, node):

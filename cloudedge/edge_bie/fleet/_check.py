@@ -11,7 +11,7 @@ from cloudedge.config import EdgeLeg
 from cloudedge.edge_bie._names import blob_config
 from cloudedge.edge_bie._statement import Blob
 from cloudedge.edge_bie.client import Bie, File
-from cloudedge.edge_bie.fleet._revision import Revision, every_blob
+from cloudedge.edge_bie.fleet._revision import Revision
 from cloudedge.errors import IntegrityError, Unavailable
 from cloudedge.hub import CHUNK
 
@@ -27,8 +27,8 @@ def check_objects(bie: Bie, leg: EdgeLeg, revisions: Sequence[Revision], live: R
         IntegrityError: a config is missing, or what its URL leads to is something else.
         Unavailable: the URL does not answer.
     """
-    known = {blob.digest for blob in every_blob(live.statement)} if live else set()
-    fresh = {blob.digest: blob for each in revisions for blob in every_blob(each.statement) if blob.digest not in known}
+    known = {blob.digest for blob in live.statement.every_blob} if live else set()
+    fresh = {blob.digest: blob for each in revisions for blob in each.statement.every_blob if blob.digest not in known}
     with requests.Session() as session:
         for blob in fresh.values():
             config = bie.config(blob_config(leg.model, blob.digest))

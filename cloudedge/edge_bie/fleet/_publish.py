@@ -22,10 +22,10 @@ from cloudedge.edge_bie.fleet._revision import (
     app_body,
     blob_body,
     bundle_statement,
-    every_blob,
     read_revisions,
     script_body,
     statement_body,
+    with_content,
 )
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound
 from cloudedge.hub import Descriptor, parse_digest
@@ -86,9 +86,10 @@ class Publisher:
         """
         script = script_body(self._leg, _entry())
         title = title or f"{bundle.name}:{bundle.version}"
-        wanted = [Revision(bundle_statement(bundle, self._leg, sequence=0), title)]
+        wanted = [Revision(bundle_statement(bundle, self._leg, script), title)]
         if live is not None and _differs(live.statement, wanted[0].statement):
-            wanted.insert(0, replace(live, statement=replace(live.statement, image=self._leg.image)))
+            first = replace(live.statement, image=self._leg.image)
+            wanted.insert(0, replace(live, statement=with_content(first, self._leg, script)))
         known = self.revisions()
         number = self._highest(known)
         kept = self._kept(wanted, list(known.values()), script.name)
@@ -148,13 +149,13 @@ class Publisher:
         """Delete revisions, and the configs that only they used. Blobs stay where they are uploaded."""
         known = self.revisions()
         gone = [known[name] for name in names if name in known]
-        used = {blob.digest for name, each in known.items() if name not in names for blob in every_blob(each.statement)}
+        used = {blob.digest for name, each in known.items() if name not in names for blob in each.statement.every_blob}
         for revision in gone:
             app = self._bie.app(revision.app)
             self._bie.delete_app(revision.app)
             own = {*(app.configs if app else ())}
             own |= {
-                blob_config(self._leg.model, b.digest) for b in every_blob(revision.statement) if b.digest not in used
+                blob_config(self._leg.model, b.digest) for b in revision.statement.every_blob if b.digest not in used
             }
             # The statement last: whoever is killed before still finds the revision, and forgets the rest.
             statement = statement_config(self._leg.app, revision.name)
@@ -207,7 +208,7 @@ class Publisher:
 
     def _put_blobs(self, revision: Revision, bundle: Bundle, there: dict[str, Config]) -> int:
         sent = 0
-        for blob in every_blob(revision.statement):
+        for blob in revision.statement.every_blob:
             name = blob_config(self._leg.model, blob.digest)
             if name not in there:
                 if self._objects is None:

@@ -10,6 +10,10 @@ from pathlib import Path
 
 from cloudedge.bundle import Bundle
 from cloudedge.config import EdgeLeg
+from cloudedge.edge_bie._content import content_of, texts_digest
+from cloudedge.edge_bie._documents import App as NodeApp
+from cloudedge.edge_bie._documents import Config as NodeConfig
+from cloudedge.edge_bie._documents import Object
 from cloudedge.edge_bie._names import (
     APP_LABEL,
     OWNER_LABEL,
@@ -37,6 +41,7 @@ __all__ = [
     "read_revisions",
     "script_body",
     "statement_body",
+    "with_content",
 ]
 
 BLOBS = "/cloudedge/blobs"
@@ -73,25 +78,19 @@ class Revision:
     @property
     def size_bytes(self) -> int:
         """Everything a node that has nothing would fetch."""
-        return sum(blob.size for blob in every_blob(self.statement))
+        return sum(blob.size for blob in self.statement.every_blob)
 
     def new_bytes(self, had: Revision | None) -> int:
         """Return what a node fetches that has another revision."""
-        there = {blob.digest for blob in every_blob(had.statement)} if had else set()
-        return sum(blob.size for blob in every_blob(self.statement) if blob.digest not in there)
+        there = {blob.digest for blob in had.statement.every_blob} if had else set()
+        return sum(blob.size for blob in self.statement.every_blob if blob.digest not in there)
 
     def again(self, sequence: int) -> Revision:
         """Return a revision of the same content with another number."""
         return replace(self, statement=replace(self.statement, sequence=sequence))
 
 
-def every_blob(statement: Statement) -> tuple[Blob, ...]:
-    """Return the blobs of a statement, once each."""
-    every = (*([statement.manifest] if statement.manifest else []), *statement.blobs)
-    return tuple({blob.digest: blob for blob in every}.values())
-
-
-def bundle_statement(bundle: Bundle, leg: EdgeLeg, *, sequence: int) -> Statement:
+def bundle_statement(bundle: Bundle, leg: EdgeLeg, script: Config) -> Statement:
     """Say what a revision that runs this bundle consists of; its number is given by whoever publishes it."""
     manifest = bundle.manifest.descriptor
     blobs = [*bundle.manifest.blobs]
@@ -99,15 +98,29 @@ def bundle_statement(bundle: Bundle, leg: EdgeLeg, *, sequence: int) -> Statemen
     if signed is not None:
         signatures = bundle.hub.read_manifest(bundle.name, signed.target.digest)
         blobs += [signatures.descriptor, *signatures.blobs]
-    return Statement(
+    statement = Statement(
         app=leg.app,
-        sequence=sequence,
+        sequence=0,
         bundle=f"{bundle.name}@{bundle.digest}",
         pin=bundle.pin,
         image=leg.image,
         manifest=_blob(manifest),
         blobs=tuple({blob.digest: _blob(blob) for blob in blobs}.values()),
     )
+    return with_content(statement, leg, script)
+
+
+def with_content(statement: Statement, leg: EdgeLeg, script: Config) -> Statement:
+    """Say in a statement how its app runs and what starts it, as nodes work it out from what they get."""
+    revision = Revision(statement)
+    app = NodeApp.parse(app_body(leg, revision, script.name).to_json())
+    texts = {key: item.value.encode() for key, item in script.items.items() if isinstance(item, Text)}
+    configs = {script.name: NodeConfig(script.name, "", texts)}
+    for blob in statement.every_blob:
+        name = blob_config(leg.model, blob.digest)
+        configs[name] = NodeConfig(name, "", {}, (Object(blob.digest.replace(":", "-"), ""),))
+    content = content_of(app, configs, statement=statement_config(leg.app, revision.name))
+    return replace(statement, content=content, scripts=(texts_digest(texts),))
 
 
 def blob_body(leg: EdgeLeg, blob: Blob, *, url: str, md5: str) -> Config:
@@ -164,7 +177,7 @@ def app_body(leg: EdgeLeg, revision: Revision, script: str) -> App:
         revision: The revision.
         script: The name of the script config.
     """
-    blobs = [blob_config(leg.model, blob.digest) for blob in every_blob(revision.statement)]
+    blobs = [blob_config(leg.model, blob.digest) for blob in revision.statement.every_blob]
     volumes = [Volume("script", script), Volume("statement", statement_config(leg.app, revision.name))]
     mounts = [Mount("script", leg.mount, read_only=True), Mount("statement", STATEMENT_MOUNT, read_only=True)]
     for config in blobs:

@@ -28,8 +28,8 @@ from typing import Any
 
 from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
+from cloudedge.edge_bie._documents import App, AppRef, slot_of
 from cloudedge.edge_bie.node._assemble import free_port
-from cloudedge.edge_bie.node._documents import App, AppRef, slot_of
 from cloudedge.edge_bie.node._download import Downloads, Pace
 from cloudedge.edge_bie.node._install import Installer
 from cloudedge.edge_bie.node._plan import plan
@@ -221,7 +221,7 @@ class NodeAgent:
         live = {slot.live.ref: slot.live for slot in state.slots.values() if slot.live is not None}
         on_trial = {slot.candidate.ref: slot.candidate for slot in state.slots.values() if slot.candidate is not None}
         stats = []
-        for ref in dict.fromkeys((*live, *state.desire.apps)):
+        for ref in dict.fromkeys((*state.desire.apps, *live)):  # of one app, what is wanted says more than what runs
             unit = live.get(ref) or on_trial.get(ref)
             failure = None if ref in live else self._failures.get(ref)
             waiting = None if ref in live else Trouble("waiting", "Pending")

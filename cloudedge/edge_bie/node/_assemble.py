@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from cloudedge.bundle import Bundle, published
+from cloudedge.edge_bie._documents import App, Config, Service, Volume, slot_of
 from cloudedge.edge_bie._statement import Statement
-from cloudedge.edge_bie.node._documents import App, Config, Service, Volume, slot_of
 from cloudedge.edge_bie.node._store import Store
 from cloudedge.edge_bie.node._units import Bind, Lead, Run, Unit
 from cloudedge.errors import InputError
@@ -85,12 +85,10 @@ def assemble(parts: Parts, store: Store, *, kind: Kind, node: str, key: Path | N
         sequence=statement.sequence if statement else 0,
         revision=statement.revision if statement else "",
         bundle=statement.bundle if statement else "",
-        blobs=tuple(
-            blob.digest for blob in (*filter(None, [statement.manifest]), *statement.blobs)
-        ) if statement else (),
+        blobs=tuple(blob.digest for blob in statement.every_blob) if statement else (),
         objects=tuple(str(path) for path in objects.values()),
         probe=_probe_service(parts),
-    )  # fmt: skip
+    )
 
 
 def _mounts(app: App) -> dict[str, Volume]:
@@ -152,7 +150,7 @@ def _digest_of(key: str) -> str:
 
 
 def _stated(statement: Statement) -> dict[str, int]:
-    return {blob.digest: blob.size for blob in (*filter(None, [statement.manifest]), *statement.blobs)}
+    return {blob.digest: blob.size for blob in statement.every_blob}
 
 
 def _link(store: Store, key: str, target: Path, parts: Parts) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.clock import Clock, rfc3339
+from cloudedge.edge_bie._documents import App, AppRef, Config, Object, Volume, filled_in, slot_of
 from cloudedge.edge_bie._statement import SIGNATURE_KEY, STATEMENT_KEY, Statement
 from cloudedge.edge_bie.node._assemble import Parts, assemble
-from cloudedge.edge_bie.node._documents import App, AppRef, Config, Object, Volume, filled_in, slot_of
 from cloudedge.edge_bie.node._plan import admit
 from cloudedge.edge_bie.node._runtime import Login, Runtime
 from cloudedge.edge_bie.node._store import Store
 from cloudedge.edge_bie.node._units import NodeState, Slot, Unit
 from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound, SignatureInvalid, Unavailable
 
-__all__ = ["Installer", "checked_statement", "objects_by_digest", "read_apps", "read_configs", "statement_of"]
+__all__ = ["Installer", "checked_statement", "objects_by_digest", "read_apps", "read_configs"]
 
 Fetch = Callable[[str, Sequence[tuple[str, str]]], Mapping[tuple[str, str], Any]]
 """Asks the cloud for resources of a kind, each by name and version."""
@@ -74,7 +74,7 @@ def read_configs(
     return found
 
 
-def statement_of(app: App, configs: Mapping[str, Config]) -> tuple[bytes, str] | None:
+def _statement_of(app: App, configs: Mapping[str, Config]) -> tuple[bytes, str] | None:
     """Return an app's statement and its signature as they came; None for an app that is not ours."""
     for volume in app.configs:
         texts = configs[volume.source].texts if volume.source in configs else {}
@@ -83,14 +83,17 @@ def statement_of(app: App, configs: Mapping[str, Config]) -> tuple[bytes, str] |
     return None
 
 
-def checked_statement(app: App, came: tuple[bytes, str], slot: Slot, key: Path | None) -> Statement:
-    """Return what an app's statement says, if it may be believed.
+def checked_statement(app: App, configs: Mapping[str, Config], slot: Slot, key: Path | None) -> Statement | None:
+    """Return what an app's statement says, if it may be believed; None for an app that has none.
 
     Raises:
         SignatureInvalid: nobody with the key signed it.
         IntegrityError: it is damaged, or speaks for something else.
         Conflict: it is older than one that was accepted.
     """
+    came = _statement_of(app, configs)
+    if came is None:
+        return None
     data, encoded = came
     statement = Statement.from_bytes(data)
     if statement.to_bytes() != data:
@@ -103,7 +106,7 @@ def checked_statement(app: App, came: tuple[bytes, str], slot: Slot, key: Path |
         if not signature:
             raise SignatureInvalid(f"the statement of {app.ref.name} is not signed")
         statement.check(signature, key)
-    admit(statement, app, slot)
+    admit(statement, app, configs, slot)
     return statement
 
 
@@ -179,8 +182,8 @@ class Installer:
         secrets = read_configs(
             app.secrets, self._fetch("secret", _pins(app.secrets)), self._fields, kind="secret"
         )  # fmt: skip
-        came = statement_of(app, configs)
-        if came is None:
+        statement = checked_statement(app, configs, state.slots.get(slot_of(app), Slot()), self._key)
+        if statement is None:
             if self._key is not None:
                 raise SignatureInvalid(
                     f"{app.ref.name} comes without a statement, and this node runs only what is signed",
@@ -189,7 +192,6 @@ class Installer:
             self._bring_images(app, secrets, at)
             at("assemble")
             return self._assemble(Parts(app, configs, secrets)), 0
-        statement = checked_statement(app, came, state.slots.get(slot_of(app), Slot()), self._key)
         at("make-room")
         self._store.make_room(statement, state.units)
         at("download")

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudedge.edge_bie._names import app_name
+from cloudedge.edge_bie._content import content_of, texts_digest
+from cloudedge.edge_bie._documents import App, AppRef, Config, slot_of
+from cloudedge.edge_bie._names import app_name, statement_config
 from cloudedge.edge_bie._statement import Statement
-from cloudedge.edge_bie.node._documents import App, AppRef, slot_of
 from cloudedge.edge_bie.node._units import Slot
 from cloudedge.errors import Conflict, InputError, IntegrityError
 from cloudedge.hub import parse_digest
@@ -66,8 +67,14 @@ def _is_live(app: App, slots: Mapping[str, Slot]) -> bool:
     return slot is not None and slot.live is not None and slot.live.ref == app.ref
 
 
-def admit(statement: Statement, app: App, slot: Slot) -> None:
-    """Check a statement, whose signature is good, against the app it came with and what was accepted before.
+def admit(statement: Statement, app: App, configs: Mapping[str, Config], slot: Slot) -> None:
+    """Check a statement, whose signature is good, against what it came with and what was accepted before.
+
+    Args:
+        statement: The statement.
+        app: The app that mounts it.
+        configs: Every config that the app mounts, by name.
+        slot: What was accepted before.
 
     Raises:
         IntegrityError: it speaks for something else, or contradicts itself.
@@ -83,11 +90,12 @@ def admit(statement: Statement, app: App, slot: Slot) -> None:
     if statement.manifest is None or not statement.bundle.endswith(f"@{statement.manifest.digest}"):
         raise IntegrityError(f"the statement of {app.ref.name} does not name its bundle's manifest")
     try:
-        sizes = {parse_digest(blob.digest): blob.size for blob in (statement.manifest, *statement.blobs)}
+        sizes = {parse_digest(blob.digest): blob.size for blob in statement.every_blob}
     except InputError as error:
         raise IntegrityError(f"the statement of {app.ref.name}: {error.message}") from error
     if not all(type(size) is int and 0 <= size < _SIZE_LIMIT for size in sizes.values()):
         raise IntegrityError(f"the statement of {app.ref.name} has a blob of an absurd size")
+    _check_content(statement, app, configs)
     if statement.revision in (slot.accepted, slot.live.revision if slot.live else ""):
         return
     if type(statement.sequence) is not int or statement.sequence <= slot.highest:
@@ -99,6 +107,27 @@ def admit(statement: Statement, app: App, slot: Slot) -> None:
         )
 
 
+def _check_content(statement: Statement, app: App, configs: Mapping[str, Config]) -> None:
+    """Check that what would be run is what was signed, also for a revision that runs already: apps can be written to.
+
+    Raises:
+        IntegrityError: somebody changed the app or what starts the server.
+    """
+    own = statement_config(statement.app, statement.revision)
+    stated = {blob.digest.replace(":", "-") for blob in statement.every_blob}
+    for name, config in configs.items():
+        if name != own and config.texts and texts_digest(config.texts) not in statement.scripts:
+            raise IntegrityError(f"config {name} of {app.ref.name} is not what was signed: a text was changed")
+        if any(item.key not in stated for item in config.objects):
+            raise IntegrityError(f"config {name} of {app.ref.name} brings files that its statement does not name")
+    if content_of(app, configs, statement=own) != statement.content:
+        raise IntegrityError(
+            f"{app.ref.name} would run otherwise than was signed: a service, its image, command, environment, ports, "
+            "mounts, limits or privileges were changed",
+            hint="Publish it again with cloudedge; apps of a release are never edited.",
+        )
+
+
 def bytes_needed(statement: Statement, present: Mapping[str, int]) -> int:
     """Return what a revision takes on this disk: the bytes still to come, and its dense files a second time.
 
@@ -106,6 +135,5 @@ def bytes_needed(statement: Statement, present: Mapping[str, int]) -> int:
         statement: What it consists of.
         present: Bytes that are here already, by digest.
     """
-    blobs = {blob.digest: blob for blob in (*filter(None, [statement.manifest]), *statement.blobs)}.values()
-    coming = sum(blob.size - min(blob.size, present.get(blob.digest, 0)) for blob in blobs)
+    coming = sum(blob.size - min(blob.size, present.get(blob.digest, 0)) for blob in statement.every_blob)
     return coming + sum(blob.size for blob in statement.blobs if not blob.media_type.startswith(_TABLES))

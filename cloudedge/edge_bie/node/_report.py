@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cloudedge.edge_bie.node._documents import AppRef
+from cloudedge.edge_bie._documents import AppRef
 from cloudedge.edge_bie.node._runtime import Observed
 from cloudedge.edge_bie.node._units import NodeState, Unit
 from cloudedge.errors import CloudEdgeError

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cloudedge.bundle import Bundle, check_signature, published
+from cloudedge.edge_bie._documents import Config, Object
 from cloudedge.edge_bie._statement import Blob, Statement
 from cloudedge.edge_bie.node._archives import unpack_archive
-from cloudedge.edge_bie.node._documents import Config, Object
 from cloudedge.edge_bie.node._download import Downloads, digest_name
 from cloudedge.edge_bie.node._plan import bytes_needed
 from cloudedge.edge_bie.node._units import Unit
@@ -75,7 +75,7 @@ class Store:
         Raises:
             StorageError: it does not.
         """
-        blobs = _blobs(statement)
+        blobs = statement.every_blob
         present = {
             blob.digest: blob.size if self.has(blob) else self.downloads.has(_hex(blob.digest)) for blob in blobs
         }
@@ -111,7 +111,7 @@ class Store:
             Unavailable: the network does not bring one; what came is kept.
             StorageError: the disk is full.
         """
-        blobs = _blobs(statement)
+        blobs = statement.every_blob
         missing = [blob for blob in blobs if not self.has(blob)]
         for blob in missing:
             if blob.digest not in objects:
@@ -268,11 +268,6 @@ def _check_object(config: Config, item: Object, part: Path) -> None:
     for kind, wanted, found in (("MD5", item.md5, md5.hexdigest()), ("SHA-256", item.sha256, sha256.hexdigest())):
         if wanted and wanted != found:
             raise IntegrityError(f"{item.key} of config {config.name} has {kind} {found}, promised was {wanted}")
-
-
-def _blobs(statement: Statement) -> list[Blob]:
-    every = (*filter(None, [statement.manifest]), *statement.blobs)
-    return list({blob.digest: blob for blob in every}.values())
 
 
 def _descriptor(blob: Blob) -> Descriptor:

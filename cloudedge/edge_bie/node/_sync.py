@@ -15,7 +15,7 @@ from typing import Any
 
 import requests
 
-from cloudedge.edge_bie.node._documents import AppRef
+from cloudedge.edge_bie._documents import AppRef
 from cloudedge.errors import ConfigError, InputError, NotFound, Rejected, Unavailable
 from cloudedge.httpbody import read_body
 

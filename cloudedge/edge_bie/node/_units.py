@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cloudedge.edge_bie.node._documents import AppRef
+from cloudedge.edge_bie._documents import AppRef
 from cloudedge.edge_bie.node._sync import Desire
 from cloudedge.errors import IntegrityError
 from cloudedge.hub import storage_errors
@@ -143,13 +143,19 @@ class Slot:
 
     def trying(self, unit: Unit) -> Slot:
         """Return the slot with a version under trial; its number is spent from now on."""
-        if not unit.revision:
+        if not unit.revision or unit.sequence < self.highest:  # the live one may come again; its number counts no more
             return replace(self, candidate=unit)
         return replace(self, candidate=unit, highest=unit.sequence, accepted=unit.revision)
 
     def settled(self) -> Slot:
-        """Return the slot with the version under trial as the live one."""
-        return replace(self, live=self.candidate, previous=self.live or self.previous, candidate=None)
+        """Return the slot with the version under trial as the live one.
+
+        Another revision of the live bundle, as after a release that failed, is no reason to forget the one before.
+        """
+        live, new = self.live, self.candidate
+        is_same = live is not None and new is not None and live.bundle == new.bundle != ""
+        previous = self.previous or live if is_same else live or self.previous
+        return replace(self, live=new, previous=previous, candidate=None)
 
     def emptied(self) -> Slot:
         """Return the slot with nothing to run; what ran last is kept for a return."""

@@ -21,15 +21,14 @@ from types import TracebackType
 from typing import Any
 
 from cloudedge.clock import SystemClock, rfc3339
+from cloudedge.edge_bie._documents import App, AppRef, slot_of
 from cloudedge.edge_bie._statement import Statement
-from cloudedge.edge_bie.node._documents import App, AppRef, slot_of
 from cloudedge.edge_bie.node._http import Http
 from cloudedge.edge_bie.node._install import (
     checked_statement,
     objects_by_digest,
     read_apps,
     read_configs,
-    statement_of,
 )
 from cloudedge.edge_bie.node._plan import plan
 from cloudedge.edge_bie.node._report import Trouble, app_stats, make_report, trouble_of
@@ -87,7 +86,7 @@ class SwarmNode:
             app_stats(ref, machine=self.name, unit=live[ref], observed=running, probe="")
             if ref in live
             else app_stats(ref, machine=self.name, trouble=self.troubles.get(ref, Trouble("waiting", "Pending")))
-            for ref in dict.fromkeys((*live, *self.state.desire.apps))
+            for ref in dict.fromkeys((*self.state.desire.apps, *live))
         ]
         state = replace(self.state, fetched=self.fetched)
         node = {**_MACHINE, "hostname": self.name}
@@ -251,11 +250,10 @@ class Swarm:
     async def _prepare(self, node: SwarmNode, app: App) -> tuple[Unit, Statement]:
         pins = list({volume.source: (volume.source, volume.version) for volume in app.configs}.values())
         configs = read_configs(app.configs, await self._fetch(node, "configuration", pins), {})
-        came = statement_of(app, configs)
-        if came is None:
+        statement = checked_statement(app, configs, node.state.slots.get(slot_of(app), Slot()), self._key)
+        if statement is None:
             raise InputError(f"{app.ref.name} comes without a statement")
-        statement = checked_statement(app, came, node.state.slots.get(slot_of(app), Slot()), self._key)
-        objects, blobs = objects_by_digest(configs), (*filter(None, [statement.manifest]), *statement.blobs)
+        objects, blobs = objects_by_digest(configs), statement.every_blob
         for blob in blobs:
             if blob.digest in node.blobs:
                 continue
