@@ -1,4 +1,5 @@
-# The launcher of pipeline steps, and VisualDL.
+# The launcher of pipeline steps, and VisualDL. Neither has a health check: a step's pod ends, and VisualDL's says how to
+# ask it.
 #
 #   BASE         a Debian or Ubuntu with python3 (3.10 or newer) and its venv module
 #   WHEELHOUSE   a directory of the build context; with wheels in it, nothing is asked of any network
@@ -11,7 +12,8 @@ COPY ${WHEELHOUSE}/ /wheelhouse/
 RUN python3 -m venv /opt/cloudedge \
  && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
  && /opt/cloudedge/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline "$REQUIREMENT" \
- && /opt/cloudedge/bin/pip uninstall --yes --quiet pip
+ && /opt/cloudedge/bin/pip uninstall --yes --quiet pip \
+ && /opt/cloudedge/bin/python -B -c "import boto3, cloudedge._core, kubernetes, visualdl"
 
 FROM ${BASE}
 RUN useradd --system --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin pipeline
@@ -20,4 +22,5 @@ COPY --from=build /opt/cloudedge /opt/cloudedge
 ENV PATH=/opt/cloudedge/bin:$PATH PYTHONDONTWRITEBYTECODE=1 CLOUDEDGE_HOME=/tmp/cloudedge
 USER 10001
 WORKDIR /tmp
+LABEL cloudedge.image=pipeline
 ENTRYPOINT ["python3", "-m", "cloudedge.pipeline"]

@@ -1,4 +1,5 @@
-# What the pods of a training job run in: Paddle, and cloudedge to read data and to pack and push what comes out.
+# What the pods of a training job run in: Paddle, VisualDL to write logs for it, and cloudedge to read data and to pack
+# and push what comes out.
 #
 #   BASE         a Debian or Ubuntu with python3 (3.10 or newer), its venv module and libgomp1
 #   WHEELHOUSE   a directory of the build context; with wheels in it, nothing is asked of any network
@@ -9,13 +10,13 @@
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS build
 ARG WHEELHOUSE=wheelhouse
-ARG REQUIREMENT="cloudedge[paddle]"
+ARG REQUIREMENT="cloudedge[paddle,visualdl]"
 COPY ${WHEELHOUSE}/ /wheelhouse/
 RUN python3 -m venv /opt/cloudedge \
  && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
  && /opt/cloudedge/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline "$REQUIREMENT" \
  && /opt/cloudedge/bin/pip uninstall --yes --quiet pip \
- && /opt/cloudedge/bin/python -B -W ignore -c "import cloudedge._core, paddle"
+ && /opt/cloudedge/bin/python -B -W ignore -c "import cloudedge._core, paddle, visualdl"
 
 FROM ${BASE}
 # Paddle keeps a cache in the home directory, and its launcher writes logs into the working directory.

@@ -20,7 +20,7 @@ import pytest
 
 from cloudedge.dockerengine import connect
 from cloudedge.errors import CloudEdgeError
-from cloudedge.images import Kind, build, local_name, make_wheelhouse, plan_build, wheel_commands
+from cloudedge.images import KINDS, Kind, build, local_name, make_wheelhouse, plan_build, wheel_commands
 
 ROOT = Path(__file__).parent.parent
 TOOLS = Path(os.environ.get("CLOUDEDGE_TEST_TOOLS") or ROOT / ".peers")
@@ -93,7 +93,8 @@ def wheelhouse(kind: Kind) -> Path:
     stamp, wanted = folder / "complete", state(*sources(kind))
     if not stamp.exists() or stamp.read_text() != wanted:
         interpreter = python("3.9" if is_stock else "3.11")
-        commands = wheel_commands(folder, [kind] if is_stock else ["cube", "serving", "trainer"], python=interpreter)
+        kinds = [kind] if is_stock else [each for each in KINDS if each != "paddle-serving"]
+        commands = wheel_commands(folder, kinds, python=interpreter)
         with pytest.MonkeyPatch.context() as patch:
             if interpreter == sys.executable:
                 # As the checkout was built, or all of it would be compiled again. To pip, 0 means without isolation.

@@ -14,7 +14,7 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Build, push and list container images.")
 
-IMAGES = typer.Argument(..., metavar="IMAGE...", help="cube, serving, paddle-serving, trainer; or all.")
+IMAGES = typer.Argument(..., metavar="IMAGE...", help="cube, serving, paddle-serving, trainer, pipeline; or all.")
 TAG = typer.Option("", "--tag", metavar="TAG", help="The images' tag; latest, for Paddle Serving 0.9.0, if left out.")
 DOCKERFILES = typer.Option(None, "--dockerfiles", metavar="DIR", help="Where the Dockerfiles are; our own.")
 EXTRAS = typer.Option([], "--extra", metavar="EXTRA", help="Of cloudedge, beside what an image needs: s3, bos, k8s ...")

@@ -143,7 +143,7 @@ def submit(
 @app.command()
 def components(
     folder: Path = typer.Argument(..., metavar="DIR", help="Where to; files of the same name are replaced."),
-    image: str = typer.Option("", metavar="IMAGE", help="Of the launcher; cloudedge/pipeline:VERSION if left out."),
+    image: str = typer.Option("", metavar="IMAGE", help="Of the launcher; cloudedge-pipeline:latest if left out."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:

@@ -11,7 +11,7 @@ from cloudedge.errors import InputError
 
 __all__ = ["KINDS", "LABEL", "Kind", "dockerfile_of", "dockerfiles_folder", "local_name", "with_extras"]
 
-Kind = Literal["cube", "serving", "paddle-serving", "trainer"]
+Kind = Literal["cube", "serving", "paddle-serving", "trainer", "pipeline"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LABEL = "cloudedge.image"
 """Every Dockerfile puts its kind under this label, so that images are found again whatever they are called."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 import yaml
 
 from cloudedge.errors import ConfigError, InputError
+from cloudedge.images import local_name
 from cloudedge.pipeline._inputs import STEPS, Input, inputs_of
 
 __all__ = ["IMAGE_VARIABLE", "LAUNCHER", "component", "component_yaml", "launcher_image"]
@@ -23,8 +23,8 @@ _TYPES = {str: "String", int: "Integer", bool: "Boolean"}
 
 
 def launcher_image() -> str:
-    """Return the image that steps run in."""
-    return os.environ.get(IMAGE_VARIABLE) or f"cloudedge/pipeline:{version('cloudedge')}"
+    """Return the image that steps run in; what `cloudedge image build pipeline` makes unless told otherwise."""
+    return os.environ.get(IMAGE_VARIABLE) or local_name("pipeline")
 
 
 def component_yaml(step: str, *, image: str = "") -> str:

@@ -54,6 +54,10 @@ VISUALDL_ALIVE = "/alive"
 """Where VisualDL says that it is there; its pages fail for whoever names no language."""
 _LABEL = "cloudedge/step"
 _RETRIES = 2
+_FETCH = (
+    "import shutil, sys, urllib.request; "
+    "shutil.copyfileobj(urllib.request.urlopen(sys.argv[1], timeout=60), sys.stdout.buffer)"
+)
 
 Manifest = dict[str, Any]
 
@@ -94,7 +98,7 @@ def training_job(inputs: TrainingInputs) -> TrainingJob:
         fetch = [
             shlex.join(["mkdir", "-p", f"{place.task}/pretrain_model"]),
             # Another worker may do the same: each writes a file of its own, and the name appears at once.
-            f"wget -q -O {shlex.quote(target)}.$HOSTNAME {shlex.quote(inputs.pretrain_model)}",
+            f"{_fetch('python', inputs.pretrain_model)} > {shlex.quote(target)}.$HOSTNAME",
             f"mv {shlex.quote(target)}.$HOSTNAME {shlex.quote(f'{target}.{ending}')}",
         ]
     command = ("/bin/bash", "-c", " && ".join([*fetch, shlex.join(suite.train_command(inputs, place))]))
@@ -165,10 +169,11 @@ def paddle_service(inputs: ServingInputs, record: Record) -> PaddleService:
     model, file = inputs.model_name, f"{inputs.model_name}.tar.gz"
     server = {
         "paddle-serving": ["python3", "-m", "paddle_serving_server.serve", "--model", f"{model}/server"],
-        "cloudedge": ["cloudedge", "serve", f"{model}/server", "--host", "0.0.0.0"],  # noqa: S104 - in a pod
+        "cloudedge": ["cloudedge", "serve", f"{model}/server", "--hub", "hub", "--host", "0.0.0.0"],  # noqa: S104 - a pod
     }[inputs.server]
     steps = [
-        shlex.join(["wget", "-q", "-O", file, archive_url(inputs.endpoint, model, inputs.model_version)]),
+        'cd "$(mktemp -d)"',  # where an image starts, and what it may write to, is its own affair
+        f"{_fetch('python3', archive_url(inputs.endpoint, model, inputs.model_version))} > {shlex.quote(file)}",
         f"echo {shlex.quote(f'{record.sha256}  {file}')} | sha256sum -c -",
         shlex.join(["tar", "xzf", file]),
         shlex.join(["rm", file]),
@@ -262,6 +267,11 @@ def objects_of(inputs: StepInputs, *, record: Record = UNKNOWN, kind: Kind | Non
     if isinstance(inputs, VisualDLInputs):
         return visualdl_objects(inputs)
     raise AssertionError(inputs)
+
+
+def _fetch(python: str, url: str) -> str:
+    """Return the words that write out what a URL leads to: where Paddle is there is Python, and not always wget."""
+    return shlex.join([python, "-c", _FETCH, url])
 
 
 def _image(inputs: TrainingInputs, suite: Suite) -> str:

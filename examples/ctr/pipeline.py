@@ -4,7 +4,12 @@
     cloudedge pipeline run examples/ctr/pipeline.py --local --set source=file://$PWD/out/clicks
 
 runs it on this machine; `cloudedge pipeline submit --host URL` runs the same graph on Kubeflow, where `source` is a
-bucket and `image` holds this folder, paddlepaddle and cloudedge.
+bucket. The images are those of
+
+    cloudedge image build pipeline serving trainer
+    docker build --tag ctr-trainer --file examples/ctr/trainer.Dockerfile examples/ctr
+
+pushed to where the cluster pulls from: `--set image=registry/ctr-trainer:1`, and CLOUDEDGE_PIPELINE_IMAGE.
 """
 
 from kfp import dsl
@@ -19,8 +24,8 @@ def ctr(  # noqa: PLR0917 - a pipeline's parameters are its options
     changes: str = "epochs=2",
     program: str = "examples/ctr/task.py",
     claim: str = "task-center",
-    image: str = "cloudedge/trainer:latest",
-    serving_image: str = "cloudedge/serving:latest",
+    image: str = "ctr-trainer:latest",
+    serving_image: str = "cloudedge-serving:latest",
     serving_port: int = 9292,
     visualdl_port: int = 8040,
 ) -> None:

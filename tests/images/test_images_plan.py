@@ -41,7 +41,7 @@ def test_every_image_is_small_and_no_root(kind):
     final = text.rpartition("\nFROM ")[2]
     assert "\nUSER 10001\n" in final
     assert f"\nLABEL cloudedge.image={kind}\n" in final
-    assert ("\nHEALTHCHECK " in final) == (kind != "trainer")
+    assert ("\nHEALTHCHECK " in final) == (kind not in {"trainer", "pipeline"})
 
 
 def test_all_are_named_once_and_in_order():
@@ -64,7 +64,8 @@ def test_what_is_named_for_one_image_goes_before_what_is_named_for_all(wheels):
         ("cloudedge-cube:7", "new", "cloudedge[s3]", False),
         ("cloudedge-serving:7", "new", "cloudedge[serve,paddle,s3]", False),
         ("cloudedge-paddle-serving:7", "old", "", False),
-        ("cloudedge-trainer:7", "new", "cloudedge[paddle,s3]", True),
+        ("cloudedge-trainer:7", "new", "cloudedge[paddle,visualdl,s3]", True),
+        ("cloudedge-pipeline:7", "new", "cloudedge[k8s,s3,visualdl]", False),
     ]
     assert planned[1][1].arguments == {"BASE": "new", "REQUIREMENT": "cloudedge[serve,paddle,s3]"}
     assert planned[2][1].arguments == {"BASE": "old"}
@@ -110,7 +111,7 @@ def test_wheels_of_our_images_share_a_directory():
     ((*command, what),) = wheel_commands(Path("w"), ["cube", "serving", "trainer"], source=Path("/src"), extras=["s3"])
     assert command[0] == sys.executable
     assert command[-2:] == ["--wheel-dir", "w"]
-    assert what == "/src[paddle,s3,serve]"
+    assert what == "/src[paddle,s3,serve,visualdl]"
     assert wheel_commands(Path("w"), ["cube"], python="python3.12")[0][0] == "python3.12"
 
 

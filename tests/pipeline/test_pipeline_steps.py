@@ -125,7 +125,7 @@ class TestTraining:
         assert not any("start" in word for word in export)
         trained = train_command(inputs)
         assert "Global.pretrained_model=/mnt/task-center/pretrain_model/start " in trained
-        assert trained.index("wget") < trained.index("tools/train.py")
+        assert trained.index("urlopen") < trained.index("tools/train.py")
 
     def test_a_value_may_hold_commas(self):
         inputs = training(config_changes="a.b=[1,2], c=x,y,d.e=3")
@@ -223,7 +223,7 @@ class TestServing:
     def test_the_shell_really_refuses_other_bytes(self, tmp_path):
         (tmp_path / "ocr.tar.gz").write_bytes(b"other")
         (service,) = objects_of(ServingInputs(**SERVING), record=Record(DIGEST, 5))
-        check = service["spec"]["default"]["arg"].split(" && ")[1]
+        check = next(each for each in service["spec"]["default"]["arg"].split(" && ") if "sha256sum" in each)
         assert subprocess.run(["bash", "-c", check], cwd=tmp_path, capture_output=True, check=False).returncode == 1
 
     def test_a_version_that_is_pushed_anew_is_another_command(self):
