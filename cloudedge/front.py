@@ -3,8 +3,9 @@
 It runs on an edge node, or inside a container of the service's own image, as a single file that needs only Python 3.9
 and its standard library. It passes HTTP/1.1 on request by request: each goes, whole, to the server that the target file
 names when it arrives, so that a connection that a client keeps open moves to the new server between two requests, and a
-request under way ends where it began. Connections that speak HTTP/2 or baidu_std are passed on as they are, and stay
-with the server they began with. SIGHUP has the target read again.
+request under way ends where it began. The server may have closed a connection that was kept open: a request that finds
+it so, and was answered nothing, is sent again on a fresh one. Connections that speak HTTP/2 or baidu_std are passed on
+as they are, and stay with the server they began with. SIGHUP has the target read again.
 
     python front.py PORT TARGET_FILE [ADDRESS]
 """
@@ -21,6 +22,8 @@ __all__ = ["Front", "main"]
 
 MAX_HEAD = 64 * 1024
 CHUNK = 256 * 1024
+MAX_AGAIN = 1024 * 1024
+"""Of a request: longer ones are not kept to be sent again."""
 CONNECT_S = 5.0
 ANSWER_S = 300.0
 IDLE_S = 300.0
@@ -31,6 +34,10 @@ TUNNEL_IDLE_S = 3600.0
 
 class Broken(Exception):
     """One side does not speak HTTP/1.1 as expected, or went away."""
+
+
+class NoServer(Exception):
+    """Nobody listens where the target is; nothing was answered."""
 
 
 class Message:
@@ -100,28 +107,20 @@ class Front:
 
     async def pass_on(self, start: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass requests on one by one, each to the target of its moment."""
-        upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        bound = self.target
+        upstream = Upstream(self)
         try:
             while True:
                 request = await read_head(reader, IDLE_S, start)
                 start = b""
                 if request is None:
                     return
-                if upstream is None or bound != self.target:
-                    if upstream is not None:
-                        upstream[1].close()
-                    upstream, bound = None, self.target
-                    try:
-                        upstream = await asyncio.wait_for(asyncio.open_connection(*bound, limit=MAX_HEAD), CONNECT_S)
-                    except (OSError, asyncio.TimeoutError):  # two classes until Python 3.11
-                        writer.write(answer(503, b'{"err_no":9000,"err_msg":"no server answers"}'))
-                        return
-                if not await exchange(request, reader, writer, *upstream):
+                await upstream.begin()
+                if not await exchange(request, reader, writer, upstream):
                     return
+        except NoServer:
+            writer.write(answer(503, b'{"err_no":9000,"err_msg":"no server answers"}'))
         finally:
-            if upstream is not None:
-                upstream[1].close()
+            upstream.close()
 
     async def tunnel(self, start: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass a connection on as it is, until either side ends it."""
@@ -131,6 +130,67 @@ class Front:
             await asyncio.gather(pump(reader, up_writer), pump(up_reader, writer))
         finally:
             up_writer.close()
+
+
+class Upstream:
+    """The connection to the server, of one client: requests are written here, answers read from `reader`."""
+
+    def __init__(self, front: Front) -> None:
+        self.front = front
+        self.bound: tuple[str, int] | None = None
+        self.kept: bytearray | None = None
+        """What was said on a connection that was used before, until an answer shows that it was heard."""
+
+    async def begin(self) -> None:
+        """Get ready for a request."""
+        if self.bound == self.front.target and not self.reader.at_eof():
+            self.kept = bytearray()
+        else:
+            await self.connect()
+
+    async def connect(self) -> None:
+        """Connect to the target of this moment."""
+        self.close()
+        self.bound = self.kept = None
+        target = self.front.target
+        try:
+            opening = asyncio.open_connection(*target, limit=MAX_HEAD)
+            self.reader, self.writer = await asyncio.wait_for(opening, CONNECT_S)
+        except (OSError, asyncio.TimeoutError) as error:  # two classes until Python 3.11
+            raise NoServer from error
+        self.bound = target
+
+    def write(self, data: bytes) -> None:
+        if self.kept is not None:
+            self.kept += data
+            if len(self.kept) > MAX_AGAIN:
+                self.kept = None
+        self.writer.write(data)
+
+    async def drain(self) -> None:
+        try:
+            await self.writer.drain()
+        except ConnectionError:
+            if self.kept is None:
+                raise
+
+    async def first_head(self) -> Message:
+        """Read how an answer begins; where there is none because the connection was closed, ask again on another."""
+        try:
+            return await next_head(self.reader)
+        except ConnectionError:
+            if self.kept is None:
+                raise
+            said = bytes(self.kept)
+            await self.connect()
+            self.writer.write(said)
+            return await next_head(self.reader)
+        finally:
+            self.kept = None
+
+    def close(self) -> None:
+        if self.bound is not None:
+            self.writer.close()
 
 
 async def begin(reader: asyncio.StreamReader) -> bytes:
@@ -154,28 +214,25 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def exchange(
-    request: Message,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    up_reader: asyncio.StreamReader,
-    up_writer: asyncio.StreamWriter,
+    request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: Upstream
 ) -> bool:
     """Pass one request and its answer; whether another may follow on both connections."""
-    up_writer.write(request.head)
+    upstream.write(request.head)
     expects = request.fields.get(b"expect", b"").lower() == b"100-continue"
     if expects:  # the body comes only after the other side asks for it
-        reply = await next_head(up_reader)
+        reply = await upstream.first_head()
         writer.write(reply.head)
         if reply.status != b"100":
-            await copy_body(reply, up_reader, writer, is_answer=True, to_head=False)
+            await copy_body(reply, upstream.reader, writer, is_answer=True, to_head=False)
             return False
-    await copy_body(request, reader, up_writer)
-    reply = await next_head(up_reader)
+    await copy_body(request, reader, upstream)
+    reply = await upstream.first_head()
     while reply.status.startswith(b"1"):
         writer.write(reply.head)
-        reply = await next_head(up_reader)
+        reply = await next_head(upstream.reader)
     writer.write(reply.head)
-    whole = await copy_body(reply, up_reader, writer, is_answer=True, to_head=request.start.startswith(b"HEAD "))
+    to_head = request.start.startswith(b"HEAD ")
+    whole = await copy_body(reply, upstream.reader, writer, is_answer=True, to_head=to_head)
     return whole and not request.closes and not reply.closes
 
 
@@ -203,7 +260,7 @@ async def read_head(reader: asyncio.StreamReader, timeout_s: float, start: bytes
 async def copy_body(
     message: Message,
     reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
+    writer: asyncio.StreamWriter | Upstream,
     *,
     is_answer: bool = False,
     to_head: bool = False,
@@ -236,7 +293,7 @@ async def copy_body(
     return True
 
 
-async def copy_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: int) -> None:
+async def copy_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter | Upstream, count: int) -> None:
     while count:
         data = await asyncio.wait_for(reader.read(min(count, CHUNK)), ANSWER_S)
         if not data:

@@ -227,6 +227,86 @@ def test_nothing_behind_it(front, backends):
         assert b"no server" in answer[1]
 
 
+class Closing:
+    """A server that answers the first request of each connection, and does with the second one what it is told to."""
+
+    def __init__(self, second):
+        self.second = second
+        self.received = []
+        self.closed = threading.Semaphore(0)
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listening.getsockname()[1]}"
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):  # the listener was closed
+            while True:
+                accepted, _ = self.listening.accept()
+                with accepted, accepted.makefile("rb") as reader:
+                    self.read(reader)
+                    accepted.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                    if self.second != "is idle":
+                        self.read(reader)
+                    if self.second == "answers half":
+                        accepted.sendall(b"HTTP/1.1 200 OK\r\nConte")
+                self.closed.release()
+
+    def read(self, reader):
+        line, length = reader.readline(), 0
+        while (field := reader.readline()) not in (b"\r\n", b""):
+            if field.lower().startswith(b"content-length:"):
+                length = int(field.split(b":")[1])
+        body = reader.read(length)
+        if line:
+            self.received.append(body)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.listening.close()
+
+
+def turned(front, server, connection):
+    """Turn a front to a server and ask it once."""
+    front.turn_to(server.address)
+    deadline = time.monotonic() + 20
+    while ask(connection, body=b"1") != (200, b"ok"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_connection_that_the_server_closed_while_idle_costs_no_request(front):
+    with Closing("is idle") as server, contextlib.closing(front.connect()) as connection:
+        turned(front, server, connection)
+        for number in (b"2", b"3"):
+            assert server.closed.acquire(timeout=20)
+            assert ask(connection, body=number) == (200, b"ok")
+        assert server.received == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("body", [b"", b"2" * 200_000])
+def test_a_request_that_a_closing_server_left_unanswered_is_sent_again(front, body):
+    with Closing("takes and closes") as server, contextlib.closing(front.connect()) as connection:
+        turned(front, server, connection)
+        assert ask(connection, body=body) == (200, b"ok")
+        assert server.received == [b"1", body, body]
+
+
+@pytest.mark.parametrize(
+    ("second", "body"),
+    [("answers half", b"2"), ("takes and closes", b"2" * (cloudedge.front.MAX_AGAIN + 1))],
+    ids=["answered in part", "too long to be kept"],
+)
+def test_what_cannot_be_sent_again_ends_the_connection(front, second, body):
+    with Closing(second) as server, contextlib.closing(front.connect()) as connection:
+        turned(front, server, connection)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            ask(connection, body=body)
+        assert server.received == [b"1", body]
+
+
 UNCLEAR = {
     "two lengths": b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
     "length and chunks": b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
