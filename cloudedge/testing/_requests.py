@@ -2,8 +2,11 @@
 
 A request takes a step at a time: it picks a replica and, with it, a version by the replica's shares; then it reads rows
 of every table from every shard; then it is answered. Pinned, it asks each shard for exactly its own version, tries a
-shard's other replicas and, if none has it, another serving replica. As upstream does it (`pinned=False`), it reads
-whatever a shard has active and takes zeros where a shard does not answer.
+shard's other replicas and, if the cube client does not take what came, another serving replica. As upstream does it
+(`pinned=False`), it reads whatever a shard has active and takes zeros where a shard does not answer.
+
+Rows say whose they are, and so does the dense part: an answer is judged by the bytes it was computed from, and not by
+what anybody calls them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cloudedge.errors import Unavailable
+from cloudedge.errors import CloudEdgeError, Unavailable
+from cloudedge.testing._copies import DAMAGED, ZEROS
+from cloudedge.testing._cube import Readers, SimCube
 
 if TYPE_CHECKING:
     from cloudedge.testing._places import SimPlace
@@ -36,8 +41,10 @@ class Request:
         self.is_excused = False
         """Its replica came back with an old memory; it may fail there, and has to be answered by another."""
         self.pin = ""
-        self.todo: list[list[SimPlace]] = []
+        self.todo: list[SimCube] = []
+        """Tables it has still to read, the last one first."""
         self.read: list[str] = []
+        """Whose rows it got."""
 
 
 class Clients:
@@ -49,6 +56,7 @@ class Clients:
         self._under_way: list[Request] = []
         self.answered: dict[str, int] = {}
         self.scores: dict[str, float] = {}
+        self.readers = Readers()
         self.look()
         world.clients = self
 
@@ -65,6 +73,10 @@ class Clients:
                     groups[place.group] = []
                     self._cuts.setdefault((place.table, place.shards), []).append(groups[place.group])
                 groups[place.group].append(place)
+
+    def groups(self) -> list[list[SimPlace]]:
+        """Return all shards there are, each with its replicas."""
+        return [group for cut in self._cuts.values() for group in cut]
 
     def _groups(self, shards: Mapping[str, int]) -> list[list[SimPlace]]:
         """Return the shards of a layout, each with its replicas; a shard that is nowhere has none."""
@@ -99,14 +111,14 @@ class Clients:
         pins = [request.pin for request in self._under_way if request.pin]
         return list(dict.fromkeys([*pins, *(pin for place in self._dense for pin in place.active)]))
 
-    def probe(self, pin: str, shards: Mapping[str, int]) -> None:
-        """Ask a probe of one version: every shard of its layout has to have its rows.
+    def probe(self, replica: SimPlace, pin: str, shards: Mapping[str, int]) -> None:
+        """Ask a replica a probe of one version: every shard of its layout has to have its rows.
 
         Raises:
             Unavailable: one does not.
         """
         for group in self._groups(shards):
-            if not any(place.holds(pin) for place in group):
+            if not any(place.holds(pin) and replica.sees(place) for place in group):
                 raise Unavailable(f"no replica of {_shard(group)} has {pin}")
 
     def check_reach(self, place: SimPlace) -> None:
@@ -132,7 +144,7 @@ class Clients:
         if request.replica is None:
             self._pick(request)
         elif request.todo:
-            self._read(request, request.todo.pop())
+            self._read(request, request.todo[-1])
         else:
             self._answer(request)
 
@@ -158,26 +170,27 @@ class Clients:
                 break
         # Unpinned readers have one cube.conf; a pinned version reads the layout it was loaded for.
         copy = replica.copies.get(request.pin)
-        request.todo = self._groups(copy.shards if copy is not None else {})
+        cuts = copy.shards.items() if copy is not None else ()
+        request.todo = [SimCube(self.readers, self._cuts.get(cut, [[]]), replica) for cut in cuts]
         request.read = []
 
-    def _read(self, request: Request, group: list[SimPlace]) -> None:
-        rng = self._world.rng
-        first = rng.randrange(len(group)) if group else 0
+    def _read(self, request: Request, table: SimCube) -> None:
+        """Ask one shard more, and have the client judge once all of a table's were asked."""
+        first = int(2 * self._world.rng.random())
         if not self._pinned:
-            shard = group[first]
-            active = next(iter(shard.active), None) if shard.is_up else None
-            request.read.append(active or "zeros")
+            request.read += table.rows_unpinned(first)
+            request.todo.pop()
             return
-        for place in group[first:] + group[:first]:
-            if place.holds(request.pin):
-                copy = place.copies[request.pin]
-                request.read.append(copy.pin if copy.is_intact else "damaged rows")
-                return
-        if not request.is_excused:
-            what = f"{request.replica} asked for {request.pin}, which no replica of {_shard(group)} has"
-            self._world.broken("failed", what)
-        self._elsewhere(request)
+        table.ask_next(request.pin, first)
+        if table.left:
+            return
+        request.todo.pop()
+        try:
+            request.read += table.rows(request.pin)
+        except CloudEdgeError as error:
+            if not request.is_excused and not table.is_cut_off:
+                self._world.broken("failed", f"{request.replica} asked for {request.pin}: {error.message}")
+            self._elsewhere(request)
 
     def _elsewhere(self, request: Request) -> None:
         if request.replica is not None:
@@ -190,16 +203,21 @@ class Clients:
         if replica is None:
             return
         self.answered[pin] = self.answered.get(pin, 0) + 1
-        copy = replica.copies.get(pin)
         replica.count(pin, score=self.scores.get(pin, 0.0) + self._world.rng.random())
-        found = list(dict.fromkeys(request.read))
-        if "zeros" in found:
-            self._world.broken("zeros", f"{replica.name} took zeros for rows of {pin}")
-        if "damaged rows" in found or copy is None or not copy.is_intact:
-            self._world.broken("wrong", f"{replica.name} answered with damaged bytes of {pin}")
-        others = [each for each in found if each not in (pin, "zeros", "damaged rows")]
+        copy = replica.copies.get(pin)
+        self._judge(replica, pin, [copy.bytes if copy is not None else DAMAGED, *request.read])
+
+    def _judge(self, place: SimPlace, pin: str, found: list[str]) -> None:
+        """Compare whose bytes an answer was computed from with what it was asked of."""
+        if found.count(pin) == len(found):
+            return
+        if ZEROS in found:
+            self._world.broken("zeros", f"{place.name} took zeros for rows of {pin}")
+        if DAMAGED in found:
+            self._world.broken("wrong", f"{place.name} answered with damaged bytes of {pin}")
+        others = [each for each in dict.fromkeys(found) if each not in (pin, ZEROS, DAMAGED)]
         if others:
-            self._world.broken("mixed", f"{replica.name} answered with dense {pin} and rows of {', '.join(others)}")
+            self._world.broken("mixed", f"{place.name} answered as {pin} with bytes of {', '.join(others)}")
 
     def _ask_edge(self, node: SimPlace) -> None:
         if not node.is_up or not node.active or node.is_stale:
@@ -208,8 +226,8 @@ class Clients:
             copy = node.copies.get(pin)
             if copy is None or not copy.is_ready:
                 self._world.broken("failed", f"{node.name} is to answer with {pin} and does not have it")
-            elif not copy.is_intact:
-                self._world.broken("wrong", f"{node.name} answered with damaged bytes of {pin}")
+            else:
+                self._judge(node, pin, [copy.bytes])
 
 
 def _shard(group: list[SimPlace]) -> str:

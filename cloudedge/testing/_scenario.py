@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from cloudedge.errors import CloudEdgeError, NotFound
-from cloudedge.release import FixedLayout, Ground, Life, Limits, Options, Place, TableFacts, Target, Version
+from cloudedge.errors import CloudEdgeError
+from cloudedge.release import Life, Limits, Options, Target
+from cloudedge.testing._parts import SimLayouts, SimShelf, sim_target, sim_version
 from cloudedge.testing._places import SimPlace
 from cloudedge.testing._requests import Clients
 from cloudedge.testing._stock import stock_delivery
-from cloudedge.testing._world import FAULTS, Killed, SimClock, SimJournal, Violation, World
+from cloudedge.testing._world import FAULTS, Killed, SimJournal, Violation, World
 
-__all__ = ["Result", "SimShelf", "run_seed", "sim_target", "sim_version"]
+__all__ = ["Result", "run_seed"]
 
 _TURNS = 3
 """How often cloudedge is started in one story, at most, before the weather clears."""
@@ -32,121 +33,6 @@ class Result:
     trace: tuple[str, ...] = ()
 
 
-def sim_version(number: int, *, tables: Mapping[str, int] | None = None, label: str = "") -> Version:
-    """Make a version that has no bytes, for tables with so many shards each."""
-    facts = {
-        name: TableFacts(rows=10 * shards, dtype="float32", dim=4, row_bytes=16, shard_rows=(10,) * shards)
-        for name, shards in (tables or {}).items()
-    }
-    digest = f"sha256:{number:064x}"
-    return Version(f"v{number}", "ctr", digest, label or str(number), dense_bytes=1000, tables=facts)
-
-
-class SimShelf:
-    """A hub in memory, where garbage is collected without mercy: what no release marks goes."""
-
-    def __init__(self, world: World, versions: list[Version], layouts: SimLayouts | None = None) -> None:
-        self._layouts = layouts
-        self.versions = {version.ref: version for version in versions}
-        self.roles: dict[str, str] = {}
-        self.wanted: list[str] = []
-        """Refs that nobody may collect: just packed, or asked for right now."""
-        self._world = world
-        world.collect = self.collect
-
-    def version(self, ref: str) -> Version:
-        """Return a version."""
-        if ref not in self.versions:
-            raise NotFound(f"{ref} is not in the hub")
-        found = self.versions[ref]
-        return found.cut(self._layouts.now()) if self._layouts is not None else found
-
-    def verify(self, version: Version) -> None:
-        """Check that it is there."""
-        self.version(version.ref)
-
-    def mark(self, roles: Mapping[str, str | None]) -> None:
-        """Move tags, one at a time, as a real hub does."""
-        for role, ref in roles.items():
-            self._world.point(f"tag {role}")
-            if ref is None:
-                self.roles.pop(role, None)
-            else:
-                self.roles[role] = self.version(ref).ref
-
-    def collect(self) -> None:
-        """Delete what nothing marks, and see whether anybody would miss it."""
-        kept = [*self.roles.values(), *self.wanted]
-        gone = [ref for ref in self.versions if ref not in kept]
-        self._world.note("collected {}", gone)
-        for ref in gone:
-            del self.versions[ref]
-        pins = {version.pin for version in self.versions.values()}
-        for place in self._world.places.values():
-            for pin in place.active:
-                if pin not in pins and not place.is_stale:
-                    self._world.broken("deleted", f"{place.name} answers with {pin}, which the hub has lost")
-
-
-class SimLayouts:
-    """The layouts of a simulated target: somebody changes its file and starts the shards that are new in it."""
-
-    def __init__(self, world: World, tables: Mapping[str, int]) -> None:
-        self._world = world
-        self._tables: Mapping[str, int] = {}
-        self.change(tables)
-
-    def change(self, tables: Mapping[str, int]) -> None:
-        """Cut tables into other numbers of shards from now on; `up` starts what is missing and ends nothing."""
-        self._tables = dict(tables)
-        self._world.note("the target is now cut into {}", dict(tables))
-        for table, shards in tables.items():
-            for shard in range(shards):
-                for replica in range(2):
-                    name = f"sparse/{table}/{shard}of{shards}/{replica}"
-                    if name not in self._world.places:
-                        SimPlace(self._world, name, "sparse", table=table, shard=shard, shards=shards)
-        self._world.moved_in_or_out()
-
-    def now(self) -> Mapping[str, int]:
-        """Say how tables are cut."""
-        return self._tables
-
-    def publish(self, shards: Mapping[str, int]) -> None:
-        """Tell readers without a pin; there are none here."""
-        self._world.point(f"publish {dict(shards)}")
-
-    def retire(self) -> list[str]:
-        """End the places of other layouts, if all of a layout's answer and hold nothing."""
-        world = self._world
-        world.point("before retiring")
-        earlier: dict[tuple[str, int], list[SimPlace]] = {}
-        for place in world.places.values():
-            if place.leg == "sparse" and self._tables.get(place.table) != place.shards:
-                earlier.setdefault((place.table, place.shards), []).append(place)
-        gone = []
-        for places in earlier.values():
-            if all(place.is_up and not place.observe().versions for place in places):
-                gone += [place.name for place in places]
-        for name in gone:
-            place = world.places.pop(name)
-            if place in world.down:
-                world.down.remove(place)
-            world.note("{} ends", name)
-        world.moved_in_or_out()
-        world.point("after retiring")
-        return gone
-
-
-def sim_target(
-    world: World, *, shelf: SimShelf, journal: SimJournal, by: str = "ann", layouts: SimLayouts | None = None
-) -> Target:
-    """Start cloudedge, as a new process would, on a simulated world."""
-    places: dict[str, Place] = dict(world.places)
-    ground = Ground("sim", places, journal, shelf, SimClock(world), world.run, by, layouts=layouts or FixedLayout())
-    return Target(ground)
-
-
 class _Story:
     def __init__(self, seed: int, faults: frozenset[str], *, traced: bool) -> None:
         world = self.world = World(seed, faults, traced=traced)
@@ -158,6 +44,7 @@ class _Story:
             SimPlace(world, f"dense/{replica}", "dense")
         for node in range(rng.choice((0, 0, 1, 2))):
             SimPlace(world, f"edge/{node}", "edge")
+        self._limit_memory(rng.choice((None, None, 2, 3)))
         second = rng.choice(("2", "2", "2", "bad-2"))
         self.versions = [
             sim_version(1, tables=tables),
@@ -175,7 +62,16 @@ class _Story:
         if rng.random() < 0.9:  # noqa: PLR2004 - in the others nothing was ever released
             self._was_live()
         world.journal = self.journal
+        world.explain = self._check_explained
         world.is_calm = False
+        if rng.random() < 0.3:  # noqa: PLR2004
+            world.meet(rng.randrange(1, 400), self._rival)
+
+    def _limit_memory(self, room: int | None) -> None:
+        """Say how many versions fit into a place; with two, what is to go back to gives way to what comes."""
+        self.world.room = room
+        for place in self.world.places.values():
+            place.room = room
 
     def _was_live(self) -> None:
         """Version 1 was released long ago."""
@@ -187,9 +83,15 @@ class _Story:
             writer.remember("known", [first.pin])
         self.shelf.roles["live"] = first.ref
 
-    @property
-    def target(self) -> Target:
-        return sim_target(self.world, shelf=self.shelf, journal=self.journal, layouts=self.layouts)
+    def target(self, by: str = "ann") -> Target:
+        """Start cloudedge."""
+        return sim_target(self.world, shelf=self.shelf, journal=self.journal, layouts=self.layouts, by=by)
+
+    def _rival(self) -> None:
+        """Somebody else starts cloudedge meanwhile: in the middle of what the first one does, or between two lines."""
+        target = self.target("bob")
+        acts = (self._release(target, 1), self._release(target, 2), target.abort, target.promote, target.resume)
+        self._attempt(self.world.rng.choice((*acts, target.rollback)), by="rival ")
 
     def tell(self) -> None:
         """Let it happen."""
@@ -200,7 +102,7 @@ class _Story:
                 world.kill_at = world.points + world.rng.randrange(1, 250)
             self._turn(turn)
             self._check_explained()
-        world.kill_at = -1
+        world.kill_at = world.rival_at = -1
         self._clear()
 
     def _turn(self, turn: int) -> None:
@@ -208,7 +110,7 @@ class _Story:
         if self.is_cut_anew and rng.random() < 0.6:  # noqa: PLR2004
             self.layouts.change({table: rng.choice((1, 2, 3)) for table in self.layouts.now()})
             self.outcomes.append("layout: changed")
-        target = self.target
+        target = self.target()
         unfinished = self.journal.unfinished() is not None
         act: Callable[[], object]
         if turn == 0:
@@ -230,16 +132,20 @@ class _Story:
             canary=canary,
             bake_s=rng.choice((0.0, 4.0)) if canary else 0.0,
             on_breach=rng.choice(("rollback", "pause")),
-            limits=Limits(min_requests=3, score_drift=5.0, error_rate=1.0),
+            limits=Limits(min_requests=3, score_drift=5.0, error_rate=rng.choice((0.5, 1.0))),
             attempts=rng.choice((1, 3)),
         )
 
-    def _attempt(self, act: Callable[[], object]) -> None:
-        name = getattr(act, "__name__", "release").replace("<lambda>", "release")
+    def _attempt(self, act: Callable[[], object], by: str = "") -> None:
+        name = by + getattr(act, "__name__", "release").replace("<lambda>", "release")
+        if name == "release" and not self.journal.recall("lives"):
+            name = "first release"
         self.world.note("--- {}", name)
         try:
             came = act()
             self.outcomes.append(f"{name}: {getattr(came, 'state', came)}")
+            if any(".trim:" in step for step in getattr(came, "done", ())):
+                self.outcomes.append("trimmed")
         except Killed:
             self.outcomes.append(f"{name}: killed")
         except CloudEdgeError as error:
@@ -255,7 +161,7 @@ class _Story:
         while world.late:
             world.deliver()
         self._check_explained()
-        target = self.target
+        target = self.target()
         unfinished = self.journal.unfinished()
         # A canary that does badly and shall pause then pauses on every resume, as it should.
         pauses = unfinished is not None and unfinished.plan["options"]["on_breach"] == "pause"
@@ -275,12 +181,19 @@ class _Story:
         self._check_whole()
 
     def _check_explained(self) -> None:
-        """With nothing unfinished, a place answers with what the journal calls live, unless it lost its memory."""
-        if self.journal.unfinished() is not None:
+        """With nothing unfinished, a place answers with what the journal calls live.
+
+        Unless it lost its memory, or was away and the journal says that it was left as it was.
+        """
+        if self.journal.has_unfinished():
             return
         live = self._live()
         for place in self._answering(live):
-            if not place.is_stale and dict(place.active) != _shares(live):
+            if (
+                not place.is_stale
+                and dict(place.active) != _shares(live)
+                and place.name not in self.journal.left_away()
+            ):
                 what = f"{place.name} answers with {dict(place.active)}; nothing is unfinished, {_pin(live)} is live"
                 self.world.broken("unexplained", what)
 
@@ -305,7 +218,7 @@ class _Story:
                 world.broken("deleted", f"{marked} is marked as {role}, and the hub has lost it")
         for place in self._answering(live):
             copy = place.copies.get(_pin(live))
-            is_sound = live is None or (copy is not None and copy.is_ready and copy.is_intact)
+            is_sound = live is None or (copy is not None and copy.is_ready and copy.is_sound)
             if dict(place.active) != _shares(live) or not is_sound:
                 world.broken("not whole", f"{place.name} answers with {dict(place.active)}, and {_pin(live)} is live")
 

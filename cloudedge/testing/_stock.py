@@ -26,7 +26,8 @@ _TRIES = 20
 def stock_delivery(world: World, pin: str) -> None:
     """Deliver a version as upstream's transfer and agents do."""
     Clients(world, pinned=False)
-    world.journal = None  # it keeps no record that anything could be compared with
+    world.journal, world.explain = None, lambda: None  # it keeps no record that anything could be compared with
+    world.rival_at = -1
     shards = [place for place in world.places.values() if place.leg == "sparse"]
     for stage in ("reload", "enable"):
         waiting = list(shards)

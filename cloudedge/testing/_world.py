@@ -9,7 +9,7 @@ replays exactly.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -30,10 +30,12 @@ FAULTS = (
     "late",  # a call is given up and carried out later, after calls that came after it
     "twice",  # a call is carried out twice
     "cut",  # cloudedge cannot reach a place for a while; clients can
-    "corrupt",  # bytes arrive damaged
+    "split",  # a serving replica cannot reach a shard for a while, or one of its replicas
+    "corrupt",  # bytes arrive damaged, or another version's under the same name
     "full",  # a place's disk is full for a while
     "crash",  # a place's process dies and comes back with what it had stored
     "amnesia",  # it comes back with what it had stored some time ago, or with nothing
+    "rot",  # it comes back, and some of what it had stored has become something else
     "kill",  # cloudedge is killed
     "disk",  # the journal cannot be written
     "clock",  # somebody sets the wall clock back
@@ -85,6 +87,14 @@ class World:
     counts: dict[str, int] = field(default_factory=dict)
     collect: Callable[[], None] = lambda: None
     set_back_s: float = 0.0
+    room: int | None = None
+    """How many versions fit into a place's memory."""
+    has_changed: bool = False
+    """Something was stored or written down since somebody last compared the places with the journal."""
+    explain: Callable[[], None] = lambda: None
+    """Compares them."""
+    rival_at: int = -1
+    rival: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)  # noqa: S311 - seeded on purpose
@@ -127,6 +137,21 @@ class World:
             raise Killed
         self.now += 0.01
         self.churn()
+        if self.has_changed and not self.is_calm:
+            self.has_changed = False
+            self.explain()
+        if self.points >= self.rival_at > 0 and not self.is_writing:
+            self.rival_at = -1
+            self.rival()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether somebody writes several things into the journal as one: nobody else gets in between."""
+        return self.journal is not None and self.journal.is_in_transaction
+
+    def meet(self, at: int, rival: Callable[[], None]) -> None:
+        """Let somebody else come, after so many points."""
+        self.rival_at, self.rival = self.points + at, rival
 
     @cached_property
     def _all(self) -> list[SimPlace]:
@@ -233,6 +258,20 @@ class SimJournal(Journal):
         self._world = world
         super().__init__(None, clock=SimClock(world))
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether several things are being written as one."""
+        return self._db.in_transaction
+
+    def has_unfinished(self) -> bool:
+        """Tell whether an operation is unfinished, without reading its plan."""
+        return bool(self._read("SELECT 1 FROM operations WHERE state IN ('open', 'paused') LIMIT 1"))
+
+    def left_away(self) -> Mapping[str, str]:
+        """Return the places that the newest operation went without, and why."""
+        newest = self.operations(limit=1)
+        return newest[0].outcome.get("away", {}) if newest else {}
+
     def _write(self, sql: str, *values: Any) -> int:
         world = self._world
         world.point("before a journal write")
@@ -240,5 +279,6 @@ class SimJournal(Journal):
             world.note("the journal's disk is full")
             raise StorageError("writing the journal: no space left on device", path=str(self.path))
         number = super()._write(sql, *values)
+        world.has_changed = world.has_changed or sql.startswith("UPDATE")
         world.point("after a journal write")
         return number

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import contextmanager
 
 import pytest
 
-from cloudedge.errors import InputError
+from cloudedge.cube import Client
+from cloudedge.errors import Conflict, InputError
+from cloudedge.journal import Journal, Writer
 from cloudedge.release import Limits, Options, _apply, _ground, _plan, _target
-from cloudedge.testing import FAULTS, _scenario, run_seed, simulate
-from cloudedge.testing._places import SimPlace
+from cloudedge.testing import (
+    FAULTS,
+    SimJournal,
+    SimPlace,
+    SimShelf,
+    World,
+    _scenario,
+    run_seed,
+    sim_target,
+    sim_version,
+    simulate,
+)
+from cloudedge.testing._copies import Stored
+from cloudedge.testing._cube import Readers
 
 SEEDS, CASES = 10_000, 8
 
@@ -30,8 +45,13 @@ def test_no_seed_breaks_a_promise(case):
         "rollback: done",
         "resume: done",
         "layout: changed",
+        "first release: done",
     ):
         assert report.outcomes[outcome] > count / 200, outcome
+    # Others come in between: they are turned away while somebody is at work, or are first.
+    for outcome in ("rival release: Conflict", "rival abort: None", "rival promote: None"):
+        assert report.outcomes[outcome] > count / 400, outcome
+    assert report.outcomes["trimmed"] > count / 200
 
 
 def test_a_seed_replays_exactly():
@@ -77,9 +97,111 @@ def noticed(*promises, seeds=300, faults=FAULTS):
     return any(v.promise in promises for seed in range(seeds) for v in run_seed(seed, faults=kinds).violations)
 
 
-def test_a_release_without_checks_is_noticed(monkeypatch):
+def test_a_server_that_ignores_the_pin_is_noticed(monkeypatch):
+    """It answers with what is active, under the name that was asked for."""
+
+    def ignoring(self, pin):
+        active = next(iter(self.active), None)
+        return (pin, self.copies[active].bytes) if active else None
+
+    monkeypatch.setattr(SimPlace, "seek", ignoring)
+    assert noticed("mixed", faults=())
+
+
+def test_the_client_refuses_a_server_that_ignores_the_pin_and_says_so(monkeypatch):
+    """As upstream's servers do: nobody gets a wrong answer, and requests fail."""
+
+    def honest(self, pin):
+        active = next(iter(self.active), None)
+        return (active, self.copies[active].bytes) if active else None
+
+    monkeypatch.setattr(SimPlace, "seek", honest)
+    assert noticed("failed", faults=())
+    assert not noticed("mixed", "zeros", "wrong", seeds=60, faults=())
+
+
+def test_a_client_that_does_not_compare_versions_is_noticed(monkeypatch):
+    """Then nothing stands between such a server and a mixed answer."""
+    monkeypatch.setattr(
+        SimPlace, "seek", lambda self, pin: next(((p, self.copies[p].bytes) for p in self.active), None)
+    )
+    monkeypatch.setattr(Client, "_require_one_version", lambda self, answer, pin: None)
+    assert noticed("mixed", faults=())
+
+
+@pytest.mark.parametrize("faults", [["split"], FAULTS])
+def test_defaults_for_a_missing_shard_are_noticed(monkeypatch, faults):
+    begin = Readers.__init__
+
+    def forgiving(self):
+        begin(self)
+        self.config = dataclasses.replace(self.config, on_missing_shard="default", value_bytes=1)
+
+    monkeypatch.setattr(Readers, "__init__", forgiving)
+    assert noticed("zeros", faults=faults)
+
+
+def test_a_delta_on_whatever_is_there_is_noticed(monkeypatch):
+    """Two keep that from happening: the server compares what a delta was made for, and a release checks every place."""
+
+    def anyhow(self, pin, made_for):
+        there = next((copy.bytes for copy in reversed(self.copies.values()) if copy.is_ready), made_for)
+        return pin if there == made_for else f"{there}+{pin}"
+
     monkeypatch.setattr(SimPlace, "check", lambda self, version: None)
-    assert noticed("wrong")
+    assert not noticed("mixed", seeds=60, faults=())
+    monkeypatch.setattr(SimPlace, "_lay", anyhow)
+    assert noticed("mixed", seeds=200, faults=())
+
+
+@pytest.mark.parametrize("promise", ["wrong", "mixed"])
+def test_a_release_without_checks_is_noticed(monkeypatch, promise):
+    """Bytes arrived damaged, or were another version's under this one's name."""
+    monkeypatch.setattr(SimPlace, "check", lambda self, version: None)
+    assert noticed(promise)
+
+
+@pytest.mark.parametrize("promise", ["wrong", "mixed"])
+def test_a_server_that_starts_without_looking_at_its_files_is_noticed(monkeypatch, promise):
+    monkeypatch.setattr(Stored, "keep_sound", lambda self: True)
+    assert noticed(promise, faults=["rot"])
+
+
+def test_two_who_write_at_once_are_noticed(monkeypatch):
+    """The journal's lock is what keeps a second cloudedge from acting in the middle of the first one's release."""
+
+    @contextmanager
+    def anybody(self, owner):
+        yield Writer(self)
+
+    monkeypatch.setattr(Journal, "writing", anybody)
+    assert noticed("unexplained", "not whole", "failed", "deleted", "wrong", seeds=600)
+
+
+def test_a_plan_that_somebody_overtook_while_it_looked_is_refused():
+    """Else it would find places in two states and what is live in the second, and call that done."""
+    world = World(1, frozenset())
+    SimPlace(world, "dense/0", "dense")
+    SimPlace(world, "dense/1", "dense")
+    versions = [sim_version(1), sim_version(2)]
+    shelf, journal = SimShelf(world, versions), SimJournal(world)
+    ann, bob = (sim_target(world, shelf=shelf, journal=journal, by=by) for by in ("ann", "bob"))
+    for version in versions:
+        ann.run(ann.plan(version))
+    world.meet(2, bob.rollback)  # ann has asked one of the places by then
+    plan = ann.plan(versions[1])
+    assert bob.status().live.pin == "v1"
+    with pytest.raises(Conflict, match="changed since this was planned"):
+        ann.run(plan)
+    assert [dict(place.active) for place in world.places.values()] == [{"v1": 1.0}] * 2
+
+
+def test_a_plan_that_does_not_count_memory_is_noticed(monkeypatch):
+    """Without trimming, a target whose memory holds two versions takes one release and no other."""
+    monkeypatch.setattr(_plan, "_trim", lambda *args: [])
+    report = simulate(150, faults=(), jobs=1)
+    assert "trimmed" not in report.outcomes
+    assert report.outcomes["release: Refused"] > 0
 
 
 def test_switching_before_all_are_ready_is_noticed(monkeypatch):
