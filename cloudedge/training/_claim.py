@@ -105,8 +105,9 @@ class _Reader:
 @contextmanager
 def _pod(cluster: Cluster, namespace: str, claim: str, image: str) -> Iterator[str]:
     name = f"cloudedge-fetch-{secrets.token_hex(4)}"
-    cluster.create(_manifest(name, namespace, claim, image))
     try:
+        # An answer that is lost is no pod that is not there: it is deleted either way.
+        cluster.create(_manifest(name, namespace, claim, image))
         cluster.wait(
             Kind.POD,
             name,

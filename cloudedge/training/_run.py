@@ -270,9 +270,10 @@ class Run:
         with suppress(CloudEdgeError):
             lines = [f"{line.pod}: {line.text}" for line in self.logs(tail=_LAST_LINES)][-_LAST_LINES:]
         why = "".join(f"\n  {text}" for text in (*status.reasons, *lines))
+        pods = " Pods of it that are deleted run again: delete the job." if self.kind == Kind.PADDLE_JOB else ""
         return TrainingFailed(
             f"{self.namespace}/{self.name} {status.state}{why}",
-            hint="A failed job is never restarted: mend it, then submit it again with --replace.",
+            hint=f"A failed job is never restarted: mend it, then submit it again with --replace.{pods}",
             status=status.to_json(),
             log=lines,
         )

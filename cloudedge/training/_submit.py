@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cloudedge.errors import Conflict, Interrupted, Unavailable
+from cloudedge.errors import Conflict, Interrupted, NotFound, Unavailable
 from cloudedge.findings import Finding, refuse_errors
-from cloudedge.kube import Cluster
+from cloudedge.kube import Cluster, Kind
 from cloudedge.training._adapt import Surroundings
 from cloudedge.training._job import TrainingJob
 from cloudedge.training._pods import section
@@ -60,7 +61,7 @@ def plan_submit(job: TrainingJob, *, cluster: Cluster, replace: bool = False) ->
     existing = cluster.get(run.kind, placed.name, placed.namespace)
     action, why = decide(placed, existing, replace=replace)
     uid = str(section(existing or {}, "metadata").get("uid") or "")
-    return Submission(placed, action, why, tuple(_manifests(placed, around)), tuple(findings), uid)
+    return Submission(placed, action, why, tuple(_manifests(placed, around, cluster)), tuple(findings), uid)
 
 
 def decide(job: TrainingJob, existing: Manifest | None, *, replace: bool) -> tuple[Action, str]:
@@ -105,6 +106,7 @@ def carry_out(plan: Submission, cluster: Cluster) -> Run:
     job = plan.job
     run = run_of(job, cluster, job.namespace, plan.existing_uid)
     if plan.action == "keep":
+        _own_groups(plan, cluster, plan.existing_uid)
         return run
     if plan.action == "refuse":
         state = _state_of(run)
@@ -121,13 +123,24 @@ def carry_out(plan: Submission, cluster: Cluster) -> Run:
         cluster.apply(each)
     created = _create(cluster, run, manifest, job.digest)
     uid = str(created["metadata"]["uid"])
-    for each in beside:
-        if each.get("kind") == "PodGroup":
-            # What belongs to the job goes with it.
-            owner = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "name": job.name, "uid": uid}
-            metadata = section(each, "metadata") | {"ownerReferences": [owner]}
-            cluster.apply(each | {"metadata": metadata})
+    _own_groups(plan, cluster, uid)
     return run_of(job, cluster, job.namespace, uid)
+
+
+def _own_groups(plan: Submission, cluster: Cluster, uid: str) -> None:
+    """Have the job's PodGroups go with it."""
+    *beside, manifest = plan.manifests
+    owner = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "name": plan.job.name, "uid": uid}
+    for each in beside:
+        if each.get("kind") != "PodGroup":
+            continue
+        metadata = section(each, "metadata")
+        if plan.action == "keep":
+            # Who submitted it may have been killed before this. One that went at the job's end is not made anew.
+            there = cluster.get(Kind.POD_GROUP, str(metadata["name"]), plan.job.namespace)
+            if there is None or owner in (section(there, "metadata").get("ownerReferences") or []):
+                continue
+        cluster.apply(each | {"metadata": metadata | {"ownerReferences": [owner]}})
 
 
 def _create(cluster: Cluster, run: Run, manifest: Manifest, digest: str) -> Manifest:
@@ -143,10 +156,22 @@ def _create(cluster: Cluster, run: Run, manifest: Manifest, digest: str) -> Mani
         ) from error
 
 
-def _manifests(job: TrainingJob, around: Surroundings) -> list[Manifest]:
+def _manifests(job: TrainingJob, around: Surroundings, cluster: Cluster) -> list[Manifest]:
     *beside, manifest = job.to_manifest(around)
     annotations = {**section(manifest, "metadata", "annotations"), DIGEST: job.digest}
-    return [*beside, manifest | {"metadata": manifest["metadata"] | {"annotations": annotations}}]
+    return [
+        *(_placed(each, cluster) for each in beside),
+        manifest | {"metadata": manifest["metadata"] | {"annotations": annotations}},
+    ]
+
+
+def _placed(companion: Manifest, cluster: Cluster) -> Manifest:
+    """Return what is beside the job as the cluster has it: a PriorityClass or a ClusterRole is in no namespace."""
+    with suppress(NotFound):  # a kind that comes with the same file
+        if not cluster.kind_of(companion).namespaced:
+            metadata = {key: value for key, value in companion["metadata"].items() if key != "namespace"}
+            return companion | {"metadata": metadata}
+    return companion
 
 
 def _state_of(run: Run) -> str:

@@ -33,7 +33,7 @@ def surroundings(cluster: Cluster, namespace: str) -> Surroundings:
 def survey(cluster: Cluster, job: TrainingJob, around: Surroundings) -> list[Finding]:
     """Look for everything the job names; what may not be read is taken to be there."""
     found: list[Finding] = []
-    for look in (_namespace, _queues, _priorities, _claims, _samples, _addresses, _pods):
+    for look in (_namespace, _queues, _priorities, _claims, _samples, _groups, _addresses, _pods):
         with suppress(Rejected):
             found += look(cluster, job, around)
     return list(dict.fromkeys(found))
@@ -49,7 +49,7 @@ def _queues(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Fin
     spec = section(job.manifest, "spec")
     where = "spec.queue" if job.is_volcano else "spec.schedulingPolicy.queue"
     name = spec.get("queue") if job.is_volcano else section(spec, "schedulingPolicy").get("queue")
-    if not name or not cluster.capabilities().has(_kind().QUEUE):
+    if not name or name in _beside(job, "Queue") or not cluster.capabilities().has(_kind().QUEUE):
         return
     queue = cluster.get(_kind().QUEUE, str(name))
     if queue is None:
@@ -75,7 +75,7 @@ def _priorities(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator
         f"{at}.template.spec.priorityClassName": pod_spec(r).get("priorityClassName")
         for _, at, r in roles(job.manifest)
     }
-    for name in {str(value) for value in named.values() if value}:
+    for name in {str(value) for value in named.values() if value} - _beside(job, "PriorityClass"):
         if cluster.get(_kind().PRIORITY_CLASS, name) is None:
             where = next(path for path, value in named.items() if value == name)
             said = f"there is no priority class {name!r}: no pod could be created."
@@ -83,7 +83,7 @@ def _priorities(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator
 
 
 def _claims(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Finding]:
-    own = {section(each, "metadata").get("name") for each in job.companions}
+    own = _beside(job, "PersistentVolumeClaim")
     for _name, where, role in roles(job.manifest):
         for volume in pod_spec(role).get("volumes") or []:
             claim = section(volume, "persistentVolumeClaim").get("claimName") if isinstance(volume, dict) else None
@@ -97,6 +97,8 @@ def _samples(cluster: Cluster, job: TrainingJob, around: Surroundings) -> Iterat
     if not name or around.flavour is Flavour.OPERATOR or not cluster.capabilities().has(_kind().SAMPLE_SET):
         return
     found = cluster.get(_kind().SAMPLE_SET, str(name), job.namespace)
+    if found is None and name in _beside(job, "SampleSet"):
+        return
     if found is None:
         said = f"there is no SampleSet {name!r} in {job.namespace}: no pod would be created."
         yield error("no-samples", "spec.sampleSetRef.name", said, f"cloudedge dataset create {name} ...")
@@ -104,6 +106,26 @@ def _samples(cluster: Cluster, job: TrainingJob, around: Surroundings) -> Iterat
         phase = section(found, "status").get("phase") or "without a phase"
         said = f"SampleSet {name!r} is {phase}, and nobody waits for it: pods wait for the volume."
         yield warning("samples-not-ready", "spec.sampleSetRef.name", said)
+
+
+def _groups(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Finding]:
+    """Look for a PodGroup that somebody made: the controller takes any that is called like the job for the job's."""
+    if job.is_volcano or job.name in _beside(job, "PodGroup") or not cluster.capabilities().has(_kind().POD_GROUP):
+        return
+    found = cluster.get(_kind().POD_GROUP, job.name, job.namespace)
+    owners = [
+        (each.get("kind"), each.get("name")) for each in section(found or {}, "metadata").get("ownerReferences") or []
+    ]
+    if found is not None and ("PaddleJob", job.name) not in owners:
+        least = section(found, "spec").get("minMember")
+        said = f"there is a PodGroup {job.name!r} (minMember {least}), which a controller with Volcano takes as it is"
+        hint = "Delete it, put it into the job's own file, or give the job another name."
+        yield warning("pod-group-adopted", "metadata.name", f"{said}, and paddle-operator deletes at the end.", hint)
+
+
+def _beside(job: TrainingJob, kind: str) -> set[str]:
+    """Return the names of what of a kind is applied together with the job."""
+    return {str(section(each, "metadata").get("name")) for each in job.companions if each.get("kind") == kind}
 
 
 def _addresses(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from cloudedge.clock import ManualClock
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Unavailable
 from cloudedge.kube import Cluster, Kind
 from cloudedge.training import Flavour, Gang, PvcMount, Samples, TrainingJob
+from cloudedge.training._claim import copy_from_claim
 
 JOBS = {**{f"built-{n}": job for n, job in BUILT.items()}, **{f.stem: TrainingJob.from_yaml(f) for f in SEEDS}}
 
@@ -241,6 +242,78 @@ def test_a_group_goes_with_its_job(cluster):
         ).uid
         == run.uid
     )
+
+
+def test_a_group_whose_submitter_was_killed_goes_with_its_job_too(cluster):
+    job = TrainingJob.ps("orphan", ps=role(), worker=role(), gang=Gang(how="podgroup"))
+
+    class Killed(Cluster):
+        """Ends between the creation of a job and what follows."""
+
+        def create(self, obj, *, dry_run=False):
+            found = super().create(obj, dry_run=dry_run)
+            if obj["kind"] == "PaddleJob":
+                raise KeyboardInterrupt
+            return found
+
+    with (
+        Killed.connect(kubeconfig=_kubeconfig(), namespace=cluster.namespace) as dying,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        training.submit(job, cluster=dying)
+    assert not cluster.get(Kind.POD_GROUP, "orphan")["metadata"].get("ownerReferences")
+    run = training.submit(job, cluster=cluster)
+    group = cluster.get(Kind.POD_GROUP, "orphan")
+    assert [owner["uid"] for owner in group["metadata"]["ownerReferences"]] == [run.uid]
+    training.submit(job, cluster=cluster)
+    assert cluster.get(Kind.POD_GROUP, "orphan")["metadata"]["resourceVersion"] == group["metadata"]["resourceVersion"]
+    cluster.delete(Kind.POD_GROUP, "orphan")
+    training.submit(job, cluster=cluster)
+    assert cluster.get(Kind.POD_GROUP, "orphan") is None, "the job's end took it away, as paddle-operator does"
+
+
+def test_a_group_that_somebody_made_is_warned_about(cluster):
+    group = {"apiVersion": Kind.POD_GROUP.api_version, "kind": "PodGroup", "metadata": {"name": "adopted"}}
+    cluster.apply(group | {"spec": {"minMember": 7}})
+    plan = training.plan_submit(TrainingJob.single("adopted", role()), cluster=cluster)
+    (found,) = [each for each in plan.findings if each.rule == "pod-group-adopted"]
+    assert "minMember 7" in found.message
+    uid = training.carry_out(plan, cluster).uid
+    owner = {"apiVersion": Kind.PADDLE_JOB.api_version, "kind": "PaddleJob", "name": "adopted", "uid": uid}
+    cluster.patch(Kind.POD_GROUP, "adopted", {"metadata": {"ownerReferences": [owner]}})
+    again = training.plan_submit(TrainingJob.single("adopted", role()), cluster=cluster)
+    assert "pod-group-adopted" not in [each.rule for each in again.findings], "the controller's own"
+
+
+def test_what_is_in_no_namespace_may_lie_beside_a_job(cluster):
+    name = f"lister-{cluster.namespace}"
+    role_of_all = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
+    role_of_all["rules"] = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 7}
+    job = TrainingJob.single("beside", role(pod_overrides={"spec": {"priorityClassName": name}}))
+    try:
+        training.submit(TrainingJob(job.manifest, (role_of_all, urgent)), cluster=cluster)
+        assert cluster.get(Kind.PRIORITY_CLASS, name)["value"] == 7
+        assert cluster.get(cluster.kind_of(role_of_all), name)["rules"] == role_of_all["rules"]
+    finally:
+        cluster.delete(Kind.PRIORITY_CLASS, name)
+        cluster.delete(cluster.kind_of(role_of_all), name)
+
+
+def test_a_pod_whose_creation_was_not_answered_is_deleted_too(cluster, tmp_path):
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    cluster.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "out"}, "spec": claim})
+
+    class DeafToPods(Cluster):
+        def create(self, obj, *, dry_run=False):
+            super().create(obj, dry_run=dry_run)
+            raise Unavailable("the connection broke")
+
+    with DeafToPods.connect(kubeconfig=_kubeconfig(), namespace=cluster.namespace) as deaf:  # noqa: SIM117
+        with pytest.raises(Unavailable):
+            copy_from_claim(deaf, cluster.namespace, "out", "", tmp_path / "out", image="i")
+    left = cluster.list(Kind.POD, selector="app.kubernetes.io/managed-by=cloudedge")
+    assert [pod for pod in left if not pod["metadata"].get("deletionTimestamp")] == []
 
 
 def test_sidecars_are_kept_out_of_namespaces_that_inject_them(cluster):
