@@ -5,7 +5,8 @@ and its standard library. It passes HTTP/1.1 on request by request: each goes, w
 names when it arrives, so that a connection that a client keeps open moves to the new server between two requests, and a
 request under way ends where it began. The server may have closed a connection that was kept open: a request that finds
 it so, and was answered nothing, is sent again on a fresh one. Connections that speak HTTP/2 or baidu_std are passed on
-as they are, and stay with the server they began with. SIGHUP has the target read again.
+as they are, and stay with the server they began with; those of HTTP/2, which is gRPC, go where the file of the same
+name with `.grpc` at its end says, if there is one. SIGHUP has the targets read again.
 
     python front.py PORT TARGET_FILE [ADDRESS]
 """
@@ -27,8 +28,8 @@ MAX_AGAIN = 1024 * 1024
 CONNECT_S = 5.0
 ANSWER_S = 300.0
 IDLE_S = 300.0
-TUNNELLED = (b"PRI ", b"PRPC")
-"""How HTTP/2 (gRPC) and baidu_std begin: connections that stay with the server they began with."""
+HTTP2, BAIDU_STD = b"PRI ", b"PRPC"
+"""How connections begin that stay with the server they began with."""
 TUNNEL_IDLE_S = 3600.0
 
 
@@ -86,15 +87,17 @@ class Front:
 
     def read_target(self) -> None:
         """Read who answers from now on."""
-        host, _, port = self.target_file.read_text().strip().rpartition(":")
-        self.target = (host, int(port))
+        self.target = self.grpc_target = address_in(self.target_file)
+        with contextlib.suppress(FileNotFoundError):
+            self.grpc_target = address_in(self.target_file.with_name(f"{self.target_file.name}.grpc"))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client until it goes away."""
         try:
             start = await begin(reader)
-            if start in TUNNELLED:
-                await self.tunnel(start, reader, writer)
+            if start in {HTTP2, BAIDU_STD}:
+                target = self.grpc_target if start == HTTP2 else self.target
+                await tunnel(target, start, reader, writer)
             else:
                 await self.pass_on(start, reader, writer)
         except Broken:
@@ -122,14 +125,22 @@ class Front:
         finally:
             upstream.close()
 
-    async def tunnel(self, start: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass a connection on as it is, until either side ends it."""
-        up_reader, up_writer = await asyncio.wait_for(asyncio.open_connection(*self.target), CONNECT_S)
-        try:
-            up_writer.write(start)
-            await asyncio.gather(pump(reader, up_writer), pump(up_reader, writer))
-        finally:
-            up_writer.close()
+
+def address_in(file: Path) -> tuple[str, int]:
+    host, _, port = file.read_text().strip().rpartition(":")
+    return host, int(port)
+
+
+async def tunnel(
+    target: tuple[str, int], start: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Pass a connection on as it is, until either side ends it."""
+    up_reader, up_writer = await asyncio.wait_for(asyncio.open_connection(*target), CONNECT_S)
+    try:
+        up_writer.write(start)
+        await asyncio.gather(pump(reader, up_writer), pump(up_reader, writer))
+    finally:
+        up_writer.close()
 
 
 class Upstream:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,7 +28,10 @@ def run(
     docker: bool = typer.Option(False, "--docker", help="In containers of this machine's Docker engine."),
     stock: bool = typer.Option(False, "--stock", help="With stock Paddle Serving 0.9.0 instead of our runtime."),
     name: str = typer.Option("", help="Of the service; the bundle's, or the folder's, if left out."),
-    port: int = typer.Option(9393, min=1, max=65535, help="On 127.0.0.1; HTTP."),
+    port: int = typer.Option(9393, min=1, max=65535, help="On 127.0.0.1; HTTP, gRPC and baidu_std."),
+    cube: Path | None = typer.Option(None, metavar="CUBE.CONF", help="Read rows from these shards; our runtime only."),
+    on_missing_shard: str = typer.Option("", help="error, or default: zeros, counted and said; our runtime only."),
+    ops: str = typer.Option("", metavar="MODULE:NAME", help="Hooks, file.py:Name as well; our runtime only."),
     image: str = typer.Option("", help="Use or make this image; the usual one if left out."),
     base: str = typer.Option("", help="Base of an image that has to be built."),
     wheelhouse: Path | None = typer.Option(None, help="Wheels to build an image from; then no network is needed."),
@@ -51,7 +54,10 @@ def run(
 
     if not docker:
         raise ConfigError("say where: --docker", hint=f"without containers: cloudedge serve {model}")
-    wanted, what = _stock(model, name, port, image) if stock else _own(model, name, port, image, local)
+    more = {"cube": cube, "on_missing_shard": on_missing_shard, "ops": ops}
+    if stock and any(more.values()):
+        raise ConfigError("--cube, --on-missing-shard and --ops are our runtime's, not stock Paddle Serving's")
+    wanted, what = _stock(model, name, port, image) if stock else _own(model, name, port, image, local, more)
     service = DockerService(Containers(), ready_timeout_s=timeout_s, drain_s=drain_s)
     if dry_run:
         _, steps = service.plan(wanted)
@@ -74,14 +80,16 @@ def run(
     say("next: cloudedge serving logs {}", wanted.name)
 
 
-def _own(reference: str, name: str, port: int, image: str, local: Path | None) -> tuple[Wanted, str]:
+def _own(
+    reference: str, name: str, port: int, image: str, local: Path | None, more: dict[str, Any]
+) -> tuple[Wanted, str]:
     from cloudedge.bundle import Bundle  # noqa: PLC0415
     from cloudedge.serving.docker import own_runtime  # noqa: PLC0415
 
     bundle = Bundle.open(reference, hub=local_hub(local))
     hub = local or home() / "hub"
     wanted = own_runtime(
-        name or bundle.name, f"{bundle.name}:{bundle.version}", bundle.digest, hub, port=port, image=image
+        name or bundle.name, f"{bundle.name}:{bundle.version}", bundle.digest, hub, port=port, image=image, **more
     )
     return wanted, f"{bundle.name}:{bundle.version}"
 

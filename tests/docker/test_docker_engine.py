@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import requests
 from lab_images import alone, base, engine, needs_docker, wheelhouse
@@ -23,7 +24,12 @@ sys.path.insert(0, str(HERE.parent / "stock"))
 from stock_lab import free_ports, make_models, pack, request_body  # noqa: E402
 
 from cloudedge.hub import LocalHub  # noqa: E402
+from cloudedge.serving import Client  # noqa: E402
 
+URLS = {
+    "own": ["grpc://127.0.0.1:{port}", "pipeline+grpc://127.0.0.1:{port}/{name}", "brpc://127.0.0.1:{port}"],
+    "stock": ["pipeline+grpc://127.0.0.1:{port}/{name}"],
+}
 pytestmark = [needs_docker, pytest.mark.timeout(1800)]
 
 
@@ -125,6 +131,7 @@ def test_a_service_is_replaced_under_load(kind, models, request):
         assert replaced != model
         assert name in cloudedge("ps")
         assert isinstance(cloudedge("logs", name), str)
+        check_protocols([url.format(port=port, name=name) for url in URLS[kind]], known)
         check_refusal(kind, models, [*second[1:], *where])
         answer = requests.post(f"http://127.0.0.1:{port}/{name}/x", request_body(known["rows"][0]), timeout=60)
         assert answer.json()["err_no"] == 0
@@ -132,6 +139,15 @@ def test_a_service_is_replaced_under_load(kind, models, request):
         stop.set()
         subprocess.run([sys.executable, "-m", "cloudedge", "serving", "stop", name], check=False)
     assert containers(name, "model") == containers(name, "front") == []
+
+
+def check_protocols(urls, known):
+    """Ask through the front and its one port, as over HTTP."""
+    row = {name: np.asarray(value, "float32") for name, value in known["rows"][0].items()}
+    for url in urls:
+        with Client(url, timeout_s=60) as client:
+            (value,) = client.predict(row).outputs.values()
+        assert value.reshape(-1) == pytest.approx(np.reshape(known["expect"][0], -1), abs=1e-5), url
 
 
 def check_refusal(kind, models, options):

@@ -19,6 +19,7 @@ import pytest
 import cloudedge.front
 
 FRONT = Path(cloudedge.front.__file__)
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class Backend(http.server.ThreadingHTTPServer):
@@ -332,8 +333,12 @@ def test_what_could_be_read_in_two_ways_is_refused(front, sent):
         assert ask(connection) == (200, b"one hello")
 
 
-@pytest.mark.parametrize("start", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PRPC\0\0\0\x05"])
-def test_other_protocols_are_passed_on_as_they_are_and_stay_where_they_began(front, backends, start):
+@pytest.mark.parametrize(
+    ("start", "apart"),
+    [(HTTP2, False), (HTTP2, True), (b"PRPC\0\0\0\x05", False)],
+    ids=["HTTP/2", "HTTP/2 on a port of its own", "baidu_std"],
+)
+def test_other_protocols_are_passed_on_as_they_are_and_stay_where_they_began(front, backends, start, apart):
     def echo(server):
         accepted, _ = server.accept()
         with accepted:
@@ -343,9 +348,15 @@ def test_other_protocols_are_passed_on_as_they_are_and_stay_where_they_began(fro
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=echo, args=(server,))
         thread.start()
-        front.turn_to(f"127.0.0.1:{server.getsockname()[1]}")
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if start.startswith(b"PRI") and apart:  # gRPC has a port of its own; the one of HTTP stays
+            front.target.with_name("target.grpc").write_text(address)
+            address = backends[0].address
+        front.turn_to(address)
         time.sleep(0.5)
         with contextlib.closing(front.connect()) as connection:
+            assert not apart or ask(connection) == (200, b"one hello")
+            connection.close()
             connection.connect()
             connection.sock.settimeout(20)
             answers = connection.sock.makefile("rb")

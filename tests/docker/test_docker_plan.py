@@ -8,6 +8,7 @@ import pytest
 
 from cloudedge.errors import InputError
 from cloudedge.serving.docker import Found, Wanted, own_runtime, plan_run, plan_stop, stock_runtime
+from cloudedge.serving.docker._containers import _target
 
 WANTED = Wanted("ctr", "image", "sha256:1", ("ctr:1",), {"/models": "/hub"}, 9393, 8000)
 OURS = Found(WANTED.model_container, "model", running=True, ready=True)
@@ -67,6 +68,38 @@ def test_another_port_is_not_another_container():
 def test_other_bytes_under_the_same_name_are_another_container(tmp_path):
     one, other = (own_runtime("ctr", "ctr:1", digest, tmp_path, port=1) for digest in ("sha256:a", "sha256:b"))
     assert one.model_container != other.model_container
+
+
+def test_every_protocol_of_our_runtime_is_reached(tmp_path):
+    wanted = own_runtime("ctr", "ctr:1", "sha256:a", tmp_path, port=1)
+    said = dict(zip(wanted.command[1::2], wanted.command[2::2], strict=True))
+    assert (said["--port"], said["--grpc-port"]) == (str(wanted.container_port), str(wanted.grpc_port))
+    targets = {path.rpartition("/")[2]: address.decode().strip() for path, address in _target(wanted).items()}
+    assert targets == {"target": f"{wanted.model_container}:9393", "target.grpc": f"{wanted.model_container}:9395"}
+
+
+def test_what_our_runtime_is_given_is_mounted_and_part_of_what_it_is(tmp_path):
+    (tmp_path / "cube.conf").write_text("[]")
+    (tmp_path / "my_hooks.py").write_text("class MyOp: ...")
+
+    def made(**options):
+        return own_runtime("ctr", "ctr:1", "sha256:a", tmp_path, port=1, **options)
+
+    hooks = f"{tmp_path}/my_hooks.py:MyOp"
+    wanted = made(cube=tmp_path / "cube.conf", on_missing_shard="default", ops=hooks)
+    assert wanted.command[-6:] == (
+        "--cube", "/cube/cube.conf", "--on-missing-shard", "default", "--ops", "/hooks/my_hooks.py:MyOp",
+    )  # fmt: skip
+    assert wanted.mounts["/cube/cube.conf"] == str(tmp_path / "cube.conf")
+    assert wanted.mounts["/hooks/my_hooks.py"] == str(tmp_path / "my_hooks.py")
+    assert made(ops="installed.hooks:MyOp").command[-1] == "installed.hooks:MyOp"
+    for option, file in ({"ops": hooks}, "my_hooks.py"), ({"cube": tmp_path / "cube.conf"}, "cube.conf"):
+        before = made(**option).model_container
+        assert made(**option).model_container == before
+        (tmp_path / file).write_text("something else")
+        assert made(**option).model_container != before
+    with pytest.raises(InputError, match=r"none\.conf"):
+        made(cube=tmp_path / "none.conf")
 
 
 def test_the_front_ends_first():

@@ -183,7 +183,8 @@ def _is_ready(container: Container) -> bool:
 
 
 def _target(wanted: Wanted) -> dict[str, bytes]:
-    return {f"{FRONT_FOLDER}/target": f"{wanted.model_container}:{wanted.container_port}\n".encode()}
+    ports = {"target": wanted.container_port, "target.grpc": wanted.grpc_port or wanted.container_port}
+    return {f"{FRONT_FOLDER}/{file}": f"{wanted.model_container}:{port}\n".encode() for file, port in ports.items()}
 
 
 def _tar(files: dict[str, bytes]) -> bytes:

@@ -33,6 +33,8 @@ class Wanted:
     container_port: int
     host_port: int
     environment: Mapping[str, str] = field(default_factory=dict)
+    grpc_port: int = 0
+    """Of the container; the front passes gRPC on to it from the same published port. 0: it speaks none."""
 
     @property
     def digest(self) -> str:

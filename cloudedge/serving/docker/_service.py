@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +16,55 @@ from cloudedge.serving.docker._plan import Step, Wanted, plan_run, plan_stop
 __all__ = ["DockerService", "own_runtime", "stock_runtime"]
 
 OWN_IMAGE, STOCK_IMAGE = local_name("serving"), local_name("paddle-serving")
-OWN_PORT, STOCK_PORT, STOCK_RPC_PORT = 9393, 9998, 18080
-MODELS = "/models"
+OWN_PORT, OWN_GRPC_PORT, STOCK_PORT, STOCK_RPC_PORT = 9393, 9395, 9998, 18080
+MODELS, CUBE, HOOKS = "/models", "/cube/cube.conf", "/hooks"
 
 
-def own_runtime(name: str, reference: str, digest: str, hub: Path, *, port: int, image: str = "") -> Wanted:
-    """Say how our runtime serves a bundle of a local hub: the hub is mounted read-only."""
-    command = (reference, "--hub", MODELS, "--service", name, "--host", "0.0.0.0", "--port", str(OWN_PORT))  # noqa: S104
-    # The digest makes other bytes under the same reference another container.
-    environment = {"CLOUDEDGE_BUNDLE": digest}
-    return Wanted(name, image or OWN_IMAGE, "", command, {MODELS: str(hub.absolute())}, OWN_PORT, port, environment)
+def own_runtime(
+    name: str, reference: str, digest: str, hub: Path, *, port: int, image: str = "",
+    cube: Path | None = None, on_missing_shard: str = "", ops: str = "",
+) -> Wanted:  # fmt: skip
+    """Say how our runtime serves a bundle of a local hub: the hub is mounted read-only.
+
+    Args:
+        name: Of the service.
+        reference: The bundle.
+        digest: Its own: other bytes under the same reference are another container.
+        hub: Where it is.
+        port: Of this machine.
+        image: Other than the usual one.
+        cube: A cube.conf, mounted too; the addresses in it are those that the container reaches.
+        on_missing_shard: As `cloudedge serve` takes it.
+        ops: Hooks, as `cloudedge serve` takes them; a file of this machine is mounted too.
+
+    Raises:
+        InputError: a file is not there.
+    """
+    listen = ("--host", "0.0.0.0", "--port", str(OWN_PORT), "--grpc-port", str(OWN_GRPC_PORT))  # noqa: S104 - of its own
+    command = [reference, "--hub", MODELS, "--service", name, *listen]
+    mounts, environment = {MODELS: str(hub.absolute())}, {"CLOUDEDGE_BUNDLE": digest}
+    if cube is not None:
+        command += ["--cube", CUBE]
+        mounts[CUBE], environment["CLOUDEDGE_CUBE_CONF"] = _file(cube)
+    if on_missing_shard:
+        command += ["--on-missing-shard", on_missing_shard]
+    if ops:
+        file, _, hooks = ops.rpartition(":")
+        inside = f"{HOOKS}/{Path(file).name}" if file.endswith(".py") else file
+        command += ["--ops", f"{inside}:{hooks}"]
+        if file.endswith(".py"):
+            mounts[inside], environment["CLOUDEDGE_HOOKS"] = _file(Path(file))
+    return Wanted(
+        name, image or OWN_IMAGE, "", tuple(command), mounts, OWN_PORT, port, environment, grpc_port=OWN_GRPC_PORT
+    )
+
+
+def _file(path: Path) -> tuple[str, str]:
+    """Return where a file is and what its bytes are: others in it are another container, too."""
+    try:
+        return str(path.absolute()), hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
 
 
 def stock_runtime(name: str, model: Path, *, port: int, image: str = "") -> Wanted:
@@ -37,7 +77,8 @@ def stock_runtime(name: str, model: Path, *, port: int, image: str = "") -> Want
             hint="cloudedge serving export writes one",
         )
     command = (MODELS, name, str(STOCK_RPC_PORT), str(STOCK_PORT))
-    return Wanted(name, image or STOCK_IMAGE, "", command, {MODELS: str(model.absolute())}, STOCK_PORT, port)
+    mounts = {MODELS: str(model.absolute())}
+    return Wanted(name, image or STOCK_IMAGE, "", command, mounts, STOCK_PORT, port, grpc_port=STOCK_RPC_PORT)
 
 
 @dataclass
