@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
+
 from cloudedge.bundle import Bundle, Lookup, Signature, Variable, published
 from cloudedge.errors import InputError
 from cloudedge.serving import conf
@@ -183,12 +185,14 @@ def _check_cpp(bundle: Bundle, program: str) -> None:
 def _as_the_lookup_op_sees_it(bundle: Bundle) -> tuple[Signature, list[str]]:
     """Return what the C++ look-up op feeds the program, and which inputs it takes as ids.
 
-    The op knows one table; makes rows of rank 2; takes every int64 input for ids and no other.
+    The op knows one table, of float32 rows; makes rows of rank 2; takes every int64 input for ids and no other. Its
+    sister for quantised rows, GeneralDistKVQuantInferOp, is no way out: since 0.5.0 it has not run the model.
 
     Raises:
         InputError: the bundle asks for more than that.
     """
-    signature = bundle.signature
+    signature, tables = bundle.signature, bundle.sparse
+    narrow = {name: table.kind.dtype for name, table in tables.items() if table.kind.dtype != np.float32}
     by_feed: dict[str, list[Lookup]] = {}
     for lookup in signature.lookups:
         by_feed.setdefault(lookup.feed, []).append(lookup)
@@ -204,8 +208,12 @@ def _as_the_lookup_op_sees_it(bundle: Bundle) -> tuple[Signature, list[str]]:
             why = f"the ids {variable.name!r} have a shape, {list(variable.shape)}, and it makes rows of rank 2"
         elif not lookups and variable.dtype == "int64":
             why = f"it would take {variable.name!r} for ids"
-        if len(bundle.sparse) != 1:
-            why = f"there are {len(bundle.sparse)} tables, and it knows one"
+        if len(tables) != 1:
+            why = f"there are {len(tables)} tables, and it knows one"
+        elif narrow:
+            why = "".join(
+                f"the rows of table {name!r} are {dtype}, and it reads float32" for name, dtype in narrow.items()
+            )
         if why:
             raise InputError(f"{bundle!r} cannot use Paddle Serving's look-up op: {why}", hint=_OWN_RUNTIME)
         name = lookups[0].input if lookups else variable.name

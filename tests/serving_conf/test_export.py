@@ -24,14 +24,15 @@ PIPELINE = "paddle-serving-0.9-pipeline"
 
 @pytest.fixture
 def packed(tmp_path, hub):
-    def pack(suffix=".pdmodel", *, signature=PLAIN, version="2.6.2", tables=()):
+    def pack(suffix=".pdmodel", *, signature=PLAIN, version="2.6.2", tables=(), dtype="float32"):
         folder = tmp_path / "model"
         folder.mkdir(exist_ok=True)
         for old in folder.iterdir():
             old.unlink()
         (folder / f"ctr{suffix}").write_bytes(b"program")
         (folder / "ctr.pdiparams").write_bytes(b"parameters")
-        table = {"keys": np.array([1], np.uint64), "values": np.ones((1, 2), np.float32)}
+        table = {"keys": np.array([1], np.uint64), "values": np.ones((1, 4), dtype)}
+        table |= {"scale": np.ones(1, np.float32)} if dtype == "int8" else {}
         arrays = dict.fromkeys(tables, table)
         return Bundle.pack(folder, name="ctr", signature=signature, framework_version=version, sparse=arrays, hub=hub)
 
@@ -117,6 +118,16 @@ IDS = Variable(name="ids", dtype="int64")
             {"signature": with_feed(IDS, lookups=LOOKUP.lookups * 2), "tables": ["t"]},
             "paddle-serving-0.9",
             "looked up 2 times",
+        ),
+        (
+            {"signature": LOOKUP, "tables": ["t"], "dtype": "float16"},
+            "paddle-serving-0.9",
+            "rows of table 't' are float16, and it reads float32",
+        ),
+        (
+            {"signature": LOOKUP, "tables": ["t"], "dtype": "int8"},
+            "paddle-serving-0.9",
+            "rows of table 't' are int8, and it reads float32",
         ),
         ({}, "paddle-serving-0.8", "unknown target"),
     ],
