@@ -13,7 +13,8 @@
     GET    /versions/NAME               one of them
     POST   /versions/NAME/activate      move the pointer
     DELETE /active                      take the pointer away: reads without a pin get nothing
-    DELETE /versions/NAME               unload, and remove what was staged
+    DELETE /versions/NAME               unload, and remove what was staged; {"previous": true}: also if it is the one
+                                        before the active one
     POST   /drain                       {"within_s"?}: stop accepting, finish, close, 202
 
 It decides and does not serve, so it is Python: a request that moves the pointer takes a millisecond, and no lookup
@@ -98,7 +99,7 @@ class AdminServer(AdminHttp):
             "POST /staged": lambda: self._stage(body),
             "PUT /staged/NAME/FILE": lambda name, file: self._receive(name, file, body),
             "GET /versions/NAME": self._find,
-            "DELETE /versions/NAME": self._unload,
+            "DELETE /versions/NAME": lambda name: self._unload(name, body),
             "POST /versions/NAME/activate": self._activate,
             "DELETE /active": self._deactivate,
             "POST /drain": lambda: self.drain(body, self.server.drain, self._on_drained),
@@ -143,9 +144,15 @@ class AdminServer(AdminHttp):
             raise InputError("this server keeps no versions of its own", hint="Start it with --state DIR.")
         return self._holdings
 
-    def _unload(self, name: str) -> Reply:
+    def _unload(self, name: str, body: dict[str, Any]) -> Reply:
+        previous = body.get("previous", False)
+        if body.keys() - {"previous"} or not isinstance(previous, bool):
+            raise InputError('letting a version go is {"previous": true}, or nothing')
         self._jobs.forget(name)
-        (self._holdings or self.server).unload(name)
+        if self._holdings is not None:
+            self._holdings.unload(name, previous=previous)
+        else:
+            self.server.unload(name)
         return HTTPStatus.OK, {"name": name, "state": "unloaded"}
 
     def _activate(self, name: str) -> Reply:

@@ -4,8 +4,8 @@
     DIR/versions/NAME/        a version's files; artifact.json stands there once all of them are, checked
 
 The state is replaced by rename after a version was loaded and before the pointer moves. A delta's base stays on disk
-as long as the delta does, loaded or not. The active version and the one before it do not go. Upstream's control
-commands, which know nothing of this, are refused.
+as long as the delta does, loaded or not. The active version does not go, nor the one before it unless somebody gives
+that up in so many words. Upstream's control commands, which know nothing of this, are refused.
 """
 
 from __future__ import annotations
@@ -203,17 +203,22 @@ class Holdings:
                 self._write_locked(self._held, None, None)
             self.server.deactivate()
 
-    def unload(self, name: str) -> None:
+    def unload(self, name: str, *, previous: bool = False) -> None:
         """Let a version go, its files too.
+
+        Args:
+            name: Which one.
+            previous: Also if it is the one to go back to; there is none then.
 
         Raises:
             NotFound: there is none of that name.
             Conflict: it is active, or the one to go back to.
         """
         with self._alone(name):
-            if name in (self._active, self.previous):
-                which = "active" if name == self._active else "the one to go back to"
-                raise Conflict(f"version {name!r} is {which} and does not go")
+            if name == self._active:
+                raise Conflict(f"version {name!r} is active and does not go")
+            if name == self.previous and not previous:
+                raise Conflict(f"version {name!r} is the one to go back to and does not go")
             if name not in self._held and not self.staging.folder(name).exists():
                 raise NotFound(f"version {name!r} is neither loaded nor staged")
             if name in self._held:
@@ -283,7 +288,9 @@ class Holdings:
             self.server.unload(name)
         # What no loaded version is made of any more goes; a chain is let go from its end.
         needed = {each for one in held.values() if one.is_loaded for each in self._chain(one.name)}
-        self._write(held={each: one for each, one in held.items() if each in needed})
+        with self._writing:
+            left = {each: one for each, one in held.items() if each in needed}
+            self._write_locked(left, self._active, None if name == self.previous else self.previous)
         self._drop_natives()
         for each in held.keys() - needed:
             self._remove(each)

@@ -155,9 +155,12 @@ class ShardPlace:
                 self._replica.deactivate()
 
     def forget(self, pin: str, *, order: int) -> None:
-        """See `Place`."""
+        """See `Place`: a release knows what to go back to better than the server, which takes what was active before.
+
+        Where there is no room for three versions that one goes, and after an undo it is what was undone.
+        """
         with ordered(order):
-            self._replica.unload(pin)
+            self._replica.unload(pin, previous=True)
 
     def watch(self) -> Health:
         """See `Place`: what readers see is counted where they read, at the serving replicas."""

@@ -102,6 +102,21 @@ def test_without_an_active_version_it_answers_only_who_asks_for_one(place, table
     assert (place.names, place.held.describe()) == ([], [])
 
 
+def test_the_one_to_go_back_to_goes_only_if_somebody_gives_it_up(place, tables, workshop):
+    versions = [tables.fresh(), tables.fresh()]
+    for version in versions:
+        place.take(version, workshop.base(version, 1)[0])
+    first, last = (each.version for each in versions)
+    with pytest.raises(Conflict, match="the one to go back to"):
+        place.held.unload(first)
+    place.held.unload(first, previous=True)
+    assert (place.names, place.held.previous) == ([last], None)
+    assert place.open() == []  # also after a restart
+    assert (place.names, place.server.active, place.held.previous) == ([last], last, None)
+    with pytest.raises(Conflict, match="is active"):
+        place.held.unload(last, previous=True)
+
+
 def test_upstreams_control_commands_are_refused_since_they_would_pass_by_what_is_on_disk(place, tables, workshop):
     versions = [tables.fresh(), tables.fresh()]
     for version in versions:

@@ -174,10 +174,10 @@ class CubeReplica:
         """Take the server's pointer away: reads without a pin get nothing, as before the first version."""
         self._ask("DELETE", "/active")
 
-    def unload(self, name: str) -> None:
-        """Let a version go, its files too."""
+    def unload(self, name: str, *, previous: bool = False) -> None:
+        """Let a version go, its files too; with `previous`, also if it is the one that was active before."""
         try:
-            self._ask("DELETE", f"/versions/{quote(name, safe='')}")
+            self._ask("DELETE", f"/versions/{quote(name, safe='')}", {"previous": True} if previous else None)
         except NotFound:
             return
 
