@@ -1,9 +1,10 @@
 """Bundles: one trained model, immutable, named by digest. Packing, reading, comparing, signing, unpacking."""
 
+from cloudedge.bundle._archive import extract_tar
 from cloudedge.bundle._arrays import SafetensorsFile
 from cloudedge.bundle._bundle import Bundle, Member
 from cloudedge.bundle._diff import BundleDiff, TableDiff, diff
-from cloudedge.bundle._files import published
+from cloudedge.bundle._files import check_member_path, published
 from cloudedge.bundle._keys import needs_passphrase, new_key_pair
 from cloudedge.bundle._pack import Packed, PackPlan, pack, plan_pack
 from cloudedge.bundle._parts import (
@@ -46,10 +47,12 @@ __all__ = [
     "Table",
     "TableDiff",
     "Variable",
+    "check_member_path",
     "check_signature",
     "check_words",
     "diff",
     "export_zip",
+    "extract_tar",
     "needs_passphrase",
     "new_key_pair",
     "pack",

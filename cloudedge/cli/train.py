@@ -77,6 +77,9 @@ def submit(
 
     Example: cloudedge train submit job.yaml -n ads --class guaranteed
     """
+    if local and output:
+        hint = "Copy it from there: cloudedge train fetch NAME FOLDER --local"
+        raise InputError("--output is of a cluster: on this machine a run keeps its model in its own folder", hint=hint)
     job = _load(file, namespace, job_class, queue, output)
     if local:
         run: Run | LocalRun | None = _submit_here(job, workdir, replace=replace, dry_run=dry_run, as_json=as_json)

@@ -12,16 +12,13 @@ goes on. Only ``latest`` may change; its readers notice, since they check what t
 from __future__ import annotations
 
 import re
-import shutil
-import tarfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudedge.bundle import published
-from cloudedge.bundle._files import check_member_path
+from cloudedge.bundle import extract_tar, published
 from cloudedge.config import HubConfig
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Unavailable
 from cloudedge.hub import (
@@ -198,28 +195,10 @@ def unpack(file: Path, folder: Path) -> Path:
     Raises:
         InputError: the archive holds what is no plain file, or leads out of the folder.
     """
-    with published(folder, f"unpacking {file.name}") as draft:
+    with published(folder, f"unpacking {file.name}") as draft, file.open("rb") as archive:
         draft.mkdir()
-        for name, source in _members(file):
-            target = draft / check_member_path(name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as out:
-                shutil.copyfileobj(source, out, CHUNK)
+        extract_tar(archive, draft, file.name)
     return folder
-
-
-def _members(file: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        with tarfile.open(file) as archive:
-            for member in archive:
-                if member.isdir():
-                    continue
-                source = archive.extractfile(member) if member.isreg() else None
-                if source is None:
-                    raise InputError(f"{file.name} holds {member.name!r}, which is no plain file")
-                yield member.name.removeprefix("./"), source
-    except tarfile.TarError as error:
-        raise InputError(f"{file} is no tar archive: {error}") from error
 
 
 def _record_key(model: str, version: str) -> str:

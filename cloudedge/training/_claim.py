@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from cloudedge.bundle._files import check_member_path
+from cloudedge.bundle import check_member_path
 from cloudedge.errors import InputError, IntegrityError, NotFound, Rejected
 from cloudedge.kube import Cluster, Kind, Ran
 from cloudedge.training._pods import section

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cloudedge.bundle import Bundle, Lineage, published
-from cloudedge.bundle._files import check_member_path
+from cloudedge.bundle import Bundle, Lineage, check_member_path, extract_tar, published
 from cloudedge.config import HubConfig, load
 from cloudedge.errors import InputError, NotFound, Unavailable
 from cloudedge.training._adapt import OUTPUT
@@ -164,28 +162,12 @@ def _from_http(url: str, target: Path) -> None:
                 kept.write(block)
             kept.seek(0)
             if name.endswith((".tar", ".tar.gz", ".tgz")):
-                with tarfile.open(fileobj=kept) as archive:
-                    _extract(archive, target)
+                extract_tar(kept, target, shown)
             else:
                 with (target / check_member_path(name)).open("wb") as file:
                     shutil.copyfileobj(kept, file, _BLOCK)
     except requests.RequestException as error:
         raise Unavailable(f"fetching {shown}: {type(error).__name__}") from error
-    except tarfile.TarError as error:
-        raise InputError(f"{shown} is no tar archive: {error}") from error
-
-
-def _extract(archive: tarfile.TarFile, target: Path) -> None:
-    for member in archive:
-        if member.isdir():
-            continue
-        source = archive.extractfile(member) if member.isreg() else None
-        if source is None:
-            raise InputError(f"the archive holds {member.name!r}, which is no plain file")
-        file = target / check_member_path(member.name.removeprefix("./"))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("wb") as out:
-            shutil.copyfileobj(source, out, _BLOCK)
 
 
 def _from_store(url: str, target: Path) -> None:

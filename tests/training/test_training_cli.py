@@ -37,6 +37,13 @@ def test_render_prints_what_would_be_sent_and_says_what_it_did(cloudedge):
     assert "note: spec.intranet: set to Service" in done.stderr.replace("\n", " ")
 
 
+def test_a_place_for_the_model_is_not_ignored_on_this_machine(cloudedge):
+    refused = cloudedge(
+        "submit", MANIFESTS / "single.yaml", "--local", "--output", "pvc://m/ctr", "--dry-run", ok=False
+    )
+    assert "--output is of a cluster" in refused.stderr
+
+
 def test_the_queue_of_a_class_comes_from_the_configuration(cloudedge, tmp_path):
     config = tmp_path / "cloudedge.yaml"
     config.write_text("training: {queues: {opportunistic: spare}}\n")

@@ -9,7 +9,7 @@ import pytest
 from training_samples import BUILT, MANIFESTS, role
 
 from cloudedge.errors import Conflict, InputError, NotFound
-from cloudedge.training import Role, TrainingFailed, TrainingJob, local
+from cloudedge.training import PvcMount, Role, TrainingFailed, TrainingJob, local
 from cloudedge.training.local._keeper import read_state
 
 pytest.importorskip("paddle", reason="needs paddlepaddle")
@@ -127,11 +127,32 @@ def test_what_cannot_be_launched_is_said(command, why):
         words(*command)
 
 
+def test_the_ctr_job_runs_what_its_entry_says(tmp_path):
+    whole = TrainingJob.from_yaml(MANIFESTS / "ctr-volcano.yaml")
+    planned = local.plan(whole)
+    assert planned.argv[-5:] == ("train.py", "--is_local", "0", "--cloud_train", "1")
+    assert (planned.servers, planned.workers) == (2, 2)
+    trainers = Role("any:1", replicas=2)
+    entry = f"cd /workspace/ctr && python {SCRIPT}"
+    built = TrainingJob.ctr(
+        "ctr", pserver=Role("any:1"), trainer=trainers, entry=entry, output=PvcMount("m", "/workspace/ctr/models")
+    )
+    assert any("not to pvc://m" in note for note in local.plan(built).notes)
+    if not local.supports_servers():
+        with pytest.raises(InputError, match="no parameter servers") as refused:
+            local.submit(built, workdir=HERE)
+        assert "workers only" in refused.value.hint
+    built.manifest["spec"]["tasks"] = [task for task in built.manifest["spec"]["tasks"] if task["name"] == "trainer"]
+    run = local.submit(built, workdir=HERE)
+    assert str(run.wait(timeout_s=300).roles["trainer"]) == "2 succeeded of 2"
+    assert {line.text for line in run.logs() if line.text.startswith("rank")} == {
+        f"rank {n} of 2 has 3" for n in (0, 1)
+    }
+
+
 def test_what_makes_no_sense_here_is_said():
     with pytest.raises(InputError, match="heter"):
         local.plan(BUILT["heter"])
-    with pytest.raises(InputError, match="cannot start"):
-        local.plan(BUILT["ctr"])
     with pytest.raises(NotFound):
         local.attach("nothing")
     many = TrainingJob.collective("many", role(replicas=65))

@@ -24,7 +24,13 @@ __all__ = ["LocalPlan", "plan_local"]
 
 _LAUNCHERS = {"paddle.distributed.launch", "paddle.distributed.fleet.launch", "fleetrun"}
 _SHELLS = {"sh", "bash", "ash", "dash"}
+_CTR_LAUNCHER = "paddle_k8s"
+"""What the CTR example's image starts; what it is to run is in ENTRY."""
+_CD = re.compile(r"cd\s+[^\s|&;<>()$`]+\s*&&\s*")
+"""Into a folder of the image, which is not here."""
 _SHELL_MEANING = re.compile(r"[|&;<>()$`\\*?\[\]{}~\n#]")
+_LAUNCHERS_OWN = {"PADDLE_PORT", "PADDLE_PSERVERS_NUM", "PADDLE_TRAINERS_NUM", "PADDLE_TRAINING_ROLE", "TRAINING_ROLE"}
+"""What the launcher tells each process itself; here it would hear of pods that are not."""
 _WORKERS, _SERVERS = ("worker", "trainer"), ("ps", "pserver")
 _MOST = 64
 
@@ -75,7 +81,8 @@ def plan_local(job: TrainingJob, folder: Path, *, python: str = sys.executable) 
     workers, servers = _count(job, worker), _count(job, server) if server else 0
     container = first_container(worker)
     words, dropped = _words(job, container)
-    given = {name: str(value) for name, value in env_names(container).items() if value is not None}
+    told = env_names(container)
+    given = {name: str(value) for name, value in told.items() if value is not None and name not in _LAUNCHERS_OWN}
     env = {**given, OUTPUT_ENV: str(folder / "output")}
     logs = ("--log_dir", str(folder / "logs"))
     if servers:
@@ -85,6 +92,7 @@ def plan_local(job: TrainingJob, folder: Path, *, python: str = sys.executable) 
     argv = (python, "-u", "-m", "paddle.distributed.launch", *how, *logs, *words)
     notes = (
         *(f"launch options left out, they describe a cluster: {' '.join(dropped)}" for _ in dropped[:1]),
+        *(f"the model goes to {folder / 'output'}, and not to {job.output}" for _ in [0] if job.output),
         *("GPUs are not used: workers exchange gradients by gloo" for _ in _gpus(container)[:1]),
         *(
             f"the image {container['image']} is not used: what is installed here runs"
@@ -105,8 +113,8 @@ def _count(job: TrainingJob, role: Manifest) -> int:
 def _words(job: TrainingJob, container: Manifest) -> tuple[list[str], list[str]]:
     """Return script and arguments of a container's command, and the launch options that were left out."""
     words = [str(word) for key in ("command", "args") for word in container.get(key) or []]
-    if not words and env_names(container).get("ENTRY"):
-        words = ["sh", "-c", str(env_names(container)["ENTRY"])]
+    if words and Path(words[0]).name == _CTR_LAUNCHER and env_names(container).get("ENTRY"):
+        words = ["sh", "-c", _CD.sub("", str(env_names(container)["ENTRY"]), count=1)]
     if words and Path(words[0]).name in _SHELLS:
         words = _from_shell(job, words)
     if not words:

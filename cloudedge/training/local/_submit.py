@@ -43,7 +43,7 @@ def submit(
     if planned.needs_servers and not supports_servers(python):
         raise InputError(
             "the installed paddlepaddle has no parameter servers (its wheels are built without them)",
-            hint="Submit it to a cluster whose image has them, or train with workers only: remove ps.",
+            hint="Submit it to a cluster whose image has them, or train with workers only: take out ps (or pserver).",
         )
     if run.folder.exists():
         same = run.job.digest == job.digest
