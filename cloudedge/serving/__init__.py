@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cloudedge.serving._export import TARGETS, ExportPlan, export, plan_export
     from cloudedge.serving._follower import Follower
     from cloudedge.serving._hotload import HotLoad, follow, load_into, publish_for_monitor
-    from cloudedge.serving._http import HttpLimits
+    from cloudedge.serving._limits import HttpLimits
     from cloudedge.serving._ops import Op, RequestOp, WebService, load_ops
     from cloudedge.serving._routing import Routing, Shadow, Variant
     from cloudedge.serving._rowsource import BundleRows, FoundRows, RowSource
@@ -77,7 +77,7 @@ _HOMES = {
     "_export": ("TARGETS", "ExportPlan", "export", "plan_export"),
     "_follower": ("Follower",),
     "_hotload": ("HotLoad", "follow", "load_into", "publish_for_monitor"),
-    "_http": ("HttpLimits",),
+    "_limits": ("HttpLimits",),
     "_ops": ("Op", "RequestOp", "WebService", "load_ops"),
     "_routing": ("Routing", "Shadow", "Variant"),
     "_rowsource": ("BundleRows", "FoundRows", "RowSource"),

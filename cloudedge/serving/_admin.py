@@ -38,15 +38,15 @@ from cloudedge.errors import Conflict, InputError
 from cloudedge.resources import free_memory_bytes
 from cloudedge.serving._desired import Desired
 from cloudedge.serving._follower import Follower
+from cloudedge.serving._gate import Pinned
 from cloudedge.serving._report import prometheus, stats
-from cloudedge.serving._routes import Pinned, answer_json, predict_json
+from cloudedge.serving._routes import answer_json, predict_json
 from cloudedge.serving._routing import Shadow, Variant
 from cloudedge.serving._runtime import Runtime
 from cloudedge.serving._server import Server
 
 __all__ = ["AdminServer"]
 
-_DRAIN_S = 10.0
 _ORDERS = (
     "POST /versions", "POST /versions/NAME/activate", "DELETE /active", "DELETE /versions/NAME", "PUT /weights",
 )  # fmt: skip

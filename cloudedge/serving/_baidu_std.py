@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 
-from cloudedge.errors import InputError, Unavailable
+from cloudedge.errors import InputError, Overloaded, Unavailable
 from cloudedge.serving._engine import Answer, Engine
 from cloudedge.serving._faults import fault_of, too_long
 from cloudedge.serving._general import METHODS, answer_general, fill_response, read_request
 from cloudedge.serving._gzip import GZIP, ZLIB, deflate, inflate
+from cloudedge.serving._limits import HeldBytes
 from cloudedge.serving._messages import GENERAL_SERVICE, GeneralRequest, RpcMeta
 from cloudedge.serving._watch import Asked, Outcome, Watch
 
@@ -74,29 +78,51 @@ class FrameReader:
         """Take what arrived and return the frames that are now complete.
 
         Raises:
-            InputError: these are no frames, or one is larger than allowed; nothing after it can be read.
+            InputError: these are no frames, or one is larger than allowed; nothing after it can be read. Says its
+                `correlation_id` if that is known. Not before the frames ahead of it were returned.
         """
         buffer = self._buffer
         buffer += data
         frames: list[Frame] = []
         start = 0
         while True:
-            if not MAGIC.startswith(bytes(buffer[start : start + 4])):
-                raise InputError("not a baidu_std frame: it does not begin with PRPC")
-            if len(buffer) - start < HEADER.size:
+            try:
+                size = self._whole(start)
+                if size is None:
+                    break
+                frames.append(_take(bytes(memoryview(buffer)[start + HEADER.size : start + size]), self._meta(start)))
+            except InputError:
+                if not frames:
+                    raise
                 break
-            _, body, meta = HEADER.unpack_from(buffer, start)
-            if body > self._max_body or meta > min(body, MAX_META):
-                raise InputError(
-                    f"a frame of {body} bytes with {meta} of meta is more than is taken", limit=self._max_body
-                )
-            end = start + HEADER.size + body
-            if len(buffer) < end:
-                break
-            frames.append(_take(bytes(memoryview(buffer)[start + HEADER.size : end]), meta))
-            start = end
+            start += size
         del buffer[:start]
         return frames
+
+    def _meta(self, start: int) -> int:
+        return int(HEADER.unpack_from(self._buffer, start)[2])
+
+    def _whole(self, start: int) -> int | None:
+        """Return the size of the frame that begins there, or None if it is not whole yet."""
+        buffer = self._buffer
+        if not MAGIC.startswith(bytes(buffer[start : start + 4])):
+            raise InputError("not a baidu_std frame: it does not begin with PRPC")
+        if len(buffer) - start < HEADER.size:
+            return None
+        _, body, meta = HEADER.unpack_from(buffer, start)
+        if body > self._max_body or meta > min(body, MAX_META):
+            if meta <= min(body, MAX_META, len(buffer) - start - HEADER.size):
+                told = buffer[start + HEADER.size : start + HEADER.size + meta]
+            elif meta <= min(body, MAX_META):
+                return None  # whose call it is comes next
+            else:
+                told = bytearray()
+            raise InputError(
+                f"a frame of {body} bytes with {meta} of meta is more than is taken", limit=self._max_body,
+                correlation_id=_correlation_id(bytes(told)),
+            )  # fmt: skip
+        size = HEADER.size + int(body)
+        return size if len(buffer) - start >= size else None
 
 
 def _take(body: bytes, meta_size: int) -> Frame:
@@ -108,6 +134,19 @@ def _take(body: bytes, meta_size: int) -> Frame:
     if not 0 <= meta.attachment_size <= size:
         raise InputError(f"a frame says its attachment has {meta.attachment_size} of its {size} bytes")
     return Frame(meta, body[meta_size : len(body) - meta.attachment_size])
+
+
+def _correlation_id(meta: bytes) -> int | None:
+    try:
+        return int(RpcMeta.FromString(meta).correlation_id) if meta else None
+    except DecodeError:
+        return None
+
+
+def _refused(correlation_id: int, code: int, text: str) -> Frame:
+    meta = RpcMeta(correlation_id=correlation_id)
+    meta.response.error_code, meta.response.error_text = code, text
+    return Frame(meta, b"")
 
 
 def pack_frame(meta: Any, payload: bytes = b"") -> bytes:
@@ -184,8 +223,12 @@ class BaiduStdProtocol(asyncio.Protocol):
         max_body: int = MAX_BODY,
         max_answer: int = MAX_BODY,
         call_s: float = CALL_S,
+        held: HeldBytes | None = None,
         watch: Watch | None = None,
+        part: Callable[[], None] | None = None,
     ) -> None:
+        self._part = part
+        """Ends the connection once everything was said; closes it if left out."""
         self._engine = engine
         self._reader = FrameReader(max_body)
         self._max_body = max_body
@@ -194,7 +237,10 @@ class BaiduStdProtocol(asyncio.Protocol):
         self._watch = watch or Watch()
         self._waiting: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held = held or HeldBytes(sys.maxsize)
         self._blocked = False
+        self._refusal: Frame | None = None
+        """What is said last: where the next frame begins could not be told."""
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -214,19 +260,34 @@ class BaiduStdProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the interface's
         """Drop what nobody waits for any more."""
         self._transport = None
+        self._held.give(sum(len(frame.payload) for frame in self._waiting))
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Begin every call that is complete."""
-        try:
-            self._waiting += self._reader.feed(data)
-        except InputError:
-            if self._transport is not None:
-                self._transport.abort()  # where the next frame begins cannot be known
+        if self._refusal is not None:
             return
+        try:
+            while frames := self._reader.feed(data):
+                for frame in frames:
+                    self._take(frame)
+                data = b""
+        except InputError as error:
+            # Those before it are answered first; then it is said why, and nothing more.
+            self._refusal = _refused(error.facts.get("correlation_id") or 0, BAD_REQUEST, error.message)
+            self._reader = FrameReader()
         self._begin()
+
+    def _take(self, frame: Frame) -> None:
+        if self._held.take(len(frame.payload)):
+            self._waiting.append(frame)
+            return
+        self._held.give(len(frame.payload))
+        fault = fault_of(Overloaded("too many bytes of requests are under way"))
+        if self._transport is not None:
+            self._transport.write(pack_frame(*_refused(frame.meta.correlation_id, fault.rpc, fault.message)))
 
     def pause_writing(self) -> None:
         """Begin nothing more: the peer is behind with its answers."""
@@ -240,14 +301,21 @@ class BaiduStdProtocol(asyncio.Protocol):
 
     def _begin(self) -> None:
         while self._waiting and not self._blocked and len(self._tasks) < MAX_IN_FLIGHT:
-            task = asyncio.get_running_loop().create_task(self._answer(self._waiting.popleft()))
+            frame = self._waiting.popleft()
+            task = asyncio.get_running_loop().create_task(self._answer(frame))
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
-        if self._transport is not None:
-            if self._waiting or self._blocked or len(self._tasks) >= MAX_IN_FLIGHT:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
+            task.add_done_callback(partial(self._ended, len(frame.payload)))
+        if self._transport is None:
+            return
+        if self._refusal is not None:
+            if not self.is_answering:
+                transport, self._transport = self._transport, None
+                transport.write(pack_frame(*self._refusal))
+                (self._part or transport.close)()
+        elif self._waiting or self._blocked or len(self._tasks) >= MAX_IN_FLIGHT:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     async def _answer(self, frame: Frame) -> None:
         answering = answer_frame(
@@ -259,7 +327,8 @@ class BaiduStdProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(pack_frame(*answer))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, size: int, task: asyncio.Task[None]) -> None:
+        self._held.give(size)
         self._tasks.discard(task)
         self._begin()
 

@@ -40,7 +40,7 @@ class LaneClosed(Exception):
 class Item:
     """One request on its way through a lane."""
 
-    __slots__ = ("arrays", "arrived", "deadline", "future", "key", "loop", "names", "outcome", "rows", "tag")
+    __slots__ = ("arrays", "arrived", "bytes", "deadline", "future", "key", "loop", "names", "outcome", "rows", "tag")
 
     def __init__(
         self,
@@ -55,6 +55,8 @@ class Item:
     ) -> None:
         self.arrays = arrays
         self.rows = rows
+        self.bytes = 0
+        """What it takes, with what is looked up for it; known to the lane."""
         self.key = key
         self.names = names
         self.tag = tag
@@ -121,23 +123,26 @@ class Lane:
         version: What runs the batches.
         pool: Whose threads do it.
         max_queue_rows: What may wait; beyond it requests are refused.
+        max_queue_bytes: As above, of arrays and the rows that will be looked up for them.
         max_wait_s: As estimated from what rows cost; beyond it requests are refused.
         inline: Run on the thread that reads requests, where `put` is told how.
     """
 
     def __init__(
-        self, version: Version, pool: Pool, *, max_queue_rows: int, max_wait_s: float, inline: bool = False
-    ) -> None:
+        self, version: Version, pool: Pool, *, max_queue_rows: int, max_queue_bytes: int, max_wait_s: float,
+        inline: bool = False,
+    ) -> None:  # fmt: skip
         self.version = version
         self._pool = pool
         self._max_queue_rows = max_queue_rows
+        self._max_queue_bytes = max_queue_bytes
         self._max_wait_s = max_wait_s
         self.is_inline = inline
         self._lock = threading.Lock()
         self._queue: deque[Item] = deque()
         self._scheduled = False
         self._flush_scheduled = False
-        self.queued_rows = 0
+        self.queued_rows = self.queued_bytes = 0
         self.pending = 0
         """Requests taken and not yet answered."""
         self._held = 0
@@ -169,6 +174,7 @@ class Lane:
             Overloaded: the queue is full, or what is in it takes too long.
             LaneClosed: the version is gone; not while somebody holds it.
         """
+        item.bytes = self.version.feeds.bytes_of(item.rows, item.key)
         with self._lock:
             if self._closed and not self._held:
                 raise LaneClosed
@@ -176,6 +182,7 @@ class Lane:
                 self._require_room(item)
             self._queue.append(item)
             self.queued_rows += item.rows
+            self.queued_bytes += item.bytes
             self.pending += 1
             inline = self.is_inline and home is not None
             schedule = not (self._flush_scheduled if inline else self._scheduled)
@@ -189,10 +196,15 @@ class Lane:
 
     def _require_room(self, item: Item) -> None:
         wait_s = self.queued_rows * self._row_s / len(self._pool)
-        if self.queued_rows + item.rows > self._max_queue_rows or wait_s > self._max_wait_s:
+        if (
+            self.queued_rows + item.rows > self._max_queue_rows
+            or self.queued_bytes + item.bytes > self._max_queue_bytes
+            or wait_s > self._max_wait_s
+        ):
             self.version.metrics.refused()
             raise Overloaded(
-                f"{self.queued_rows} rows wait for version {self.version.pin}, about {wait_s:.2f} s of work",
+                f"{self.queued_rows} rows of {self.queued_bytes} bytes wait for version {self.version.pin}, "
+                f"about {wait_s:.2f} s of work",
                 hint="try again later, or add replicas",
                 pin=self.version.pin,
             )
@@ -200,7 +212,9 @@ class Lane:
     def _take(self) -> tuple[list[Item], list[Item], bool]:
         with self._lock:
             batch, expired = next_batch(self._queue, self.version.max_rows_of, time.monotonic())
-            self.queued_rows -= sum(item.rows for item in batch) + sum(item.rows for item in expired)
+            for item in (*batch, *expired):
+                self.queued_rows -= item.rows
+                self.queued_bytes -= item.bytes
             return batch, expired, bool(self._queue)
 
     def work(self, number: int) -> None:

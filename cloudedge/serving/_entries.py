@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from cloudedge.bundle import Bundle
+from cloudedge.hub import LocalHub
 from cloudedge.serving._batching import Lane
 from cloudedge.serving._runtime_config import VersionInfo
 from cloudedge.serving._state import LoadedRef
 from cloudedge.serving._version import ProbeResult
 
-__all__ = ["Entry"]
+__all__ = ["Entry", "open_bundle"]
 
 
 @dataclass
@@ -55,3 +57,16 @@ class Entry:
             | {"threads": tuning.threads, "max_batch_rows": tuning.max_batch_rows, "inline": self.lane.is_inline}
             | {"run_us": round(tuning.run_s * 1e6, 1), "memory_bytes": version.memory_bytes}
         )
+
+
+def open_bundle(ref: str, hub: LocalHub) -> Bundle:
+    """Open a bundle in the hub, or pack a folder with a model.
+
+    Raises:
+        NotFound: there is no such bundle.
+    """
+    folder = Path(ref)
+    if "@" in ref or not folder.is_dir():
+        return Bundle.open(ref, hub=hub)
+    name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name.lower()).strip("-")
+    return Bundle.pack(folder, name=name or "model", hub=hub)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from cloudedge.errors import CloudEdgeError, DeadlineExceeded, InputError, NotFound, Overloaded, Unavailable
+from cloudedge.errors import CloudEdgeError, DeadlineExceeded, InputError, NotFound, Overloaded, Rejected, Unavailable
 from cloudedge.serving._engine import ModelFailed, NoneActive
 from cloudedge.serving._tensors import Malformed
 
@@ -39,6 +39,7 @@ TOO_MANY = 429
 KINDS: tuple[tuple[type[CloudEdgeError], Fault], ...] = (
     (Malformed, Fault(400, 8000, "INVALID_ARGUMENT", -5100)),
     (InputError, Fault(400, 5000, "INVALID_ARGUMENT", -5100)),
+    (Rejected, Fault(403, 5000, "PERMISSION_DENIED", -5100)),
     (NotFound, Fault(404, 3002, "NOT_FOUND", -5100)),
     (Overloaded, Fault(429, 6000, "RESOURCE_EXHAUSTED", 2004)),
     (DeadlineExceeded, Fault(504, 6000, "DEADLINE_EXCEEDED", 1008)),

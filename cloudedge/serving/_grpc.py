@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hmac
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -12,10 +12,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from cloudedge.errors import InputError, Unavailable
+from cloudedge.errors import CloudEdgeError, InputError, Overloaded, Unavailable
 from cloudedge.serving._engine import Answer, Engine, answer_headers
 from cloudedge.serving._faults import Fault, fault_of
+from cloudedge.serving._gate import Gate
 from cloudedge.serving._general import METHODS, answer_general, fill_response, read_request
+from cloudedge.serving._limits import HeldBytes
 from cloudedge.serving._messages import GENERAL_SERVICE, PIPELINE_SERVICE, GeneralRequest, PipelineRequest
 from cloudedge.serving._ops import Ops
 from cloudedge.serving._pipeline import Told, pipeline_message
@@ -27,7 +29,7 @@ MAX_MESSAGE = 64 << 20
 FAULTS = frozenset({"DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "UNKNOWN"})  # the server's own, not the caller's
 
 Context = Any  # grpc.aio.ServicerContext, whose stubs lack half of it
-Handler = Callable[[bytes, Context], Coroutine[Any, Any, bytes]]
+Handler = Callable[[Engine, bytes, Context], Coroutine[Any, Any, bytes]]
 
 
 @dataclass(frozen=True)
@@ -43,42 +45,43 @@ class GrpcServer:
 
 
 async def serve_grpc(
-    engine: Engine, *, service: str, ops: Ops | None = None, host: str = "127.0.0.1", port: int = 0,
-    token: str | None = None, max_message_bytes: int = MAX_MESSAGE, max_answer_bytes: int = MAX_MESSAGE,
-    max_calls: int | None = None, watch: Watch | None = None,
+    gate: Gate, *, service: str, ops: Ops | None = None, host: str = "127.0.0.1", port: int = 0,
+    max_message_bytes: int = MAX_MESSAGE, max_answer_bytes: int = MAX_MESSAGE, max_connections: int | None = None,
+    max_calls: int | None = None, held: HeldBytes | None = None, watch: Watch | None = None,
 ) -> GrpcServer:  # fmt: skip
     """Serve the Pipeline service and the GeneralModelService until stopped.
 
     Args:
-        engine: Answers predictions.
+        gate: Says who may ask and which version answers.
         service: The Pipeline service's name; a request that names none is taken too.
         ops: Hooks around Pipeline predictions.
         host: Address to listen on.
         port: Port to listen on; 0 takes any free one.
-        token: What callers have to bring as `authorization: Bearer ...`; None asks for nothing.
         max_message_bytes: Bound of requests.
         max_answer_bytes: Bound of answers.
-        max_calls: Calls at once, further ones are refused with RESOURCE_EXHAUSTED; None leaves that to the engine.
+        max_connections: At once; further ones are closed.
+        max_calls: Calls at once; further ones are refused with RESOURCE_EXHAUSTED.
+        held: Counts the bytes of requests under way; what is too much is refused with RESOURCE_EXHAUSTED.
         watch: Logs calls and makes spans of them.
 
     Raises:
         Unavailable: the port is taken.
     """
-    server = grpc.aio.server(
-        options=[
-            ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", max_answer_bytes),
-            ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a lottery
-        ],
-        maximum_concurrent_rpcs=max_calls,
-    )
-    pipeline, general = _pipeline_handler(engine, service, ops), _general_handler(engine)
+    options = [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_answer_bytes),
+        ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a lottery
+    ]
+    if max_connections is not None:
+        options.append(("grpc.max_allowed_incoming_connections", max_connections))
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
+    held = held or HeldBytes(sys.maxsize)
     for name, handlers in (
-        (PIPELINE_SERVICE, {"inference": pipeline}),
-        (GENERAL_SERVICE, dict.fromkeys(METHODS, general)),
+        (PIPELINE_SERVICE, {"inference": _pipeline(service, ops)}),
+        (GENERAL_SERVICE, dict.fromkeys(METHODS, _general)),
     ):
         methods = {
-            method: grpc.unary_unary_rpc_method_handler(_guarded(_watched(handler, watch, name, method), token))
+            method: grpc.unary_unary_rpc_method_handler(_guarded(_watched(handler, watch, name, method), gate, held))
             for method, handler in handlers.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
@@ -91,14 +94,21 @@ async def serve_grpc(
     return GrpcServer(bound, server)
 
 
-def _guarded(handler: Handler, token: str | None) -> Handler:
-    expected = f"Bearer {token}".encode()
-
+def _guarded(handler: Handler, gate: Gate, held: HeldBytes) -> Callable[[bytes, Context], Any]:
     async def guarded(raw: bytes, context: Context) -> bytes:
-        given = dict(context.invocation_metadata() or ()).get("authorization", "")
-        if token is not None and not hmac.compare_digest(str(given).encode(), expected):
+        metadata = _metadata(context)
+        if not gate.admits(metadata):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer ...")
-        return await handler(raw, context)
+        try:
+            engine = gate.engine(metadata)
+        except CloudEdgeError as error:
+            await _abort(context, fault_of(error))
+        try:
+            if not held.take(len(raw)):
+                await _abort(context, fault_of(Overloaded("too many bytes of requests are under way")))
+            return await handler(engine, raw, context)
+        finally:
+            held.give(len(raw))
 
     return guarded
 
@@ -108,14 +118,14 @@ def _watched(handler: Handler, watch: Watch | None, service: str, method: str) -
         return handler
     attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
 
-    async def watched(raw: bytes, context: Context) -> bytes:
+    async def watched(engine: Engine, raw: bytes, context: Context) -> bytes:
         def outcome(answer: bytes | None) -> Outcome:
             name = "OK" if answer is not None else _code(context)
             pin = dict(context.trailing_metadata() or ()).get("x-cloudedge-pin", "")
             return Outcome(name, pin, len(answer or b""), name in FAULTS)
 
         asked = Asked("gRPC", f"/{service}/{method}", len(raw), _metadata(context), attributes)
-        return await watch.around(asked, handler(raw, context), outcome)
+        return await watch.around(asked, handler(engine, raw, context), outcome)
 
     return watched
 
@@ -141,8 +151,8 @@ def _trail(context: Context, told: Told | Answer) -> None:
     context.set_trailing_metadata(tuple((name.lower(), value) for name, value in headers.items()))
 
 
-def _pipeline_handler(engine: Engine, service: str, ops: Ops | None) -> Handler:
-    async def inference(raw: bytes, context: Context) -> bytes:
+def _pipeline(service: str, ops: Ops | None) -> Handler:
+    async def inference(engine: Engine, raw: bytes, context: Context) -> bytes:
         request = await _parse(PipelineRequest, raw, context)
         metadata = _metadata(context)
         response, told = await pipeline_message(
@@ -160,19 +170,16 @@ def _pipeline_handler(engine: Engine, service: str, ops: Ops | None) -> Handler:
     return inference
 
 
-def _general_handler(engine: Engine) -> Handler:
-    async def inference(raw: bytes, context: Context) -> bytes:
-        request = await _parse(GeneralRequest, raw, context)
-        try:
-            with engine.hold(_metadata(context).get("x-cloudedge-tag")) as version:
-                answer = await answer_general(version, read_request(request), deadline=_deadline(context))
-            response = fill_response(version.signature, answer)
-        except Exception as error:  # noqa: BLE001 - every failure has an answer
-            await _abort(context, fault_of(error))
-        _trail(context, answer)
-        return bytes(response.SerializeToString())
-
-    return inference
+async def _general(engine: Engine, raw: bytes, context: Context) -> bytes:
+    request = await _parse(GeneralRequest, raw, context)
+    try:
+        with engine.hold(_metadata(context).get("x-cloudedge-tag")) as version:
+            answer = await answer_general(version, read_request(request), deadline=_deadline(context))
+        response = fill_response(version.signature, answer)
+    except Exception as error:  # noqa: BLE001 - every failure has an answer
+        await _abort(context, fault_of(error))
+    _trail(context, answer)
+    return bytes(response.SerializeToString())
 
 
 async def _parse(message: Any, raw: bytes, context: Context) -> Any:

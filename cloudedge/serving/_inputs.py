@@ -55,6 +55,10 @@ class FeedCheck:
     def _row_bytes(self, key: ShapeKey) -> int:
         return sum(prod(shape) * each for shape, each in zip(key, self._value_bytes, strict=True))
 
+    def bytes_of(self, rows: int, key: ShapeKey) -> int:
+        """Return what so many rows of one shape take, with what is looked up for them."""
+        return rows * (self._fixed_row_bytes or self._row_bytes(key))
+
     def rows_in_bounds(self, key: ShapeKey) -> int:
         """Return how many rows of one shape may be run together; one may always."""
         row_bytes = self._fixed_row_bytes or self._row_bytes(key)

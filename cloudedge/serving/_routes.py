@@ -11,11 +11,8 @@ GET  /metrics, /stats                 for Prometheus, for people
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,8 +20,9 @@ import orjson
 from numpy.typing import NDArray
 
 from cloudedge.errors import CloudEdgeError, InputError
-from cloudedge.serving._engine import Answer, Call, Engine, Held, HttpAnswer, HttpCall, answer_headers
+from cloudedge.serving._engine import Answer, Call, Engine, HttpAnswer, HttpCall, answer_headers
 from cloudedge.serving._faults import fault_of, timeout_of
+from cloudedge.serving._gate import Gate
 from cloudedge.serving._general import MAX_INFLATED, general_http
 from cloudedge.serving._openapi import docs_page, openapi
 from cloudedge.serving._ops import Ops
@@ -35,26 +33,13 @@ from cloudedge.serving._tensors import malformed
 from cloudedge.serving._texts import nested_array
 from cloudedge.serving._watch import Asked, Outcome, Watch
 
-__all__ = ["Pinned", "Routes", "answer_json", "predict_json"]
+__all__ = ["Routes", "answer_json", "predict_json"]
 
 _STATUS = "http.response.status_code"
 _TEXT = "text/plain; charset=utf-8"
 _OPEN = {"/healthz", "/readyz"}
 
 Page = Callable[[], "HttpAnswer | Coroutine[Any, Any, HttpAnswer]"]
-
-
-@dataclass(frozen=True)
-class Pinned:
-    """The runtime as one caller sees it, who asked for a version or a variant."""
-
-    runtime: Runtime
-    pin: str | None
-    tag: str | None = None
-
-    def hold(self, tag: str | None = None) -> AbstractContextManager[Held]:
-        """Give a request to that version."""
-        return self.runtime.hold(tag or self.tag, pin=self.pin)
 
 
 class Routes:
@@ -64,8 +49,7 @@ class Routes:
         runtime: Answers predictions.
         service: The Pipeline service's name.
         ops: Hooks around Pipeline predictions.
-        token: What every caller must send as ``Authorization: Bearer TOKEN``; None asks for nothing.
-        admin_token: What allows to choose a version by header, and does for the other too; None allows it to everybody.
+        gate: Who may ask, and who may choose a version; everybody if left out.
         watch: Logs predictions and makes spans of them.
         max_body_bytes: Of a request whose body came compressed.
         is_draining: Tells whether the server is about to stop.
@@ -77,8 +61,7 @@ class Routes:
         *,
         service: str,
         ops: Ops | None = None,
-        token: str | None = None,
-        admin_token: str | None = None,
+        gate: Gate | None = None,
         watch: Watch | None = None,
         max_body_bytes: int = MAX_INFLATED,
         is_draining: Callable[[], bool] = lambda: False,
@@ -86,8 +69,7 @@ class Routes:
         self._runtime = runtime
         self._service = service
         self._ops = ops
-        self._token = token
-        self._admin_token = admin_token
+        self._gate = gate or Gate(runtime)
         self._watch = watch or Watch()
         self._max_body_bytes = max_body_bytes
         self._is_draining = is_draining
@@ -104,13 +86,13 @@ class Routes:
 
     def __call__(self, call: HttpCall) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
         path = call.path.partition("?")[0]
-        if self._token is not None and path not in _OPEN and not self._knows(call, self._token, self._admin_token):
+        if path not in _OPEN and not self._gate.admits(call.headers):
             return HttpAnswer(401, b'{"error":"a token is needed"}', headers={"WWW-Authenticate": "Bearer"})
         page = self._pages.get(path)
         if page is not None:
             return self._page(page, call)
         try:
-            answering = self._predict(self._engine(call), call, path)
+            answering = self._predict(self._gate.engine(call.headers), call, path)
         except CloudEdgeError as error:
             return _failed(error)
         return answering if self._watch.is_off else self._watch.around(_asked(call, path), answering, _outcome)
@@ -122,19 +104,6 @@ class Routes:
             return page()
         except CloudEdgeError as error:
             return _failed(error)
-
-    @staticmethod
-    def _knows(call: HttpCall, *tokens: str | None) -> bool:
-        header = call.headers.get("authorization", "").encode()
-        return any(token is not None and hmac.compare_digest(header, f"Bearer {token}".encode()) for token in tokens)
-
-    def _engine(self, call: HttpCall) -> Engine:
-        pin, tag = call.headers.get("x-cloudedge-pin"), call.headers.get("x-cloudedge-tag")
-        if pin is None and tag is None:
-            return self._runtime
-        if pin is not None and self._admin_token is not None and not self._knows(call, self._admin_token):
-            raise InputError("choosing a version needs the admin token", hint="leave X-Cloudedge-Pin out")
-        return Pinned(self._runtime, pin, tag)
 
     def _predict(self, engine: Engine, call: HttpCall, path: str) -> Coroutine[Any, Any, HttpAnswer]:
         if path == "/v1/predict":
@@ -178,7 +147,8 @@ async def predict_http(engine: Engine, call: HttpCall) -> HttpAnswer:
     try:
         timeout_s = timeout_of(call.headers.get("grpc-timeout"))
         body = orjson.loads(call.body)
-        answer = await predict_json(engine, body, None if timeout_s is None else time.monotonic() + timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        answer = await predict_json(engine, body, deadline, call.headers.get("x-cloudedge-tag"))
     except orjson.JSONDecodeError as error:
         return HttpAnswer(400, orjson.dumps({"error": f"the body is not JSON: {error}", "kind": "InputError"}))
     except Exception as error:  # noqa: BLE001 - every failure has an answer
@@ -186,7 +156,7 @@ async def predict_http(engine: Engine, call: HttpCall) -> HttpAnswer:
     return HttpAnswer(200, answer_json(answer), headers=answer_headers(answer.pin, answer.tag, answer.defaulted))
 
 
-async def predict_json(engine: Engine, body: Any, deadline: float | None = None) -> Answer:
+async def predict_json(engine: Engine, body: Any, deadline: float | None = None, tag: str | None = None) -> Answer:
     """Answer what a body of `/v1/predict` asks for."""
     if not isinstance(body, dict) or not isinstance(body.get("inputs"), dict):
         raise InputError('the body is {"inputs": {name: nested list, ...}, "outputs": [name, ...]}')
@@ -194,7 +164,7 @@ async def predict_json(engine: Engine, body: Any, deadline: float | None = None)
     if not isinstance(outputs, list) or not all(isinstance(name, str) for name in outputs):
         raise InputError("outputs is a list of names")
     feed = {name: _array(name, value) for name, value in body["inputs"].items()}
-    with engine.hold() as version:
+    with engine.hold(tag) as version:
         return await version.predict(Call(feed, outputs, deadline=deadline))
 
 

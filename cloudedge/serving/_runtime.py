@@ -25,7 +25,7 @@ from cloudedge.errors import CloudEdgeError, Conflict, NotFound, Unavailable
 from cloudedge.hub import LocalHub
 from cloudedge.serving._batching import Lane, LaneClosed, Pool
 from cloudedge.serving._engine import Answer, Call
-from cloudedge.serving._entries import Entry
+from cloudedge.serving._entries import Entry, open_bundle
 from cloudedge.serving._held import HeldVersion
 from cloudedge.serving._predictor import engine
 from cloudedge.serving._routing import Routing, Shadow, Variant
@@ -88,7 +88,7 @@ class Runtime:
         Raises:
             NotFound: there is no such bundle.
         """
-        bundle = self._open(ref)
+        bundle = open_bundle(ref, self.hub)
         with self._lock:
             entry = self._entries.get(bundle.pin)
             if entry is None or entry.state == "failed":
@@ -113,12 +113,6 @@ class Runtime:
             entry.done.result(timeout_s)
         return self.version(pin)
 
-    def _open(self, ref: str) -> Bundle:
-        folder = Path(ref)
-        if "@" not in ref and folder.is_dir():
-            return Bundle.pack(folder, name=_bundle_name(folder), hub=self.hub)
-        return Bundle.open(ref, hub=self.hub)
-
     def _load(self, entry: Entry) -> None:
         entry.state = "loading"
         looks_up = self._rows is not None and entry.bundle.signature.lookups
@@ -142,8 +136,8 @@ class Runtime:
             below_s = _INLINE_FEW_CORES_S if len(self._pool) <= _FEW_CORES else _INLINE_S
         inline = version.has_local_rows and version.tuning.run_s < below_s
         lane = Lane(
-            version, self._pool, max_queue_rows=self.config.max_queue_rows, max_wait_s=self.config.max_wait_s,
-            inline=inline,
+            version, self._pool, max_queue_rows=self.config.max_queue_rows,
+            max_queue_bytes=self.config.max_queue_bytes, max_wait_s=self.config.max_wait_s, inline=inline,
         )  # fmt: skip
         with self._lock:
             entry.lane, entry.state = lane, "ready"
@@ -402,8 +396,3 @@ class Runtime:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _bundle_name(folder: Path) -> str:
-    name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name.lower()).strip("-")
-    return name or "model"

@@ -26,6 +26,8 @@ class RuntimeConfig:
     """How long one run may take; batches stay below what takes longer, as measured when a version is loaded."""
     max_queue_rows: int = 16_384
     """Waiting for one version; further requests are refused."""
+    max_queue_bytes: int = 512 << 20
+    """Waiting for one version, the rows that will be looked up included; further requests are refused."""
     max_wait_s: float = 1.0
     """As estimated; requests that would wait longer are refused at once."""
     inline_below_s: float | None = None

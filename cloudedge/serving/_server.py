@@ -16,8 +16,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from cloudedge.adminhttp import is_loopback
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict
-from cloudedge.serving._http import Connections, HttpLimits
+from cloudedge.serving._gate import Gate
+from cloudedge.serving._http import Connections
+from cloudedge.serving._limits import HeldBytes, HttpLimits
 from cloudedge.serving._ops import Ops
 from cloudedge.serving._routes import Routes
 from cloudedge.serving._runtime import Runtime
@@ -49,7 +52,8 @@ class ServerConfig:
     token: str | None = field(default=None, repr=False)
     """What every caller must bring; None asks for nothing, as Paddle Serving does."""
     admin_token: str | None = field(default=None, repr=False)
-    """What allows to choose a version by header, and does for the other too; None allows it to everybody."""
+    """What allows to choose a version by header, and does for the other too; None allows it to everybody where only
+    this machine can ask, and to nobody elsewhere."""
     access_log: float = 0.0
     """Share of requests that are logged, one JSON line each."""
     limits: HttpLimits = field(default_factory=HttpLimits)
@@ -119,29 +123,34 @@ class Server:
     async def _listen(self) -> None:
         from cloudedge.serving._baidu_std import BaiduStdProtocol  # noqa: PLC0415 - protobuf
 
-        config = self.config
+        config, limits = self.config, self.config.limits
         self.runtime.home = self._loop
+        gate = Gate(self.runtime, token=config.token, admin_token=config.admin_token, is_local=is_loopback(config.host))
+        held = HeldBytes(limits.max_held_bytes)
         watch = Watch(config.access_log, self._traces)
         routes = Routes(
             self.runtime,
             service=config.service,
             ops=self._ops,
-            token=config.token,
-            admin_token=config.admin_token,
+            gate=gate,
             watch=watch,
-            max_body_bytes=config.limits.max_body_bytes,
+            max_body_bytes=limits.max_body_bytes,
             is_draining=lambda: self.is_draining,
         )
         # baidu_std has no place for a token: where one is needed it is not spoken.
-        limits = config.limits
         prpc = (
             None
             if config.token
-            else lambda: BaiduStdProtocol(
-                self.runtime, max_body=limits.max_body_bytes, max_answer=limits.max_answer_bytes, watch=watch
+            else lambda part: BaiduStdProtocol(
+                self.runtime,
+                max_body=limits.max_body_bytes,
+                max_answer=limits.max_answer_bytes,
+                held=held,
+                watch=watch,
+                part=part,
             )
         )
-        self._connections = Connections(routes, limits, self._loop, prpc)
+        self._connections = Connections(routes, limits, self._loop, prpc, held)
         try:
             self._listener = await self._loop.create_server(
                 self._connections, config.host, config.port, backlog=_BACKLOG
@@ -153,9 +162,9 @@ class Server:
             from cloudedge.serving._grpc import serve_grpc  # noqa: PLC0415 - heavy
 
             self._grpc = await serve_grpc(
-                self.runtime, service=config.service, ops=self._ops, host=config.host, port=config.grpc_port,
-                token=config.token, max_message_bytes=limits.max_body_bytes,
-                max_answer_bytes=limits.max_answer_bytes, watch=watch,
+                gate, service=config.service, ops=self._ops, host=config.host, port=config.grpc_port,
+                max_message_bytes=limits.max_body_bytes, max_answer_bytes=limits.max_answer_bytes,
+                max_connections=limits.max_connections, max_calls=limits.max_calls, held=held, watch=watch,
             )  # fmt: skip
         # What has been loaded so far stays: collecting it again and again would cost milliseconds in between.
         gc.collect()

@@ -164,7 +164,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_sent(marked):
             assert http.reply().status == 413
             assert http.is_closed()
         assert good.predict(X).status == 200
-        assert server.connections.held == 0
+        assert server.connections.held.count == 0
 
 
 def test_a_head_over_the_limit_is_refused(marked):
@@ -219,7 +219,7 @@ def test_a_version_is_chosen_by_header_with_the_admin_token(marked, models):
     marked.load(models.ref(one))
     config = ServerConfig(port=0, service="pair", admin_token="secret")
     with Server(marked, config) as server, Http(server.port) as http:
-        assert http.predict(X, X_Cloudedge_Pin=one.pin).status == 400
+        assert http.predict(X, X_Cloudedge_Pin=one.pin).status == 403
         reply = http.predict(X, X_Cloudedge_Pin=one.pin, Authorization="Bearer secret")
         assert reply.json() == {"outputs": {"y": [[2, 3]]}, "pin": one.pin}
         reply = http.ask(
@@ -244,7 +244,7 @@ def test_the_admin_token_does_for_both(marked, models):
     config = ServerConfig(port=0, service="pair", token="data", admin_token="admin")
     with Server(marked, config) as server, Http(server.port) as http:
         assert http.predict(X, Authorization="Bearer data").status == 200
-        assert http.predict(X, Authorization="Bearer data", X_Cloudedge_Pin=pin).status == 400
+        assert http.predict(X, Authorization="Bearer data", X_Cloudedge_Pin=pin).status == 403
         assert http.predict(X, Authorization="Bearer admin", X_Cloudedge_Pin=pin).status == 200
         assert http.predict(X, Authorization="Bearer other", X_Cloudedge_Pin=pin).status == 401
 
@@ -263,6 +263,6 @@ def test_the_access_log_is_json_and_sampled(marked, caplog):
 def test_nothing_active_is_an_answer_too(runtime):
     with Server(runtime, ServerConfig(port=0)) as server, Http(server.port) as http:
         assert http.ask("GET", "/readyz").status == 503
-        assert http.predict(X).status == 404
-        assert http.ask("GET", "/docs").status == 404
-        assert http.ask("POST", "/model/prediction", PIPELINE).json()["err_no"] == 3002
+        assert http.predict(X).status == 503
+        assert http.ask("GET", "/docs").status == 503
+        assert http.ask("POST", "/model/prediction", PIPELINE).json()["err_no"] == 3001

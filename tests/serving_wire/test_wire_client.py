@@ -29,6 +29,7 @@ from cloudedge.errors import (
 from cloudedge.serving import Client
 from cloudedge.serving._baidu_std import serve_baidu_std
 from cloudedge.serving._engine import HttpAnswer
+from cloudedge.serving._gate import Gate
 from cloudedge.serving._grpc import serve_grpc
 
 ROWS = {"x": np.array([[0.5, 0.25], [1, 2]], np.float32)}
@@ -52,7 +53,7 @@ def serving(engine, scheme):
 
             call(close())
         else:
-            server = call(serve_grpc(engine, service="uci"))
+            server = call(serve_grpc(Gate(engine), service="uci"))
             yield f"{scheme}://127.0.0.1:{server.port}" + ("/uci" if scheme.startswith("pipeline") else "")
             call(server.stop(0))
 

@@ -130,7 +130,7 @@ def test_codes_of_failures(fault, code):
         b"GET / HTTP/1.1\r\n\r\n",
         b"PRPX",
         b"PRPC" + struct.pack(">II", (1 << 20) + 1, 0),
-        b"PRPC" + struct.pack(">II", 0xFFFFFFFF, 10),
+        b"PRPC" + struct.pack(">II", 0xFFFFFFFF, 10) + bytes(10),
         b"PRPC" + struct.pack(">II", 10, 11),
         b"PRPC" + struct.pack(">II", 3, 3) + b"\xff\xff\xff",
         b"PRPC" + struct.pack(">II", 2, 2) + number(5, 9)[:2],
@@ -140,6 +140,19 @@ def test_codes_of_failures(fault, code):
 def test_what_cannot_be_framed_ends_the_connection(port, data):
     with Peer(port) as peer:
         peer.send(data)
+        assert peer.receive()[0] == 1003
+        assert peer.is_closed()
+
+
+def test_a_frame_that_is_too_long_is_refused_by_its_number_after_those_before_it(port):
+    long = frame(bytes(1 << 20), correlation=78)
+    with Peer(port) as peer:
+        peer.send(frame(request(), correlation=77) + long[:40])
+        assert peer.receive()[:3] == (0, "", 77)
+        peer.send(long[40:2000])
+        code, text, correlation, *_ = peer.receive()
+        assert (code, correlation) == (1003, 78)
+        assert "is more than is taken" in text
         assert peer.is_closed()
 
 

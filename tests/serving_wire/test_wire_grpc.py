@@ -11,6 +11,7 @@ from wire_frames import chunk, request, tensor
 from wire_loop import loop_in_thread
 
 from cloudedge.errors import DeadlineExceeded, Overloaded, Unavailable
+from cloudedge.serving._gate import Gate
 from cloudedge.serving._grpc import serve_grpc
 from cloudedge.serving._messages import PipelineRequest, PipelineResponse
 from cloudedge.serving._tensors import ELEM_TYPES
@@ -29,7 +30,7 @@ class Waits(TinyEngine):
 def served():
     engine = Waits()
     with loop_in_thread() as call:
-        server = call(serve_grpc(engine, service="uci", max_message_bytes=1 << 20))
+        server = call(serve_grpc(Gate(engine), service="uci", max_message_bytes=1 << 20))
         with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             yield engine, channel
         call(server.stop(0))
@@ -154,7 +155,7 @@ def test_messages_are_bounded(served):
 
 def test_a_token_is_asked_for():
     with loop_in_thread() as call:
-        server = call(serve_grpc(TinyEngine(), service="uci", token="open sesame"))
+        server = call(serve_grpc(Gate(TinyEngine(), token="open sesame"), service="uci"))
         with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             for metadata in ((), [("authorization", "Bearer open")], [("authorization", "Bearer ")]):
                 with pytest.raises(grpc.RpcError) as raised:
@@ -166,10 +167,10 @@ def test_a_token_is_asked_for():
 
 def test_a_taken_port_is_an_error():
     async def twice():
-        first = await serve_grpc(TinyEngine(), service="uci")
+        first = await serve_grpc(Gate(TinyEngine()), service="uci")
         try:
             with pytest.raises(Unavailable):
-                await serve_grpc(TinyEngine(), service="uci", port=first.port)
+                await serve_grpc(Gate(TinyEngine()), service="uci", port=first.port)
         finally:
             await first.stop(0)
 

@@ -1,6 +1,8 @@
 """Paddle Serving on Knative through PaddleService: what it is told, and the order that keeps it answering."""
 
-from cloudedge.serving.knative._service import Autoscale, Endpoint, PaddleService
-from cloudedge.serving.knative._services import PaddleServices, ServiceStatus
+from cloudedge.serving.knative._parts import Autoscale, Endpoint
+from cloudedge.serving.knative._service import PaddleService
+from cloudedge.serving.knative._services import PaddleServices
+from cloudedge.serving.knative._status import ServiceStatus
 
 __all__ = ["Autoscale", "Endpoint", "PaddleService", "PaddleServices", "ServiceStatus"]

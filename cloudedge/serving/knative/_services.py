@@ -9,44 +9,28 @@ status of the PaddleService itself is never written; the Knative Service says wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from cloudedge.errors import Conflict, InputError, NotFound, Rejected
+from cloudedge.errors import Conflict, InputError, NotFound, Rejected, Unavailable
 from cloudedge.findings import refuse_errors
 from cloudedge.kube import Kind, Object
-from cloudedge.serving.knative._service import Endpoint, PaddleService, check_endpoint
+from cloudedge.serving.knative._parts import Endpoint, check_endpoint
+from cloudedge.serving.knative._service import PaddleService
+from cloudedge.serving.knative._status import ALL, ServiceStatus, has_failed, readiness, shares, split
 
 if TYPE_CHECKING:
     from cloudedge.kube import Cluster
 
-__all__ = ["PaddleServices", "ServiceStatus"]
+__all__ = ["PaddleServices"]
 
 _READY_S = 900.0
-_ALL = 100
 _HALF = 50
 """What a canary gets if nobody said how much."""
 REPLACED = "cloudedge/replaced"
 """The annotation with the image a promotion replaced: from the moment the default is changed to the next canary."""
-
-
-@dataclass(frozen=True)
-class ServiceStatus:
-    """A service as Knative has it."""
-
-    name: str
-    ready: bool
-    reason: str
-    """Why not; empty if it is."""
-    url: str
-    """From outside."""
-    address: str
-    """From inside the cluster."""
-    traffic: Mapping[str, int]
-    """Percent by revision, as it really is."""
-    default: Endpoint
-    canary: Endpoint | None
-    canary_percent: int | None
+ORDER = "cloudedge/order"
+"""The annotation with the number of the last order, where whoever changes the service numbers them."""
+_WRITES = 8
 
 
 class PaddleServices:
@@ -56,19 +40,24 @@ class PaddleServices:
         cluster: Where.
         timeout_s: How long a revision may take to get ready.
         kind: PaddleService with its group; the cluster's own if left out.
+        order: The number that every change carries: a service refuses one that is lower than the last. 0: none.
 
     Raises:
         NotFound: the cluster has no PaddleService, or no Knative.
     """
 
-    def __init__(self, cluster: Cluster, *, timeout_s: float = _READY_S, kind: Kind | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, *, timeout_s: float = _READY_S, kind: Kind | None = None, order: int = 0
+    ) -> None:
         found = kind or cluster.capabilities().paddle_service
         if found is None or not cluster.capabilities().has(Kind.KNATIVE_SERVICE):
             missing = "PaddleService" if found is None else "Knative Serving"
             raise NotFound(f"{cluster.address} has no {missing}", hint="cloudedge doctor says how to install it.")
         self._cluster = cluster
-        self._kind = found
+        self.kind = found
+        """PaddleService, in the group of this cluster's operator."""
         self._timeout_s = timeout_s
+        self._order = order
 
     def deploy(self, service: PaddleService, *, dry_run: bool = False) -> ServiceStatus | Object:
         """Bring up a service that is not there yet, and wait until it answers; the same again only waits.
@@ -83,23 +72,26 @@ class PaddleServices:
                 f"{self._cluster.namespace}",
                 hint="Connect to that namespace.",
             )
-        manifest = service.manifest(self._kind)
+        manifest = service.manifest(self.kind)
         if dry_run:
             return self._cluster.create(manifest, dry_run=True)
-        there = self._cluster.get(self._kind, service.name)
-        if (
-            there is not None
-            and {**there["spec"], **manifest["spec"]} == there["spec"]
-            and "canary" not in there["spec"]
+        there = self._cluster.get(self.kind, service.name)
+        if there is None:
+            if self._order:
+                manifest["metadata"].setdefault("annotations", {})[ORDER] = str(self._order)
+            self._cluster.create(manifest)
+        elif {**there["spec"], **manifest["spec"]} != there["spec"] or there["spec"].get("canary") not in (
+            None,
+            service.canary and service.canary.manifest(),
         ):
-            return self._settled(service.name)
-        if there is not None:
             raise Conflict(
                 f"PaddleService {service.name!r} is there",
                 hint="A changed default would take it down: try the new version with canary(), then promote().",
             )
-        self._cluster.create(manifest)
-        return self._settled(service.name)
+        status = self._settled(service.name)
+        if service.canary is not None and status.canary is None:
+            return self.canary(service.name, service.canary, service.canary_percent)
+        return status
 
     def canary(self, name: str, endpoint: Endpoint, percent: int) -> ServiceStatus:
         """Let a new version answer a share of requests; 0 only brings it up.
@@ -133,8 +125,8 @@ class PaddleServices:
         if replaced and not found["spec"].get("canary"):
             return self._settled(name)  # all that was left to do is to wait
         canary = self._with_canary(name)
-        if self._traffic(name) != _split(name, _ALL):
-            self.shift(name, _ALL)
+        if self._traffic(name) != split(name, ALL):
+            self.shift(name, ALL)
         default = found["spec"]["default"]
         replaced = replaced or Endpoint.from_manifest(default).image
         if default != canary.manifest():
@@ -163,6 +155,40 @@ class PaddleServices:
         self._patch(name, _NO_CANARY)
         return self._settled(name)
 
+    def is_like(self, service: PaddleService) -> bool:
+        """Tell whether a service has the resources, the scale and the volumes that another one would get.
+
+        Raises:
+            NotFound: there is no such service.
+        """
+        there, wanted = self._get(service.name)["spec"], service.manifest(self.kind)["spec"]
+        del wanted["default"]
+        return bool({**there, **wanted} == there)
+
+    def claim(self, name: str) -> None:
+        """Write this order's number down without a change: from now on a lower one changes nothing.
+
+        Raises:
+            NotFound: there is no such service.
+            Conflict: a higher one was here.
+        """
+        self._patch(name, {})
+
+    def revision(self, name: str, role: Literal["default", "canary"]) -> tuple[str, str]:
+        """Say whether a revision runs what the service asks for: ready, loading or failed, and why.
+
+        Raises:
+            NotFound: there is no such service, or it has no canary.
+        """
+        endpoint = self._get(name)["spec"].get(role)
+        if not endpoint:
+            raise NotFound(f"{name} has no {role}")
+        try:
+            runs = self._runs(f"{name}-{role}", Endpoint.from_manifest(endpoint))
+        except Rejected as failed:
+            return "failed", failed.message
+        return ("ready", "") if runs else ("loading", "")
+
     def wait(self, name: str) -> ServiceStatus:
         """Wait until what is asked for runs and gets the requests it should.
 
@@ -175,7 +201,7 @@ class PaddleServices:
 
     def delete(self, name: str, *, wait_s: float = 300.0) -> None:
         """Remove a service and wait until Knative's part of it is gone too."""
-        self._cluster.delete(self._kind, name, wait_s=wait_s)
+        self._cluster.delete(self.kind, name, wait_s=wait_s)
         # The controller's owner reference takes it along; until then a new one of that name would get its status.
         self._cluster.wait(
             Kind.KNATIVE_SERVICE,
@@ -194,7 +220,7 @@ class PaddleServices:
         spec = self._get(name)["spec"]
         below = self._cluster.get(Kind.KNATIVE_SERVICE, name) or {}
         status = below.get("status") or {}
-        ready, reason = _readiness(below)
+        ready, reason = readiness(below)
         canary = spec.get("canary")
         return ServiceStatus(
             name=name,
@@ -202,7 +228,7 @@ class PaddleServices:
             reason=reason,
             url=status.get("url", ""),
             address=(status.get("address") or {}).get("url", ""),
-            traffic=_shares(status),
+            traffic=shares(status),
             default=Endpoint.from_manifest(spec["default"]),
             canary=Endpoint.from_manifest(canary) if canary else None,
             canary_percent=spec.get("canaryTrafficPercent"),
@@ -216,7 +242,7 @@ class PaddleServices:
             DeadlineExceeded: it is not; with state and events.
         """
         spec = self._get(name)["spec"]
-        traffic = _split(name, spec.get("canaryTrafficPercent", _HALF) if spec.get("canary") else 0)
+        traffic = split(name, spec.get("canaryTrafficPercent", _HALF) if spec.get("canary") else 0)
         wanted = {
             f"{name}-{role}": Endpoint.from_manifest(spec[role]) for role in ("default", "canary") if spec.get(role)
         }
@@ -225,7 +251,7 @@ class PaddleServices:
             if now is None:
                 return False
             run = all(self._runs(revision, endpoint) for revision, endpoint in wanted.items())
-            return run and _readiness(now)[0] and _shares(now.get("status") or {}) == traffic
+            return run and readiness(now)[0] and shares(now.get("status") or {}) == traffic
 
         what = f"waiting for {name} to send {traffic}"
         self._cluster.wait(
@@ -247,8 +273,8 @@ class PaddleServices:
         told = [*(container.get("command") or ()), *(container.get("args") or ())]
         if container.get("image") != endpoint.image or (endpoint.arg and endpoint.arg not in told):
             return False
-        ready, reason = _readiness(found)
-        if _has_failed(found):
+        ready, reason = readiness(found)
+        if has_failed(found):
             raise Rejected(
                 f"revision {revision} cannot get ready: {reason}",
                 hint="The version before answers as long as it has a share; rollback() takes this one away.",
@@ -256,10 +282,10 @@ class PaddleServices:
         return ready
 
     def _traffic(self, name: str) -> dict[str, int]:
-        return _shares((self._cluster.get(Kind.KNATIVE_SERVICE, name) or {}).get("status") or {})
+        return shares((self._cluster.get(Kind.KNATIVE_SERVICE, name) or {}).get("status") or {})
 
     def _get(self, name: str) -> Object:
-        found = self._cluster.get(self._kind, name)
+        found = self._cluster.get(self.kind, name)
         if found is None:
             raise NotFound(f"there is no PaddleService {name!r} in {self._cluster.namespace}")
         return found
@@ -267,7 +293,7 @@ class PaddleServices:
     def _ready(self, name: str) -> None:
         """Refuse to go on from a state in which the controller loses a revision for good."""
         self._get(name)
-        ready, reason = _readiness(self._cluster.get(Kind.KNATIVE_SERVICE, name) or {})
+        ready, reason = readiness(self._cluster.get(Kind.KNATIVE_SERVICE, name) or {})
         if not ready:
             raise Conflict(
                 f"{name} is not ready: {reason}", hint="A canary beside a default that is not there stays alone."
@@ -281,8 +307,28 @@ class PaddleServices:
 
     def _patch(self, name: str, spec: Mapping[str, Any], *, replaced: str | None = "") -> None:
         """Change a service; `replaced` is what its annotation says from now on, None for nothing, "" as it is."""
-        noted = {} if replaced == "" else {"metadata": {"annotations": {REPLACED: replaced}}}
-        self._cluster.patch(self._kind, name, {"spec": dict(spec)} | noted)
+        noted: dict[str, Any] = {} if replaced == "" else {REPLACED: replaced}
+        change: dict[str, Any] = {"spec": dict(spec)} if spec else {}
+        if not self._order:
+            self._cluster.patch(self.kind, name, change | ({"metadata": {"annotations": noted}} if noted else {}))
+            return
+        noted[ORDER] = str(self._order)
+        for _ in range(_WRITES):
+            metadata = self._get(name)["metadata"]
+            last = int((metadata.get("annotations") or {}).get(ORDER) or 0)
+            if last > self._order:
+                raise Conflict(
+                    f"PaddleService {name}: order {self._order} comes after order {last}",
+                    hint="Somebody else releases to this target, or the journal that numbers orders was lost.",
+                )
+            # Bound to what was read: a call that is late in the network changes nothing once somebody else has.
+            bound = {"metadata": {"annotations": noted, "resourceVersion": metadata["resourceVersion"]}}
+            try:
+                self._cluster.patch(self.kind, name, change | bound)
+            except Conflict:
+                continue  # somebody wrote meanwhile: look again
+            return
+        raise Unavailable(f"PaddleService {name} changes all the time")
 
 
 _NO_CANARY = {"canary": None, "canaryTrafficPercent": None}
@@ -293,39 +339,6 @@ def _replaced(service: Object) -> str:
 
 
 def _percent(value: int) -> int:
-    if not 0 <= value <= _ALL:
+    if not 0 <= value <= ALL:
         raise InputError(f"a share of {value} % is not between 0 and 100")
     return value
-
-
-def _split(name: str, percent: int) -> dict[str, int]:
-    both = {f"{name}-default": _ALL - percent, f"{name}-canary": percent}
-    return {revision: share for revision, share in both.items() if share}
-
-
-def _shares(status: Mapping[str, Any]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in status.get("traffic") or ():
-        if each.get("percent"):
-            revision = each.get("revisionName", "")
-            found[revision] = found.get(revision, 0) + each["percent"]
-    return found
-
-
-def _has_failed(obj: Mapping[str, Any]) -> bool:
-    """Tell whether Knative gave up; as long as it tries, the condition is `Unknown`."""
-    conditions = (obj.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each.get("status") == "False" for each in conditions)
-
-
-def _readiness(obj: Mapping[str, Any]) -> tuple[bool, str]:
-    """Read the condition `Ready` by its type, of this generation and not the one before."""
-    status = obj.get("status") or {}
-    if status.get("observedGeneration") != (obj.get("metadata") or {}).get("generation"):
-        return False, "Knative has not looked at the change yet"
-    conditions: dict[str, Mapping[str, Any]] = {each["type"]: each for each in status.get("conditions") or ()}
-    ready = conditions.get("Ready", {})
-    if ready.get("status") == "True":
-        return True, ""
-    told = ": ".join(text for text in (ready.get("reason", ""), ready.get("message", "")) if text)
-    return False, told or "no condition Ready yet"
