@@ -19,6 +19,7 @@ from cloudedge._native import file_errors
 from cloudedge.cube._inputs import Input
 from cloudedge.cube._layout import PartLists, part_name
 from cloudedge.cube._plan import BuildPlan, plan_build
+from cloudedge.cube._rows_note import write_rows_note
 from cloudedge.cube._tar import md5_line, pack
 from cloudedge.cube._workspace import Workspace, sync_directory, write_synced
 from cloudedge.errors import InputError, StorageError
@@ -145,8 +146,13 @@ def run_build(
                 reserved = _fill_empty(builder, plan, reserve=reserve_key)
                 built = builder.finish()
             digests = _pack_all(plan, directories, threads) if plan.tar else [None] * plan.shards
-            for i, (lists, _, _) in enumerate(built):
+            for i, (lists, _, _, _) in enumerate(built):
                 write_synced(work.meta / plan.name.meta_file(i), PartLists.from_native(lists).meta_json())
+            if not plan.name.is_delta:
+                for directory, (_, added, duplicates, total) in zip(directories, built, strict=True):
+                    if duplicates:  # what all entries add up to counts rows that later ones replace
+                        total = _core.load_version(directory, "built", mapped=True).checksum  # noqa: PLW2901
+                    write_rows_note(directory, added - duplicates, total)
             directory = work.publish()
     except OSError as error:
         raise StorageError(
@@ -165,7 +171,7 @@ def run_build(
             reserved_key=reserved.get(i),
             md5=digests[i],
         )
-        for i, (lists, added, duplicates) in enumerate(built)
+        for i, (lists, added, duplicates, _) in enumerate(built)
     )
     return BuildReport(directory, parts, skipped)
 

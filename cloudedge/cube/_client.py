@@ -74,7 +74,8 @@ class ClientConfig:
     connect_timeout_ms: int = 200
     """For each new connection; brpc's default."""
     retry: int = 1
-    """Further attempts on a shard after the first, on another replica where there is one."""
+    """Further attempts on a shard after the first, on another replica where there is one. Where replicas cannot be
+    reached or are stopping, all others are asked before a call fails, whatever this says."""
     backup_request_ms: int | None = None
     """Ask another replica too when there is no answer after so long; the first answer wins. 0: never, as in cube.conf;
     None: after an equal share of the timeout for each attempt."""
@@ -238,10 +239,11 @@ class Client:
             IntegrityError: values differ in width, or do not hold a whole number of elements.
         """
         wanted = _as_keys(keys)
-        answer = self._ask(wanted, pin, timeout_s)
+        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        answer = self._ask(wanted, pin, deadline)
         self._require_answers(answer, pin)
         if len(answer.versions) > 1 and self.config.on_version_skew == "retry":
-            answer = self._settle(wanted, answer, pin)
+            answer = self._settle(wanted, answer, pin, deadline)
         self._require_one_version(answer, pin)
         return self._result(answer, np.dtype(dtype))
 
@@ -281,10 +283,10 @@ class Client:
     ) -> None:
         self.close()
 
-    def _ask(self, keys: NDArray[np.uint64], pin: str | None, timeout_s: float | None = None) -> _Answer:
+    def _ask(self, keys: NDArray[np.uint64], pin: str | None, deadline: float | None = None) -> _Answer:
         if self._core is None:
             raise InputError("this cube client is closed")
-        timeout_ms = None if timeout_s is None else max(1, ceil(timeout_s * 1e3))
+        timeout_ms = None if deadline is None else max(1, ceil((deadline - self._clock.monotonic()) * 1e3))
         rows, states, shards, odd = self._core.seek(keys, pin, self.config.value_bytes, timeout_ms)
         if odd is not None or rows is None or states is None:
             key, width, expected = odd or (0, 0, 0)
@@ -295,7 +297,7 @@ class Client:
             )
         return _Answer(rows, states, [_Shard(*shard) for shard in shards])
 
-    def _settle(self, keys: NDArray[np.uint64], answer: _Answer, pin: str | None) -> _Answer:
+    def _settle(self, keys: NDArray[np.uint64], answer: _Answer, pin: str | None, deadline: float | None) -> _Answer:
         """Ask again until all shards answer from one version, or give the last mixture back.
 
         Where the servers understand pins, asking for the version that most shards had settles it at once, as long as
@@ -304,18 +306,27 @@ class Client:
         """
         for attempt in range(_SKEW_ROUNDS):
             for version, _ in answer.versions.most_common():
-                again = self._ask(keys, pin if pin is not None else version)
-                away = {shard.number for shard in again.failed if shard.is_away}
+                if self._is_over(deadline):
+                    return answer
+                again = self._ask(keys, pin if pin is not None else version, deadline)
+                away = {shard.number for shard in again.failed}
                 was_away = {shard.number for shard in answer.failed}
-                if len(away) == len(again.failed) and away <= was_away and len(again.versions) == 1:
+                is_away = all(shard.is_away for shard in again.failed)
+                if is_away and away <= was_away and len(again.versions) == 1:
                     return again
-            self._clock.sleep(_SKEW_WAIT_S * 2**attempt)
-            again = self._ask(keys, pin)
+            wait = _SKEW_WAIT_S * 2**attempt
+            if self._is_over(deadline, wait):
+                return answer
+            self._clock.sleep(wait)
+            again = self._ask(keys, pin, deadline)
             self._require_answers(again, pin)
             answer = again
             if len(answer.versions) <= 1:
                 break
         return answer
+
+    def _is_over(self, deadline: float | None, in_s: float = 0) -> bool:
+        return deadline is not None and self._clock.monotonic() + in_s >= deadline
 
     def _require_answers(self, answer: _Answer, pin: str | None) -> None:
         for shard in answer.failed:
@@ -339,10 +350,12 @@ class Client:
                 )
 
     def _require_one_version(self, answer: _Answer, pin: str | None) -> None:
-        versions = {shard.number: shard.version for shard in answer.shards if shard.answered}
-        if set(versions.values()) <= ({pin} if pin is not None else set(list(versions.values())[:1])):
+        # A shard with very many keys is asked several times, so it may be in here with two versions.
+        found = sorted({(shard.number, shard.version) for shard in answer.shards if shard.answered})
+        if set(answer.versions) <= ({pin} if pin is not None else set(list(answer.versions)[:1])):
             return
-        seen = ", ".join(f"shard {number} has {version!r}" for number, version in sorted(versions.items()))
+        versions = dict(found)
+        seen = ", ".join(f"shard {number} has {version!r}" for number, version in found)
         what = "the shards answered from different versions" if pin is None else f"version {pin!r} was asked for"
         hint = "a switch is under way: try again"
         if pin is not None:
@@ -370,5 +383,5 @@ class Client:
             found=answer.states == _FOUND,
             version=next(iter(answer.versions), None),
             defaulted=defaulted,
-            failed_shards=tuple(shard.number for shard in answer.failed),
+            failed_shards=tuple(sorted({shard.number for shard in answer.failed})),
         )

@@ -3,6 +3,7 @@
     <output>/
       <depend>_<current>/
         <dict>_part<i>/           index.<k> data.<j> index.n data.n
+        <dict>_part<i>.rows.json  what the rows of a base add up to, which upstream's programs do not know
         <dict>_part<i>.tar        the same files as delivered
         <dict>_part<i>.tar.md5
       meta_info/

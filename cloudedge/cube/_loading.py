@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cloudedge import _core
 from cloudedge._native import file_errors
+from cloudedge.cube._rows_note import noted_checksum
 
 __all__ = ["load_patch", "load_version"]
 
@@ -17,9 +18,10 @@ def load_version(path: str, name: str) -> _core.Version:
 
     Raises:
         InputError: there is no such part, or its files do not fit together; names file and offset.
+        IntegrityError: the rows are not those that were built.
     """
     with file_errors(f"load version {name!r}", hint=_HINT):
-        return _core.load_version(Path(path), name)
+        return _core.load_version(Path(path), name, False, noted_checksum(Path(path)))
 
 
 def load_patch(base: _core.Version, path: str, name: str) -> _core.Version:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cloudedge import _core
 from cloudedge._native import file_errors
+from cloudedge.cube._rows_note import noted_checksum
 from cloudedge.errors import InputError, IntegrityError
 
 __all__ = ["MAX_VALUE_BYTES", "Store"]
@@ -57,7 +58,7 @@ class Store:
             directory: The part's directory.
             name: The version's name; the directory's name when not given.
             mapped: Leave keys and values in the files, which must not change meanwhile, instead of in memory.
-            checksum: What the rows must sum up to.
+            checksum: What the rows must sum up to; what the builder noted beside them, if left out.
             shard: ``(number, of)``: refuse keys that belong to another shard.
 
         Raises:
@@ -69,10 +70,9 @@ class Store:
             parts = sorted(p.parent.name for p in path.glob("*/index.n"))[:3] if path.is_dir() else []
             hint = f"Open one of its parts: {', '.join(parts)} ..." if parts else "A part's directory holds index.n."
             raise InputError(f"{path} is not a part: it has no index.n", hint=hint, path=str(path))
+        total = noted_checksum(path) if checksum is None else _sum(checksum)
         with file_errors("load the part", damaged=IntegrityError, hint=_HINT):
-            native = _core.load_version(
-                path, path.name if name is None else name, mapped, _sum(checksum), shard or (0, 0)
-            )
+            native = _core.load_version(path, path.name if name is None else name, mapped, total, shard or (0, 0))
         return cls(native)
 
     @property

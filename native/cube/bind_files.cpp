@@ -220,11 +220,15 @@ void bind_builder(nb::module_& m) {
               nb::gil_scoped_release release;
               built = self.finish();
             }
-            std::vector<std::tuple<Lists, std::uint64_t, std::uint64_t>> out;
-            for (const BuiltPart& part : built) out.emplace_back(to_lists(part.files), part.added, part.duplicates);
+            std::vector<std::tuple<Lists, std::uint64_t, std::uint64_t, Sum>> out;
+            for (const BuiltPart& part : built) {
+              out.emplace_back(to_lists(part.files), part.added, part.duplicates,
+                               Sum{part.checksum.low, part.checksum.high});
+            }
             return out;
           },
-          "Complete the files; for each part its lists, the entries added, and the duplicates among them.");
+          "Complete the files; for each part its lists, the entries added, the duplicates among them, and what all "
+          "entries add up to.");
 }
 
 }  // namespace

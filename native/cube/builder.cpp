@@ -11,6 +11,7 @@ constexpr std::size_t kBufferBytes = 64 << 20;  // for all blocks together
 constexpr std::size_t kSpareBlocks = 16;        // on their way to the device while the parts fill theirs
 constexpr std::size_t kLargestBlock = 1 << 20;
 constexpr std::size_t kSmallestBlock = 4096;  // holds several of the longest records
+constexpr std::uint64_t kKeysAtOnce = 8 << 20;  // looked at for duplicates, over all threads; 15 bytes each
 
 std::size_t block_count(std::size_t parts) { return 2 * parts + kSpareBlocks; }
 
@@ -52,13 +53,14 @@ std::vector<BuiltPart> Builder::finish() {
   for (PartWriter& part : parts_) part.flush();
   pool_.drain();
   std::vector<BuiltPart> built(parts_.size());
+  const std::uint64_t keys_each = kKeysAtOnce / std::clamp<std::size_t>(threads_, 1, std::max<std::size_t>(parts_.size(), 1));
   in_parallel(threads_, parts_.size(), [&](std::size_t i) {
     const PartWriter& part = parts_[i];
     write_part_files(part.directory(), part.files());
     for (const std::string& path : part.new_paths()) sync_path(path);
     sync_path(part.directory());
-    const std::uint64_t duplicates = part.ascending() ? 0 : count_duplicates(part.new_index_path());
-    built[i] = {part.files(), part.added(), duplicates};
+    const std::uint64_t duplicates = part.ascending() ? 0 : count_duplicates(part.new_index_path(), keys_each);
+    built[i] = {part.files(), part.added(), duplicates, part.checksum()};
   });
   return built;
 }

@@ -17,6 +17,7 @@ struct BuiltPart {
   PartFiles files;
   std::uint64_t added = 0;       // entries of this build
   std::uint64_t duplicates = 0;  // of those, entries whose key comes again later
+  Checksum checksum;             // of all entries; of the rows, too, where no key comes again
 };
 
 class Builder {

@@ -18,6 +18,10 @@ constexpr std::int64_t kAvoidNs = 1'000 * kMs;  // how long a replica that refus
 constexpr std::size_t kReadAtLeast = 64 * 1024;
 constexpr std::size_t kReadAtMost = 1024 * 1024;
 
+// What a failure is about. One that says nothing about the request, only about who was asked, is no reason to give up
+// while there is a replica that was not asked yet.
+enum class Blame { request, replica };
+
 // One request under way to one replica.
 struct Flight {
   Replica* replica = nullptr;
@@ -78,7 +82,7 @@ class ShardCall {
     if (now >= deadline_ns_) {
       while (!flights_.empty() && !done_) {
         attempts_left_ = 0;
-        fail(flights_.back(), "no answer within " + std::to_string(options_.timeout_ms) + " ms", 0, now);
+        fail(flights_.back(), "no answer within " + std::to_string(options_.timeout_ms) + " ms", Blame::request, now);
       }
       done_ = true;
       return;
@@ -86,7 +90,8 @@ class ShardCall {
     for (std::size_t i = flights_.size(); i-- > 0 && !done_;) {
       if (flights_[i].connecting && now >= flights_[i].started_ns + options_.connect_timeout_ms * kMs) {
         avoid(*flights_[i].replica, now);
-        fail(flights_[i], "not connected within " + std::to_string(options_.connect_timeout_ms) + " ms", 0, now);
+        fail(flights_[i], "not connected within " + std::to_string(options_.connect_timeout_ms) + " ms",
+             Blame::replica, now);
       }
     }
     if (!done_ && join_ns_ != 0 && now >= join_ns_) launch(now);
@@ -119,9 +124,18 @@ class ShardCall {
       Replica& replica = choose(now);
       tried_.push_back(&replica);
       if (open(replica, now, true)) return;
+      move_on(Blame::replica);
     }
     join_ns_ = 0;
     if (flights_.empty()) done_ = true;
+  }
+
+  void move_on(Blame blame) {
+    const auto asked = [&](const auto& replica) {
+      return std::find(tried_.begin(), tried_.end(), replica.get()) != tried_.end();
+    };
+    if (blame == Blame::request || attempts_left_ > 0) return;
+    if (!std::all_of(shard_.replicas.begin(), shard_.replicas.end(), asked)) attempts_left_ = 1;
   }
 
   bool open(Replica& replica, std::int64_t now, bool may_reuse) {
@@ -160,7 +174,7 @@ class ShardCall {
     if (flight.connecting) {
       if (const int error = connect_error(flight.link->fd.get()); error != 0) {
         avoid(*flight.replica, now);
-        return fail(flight, std::string("connect: ") + std::strerror(error), 0, now);
+        return fail(flight, std::string("connect: ") + std::strerror(error), Blame::replica, now);
       }
       flight.connecting = false;
     }
@@ -258,7 +272,9 @@ class ShardCall {
     flight.link->in.consume(size);
     give_back(flight);
     part_.failures.push_back({replica.name(), text, code});
-    elsewhere ? launch(now) : finish();
+    if (!elsewhere) return finish();
+    move_on(code == wire::kStopping || code == wire::kUnknownVersion ? Blame::replica : Blame::request);
+    launch(now);
   }
 
   // The connection is of no use any more. An old one may have died long ago, which says nothing about the replica: it
@@ -268,15 +284,17 @@ class ShardCall {
       Replica& replica = *flight.replica;
       replica.drop_idle();
       remove(flight);
-      if (!open(replica, now, false)) launch(now);
-      return;
+      if (open(replica, now, false)) return;
+      move_on(Blame::replica);
+      return launch(now);
     }
-    fail(flight, why, 0, now);
+    fail(flight, why, Blame::replica, now);
   }
 
-  void fail(Flight& flight, const std::string& why, std::int32_t code, std::int64_t now) {
-    part_.failures.push_back({flight.replica->name(), why, code});
+  void fail(Flight& flight, const std::string& why, Blame blame, std::int64_t now) {
+    part_.failures.push_back({flight.replica->name(), why, 0});
     remove(flight);
+    move_on(blame);
     launch(now);
   }
 

@@ -22,7 +22,7 @@ enum class Balance { round_robin, least_loaded };
 struct CallOptions {
   std::int64_t timeout_ms = 500;          // for the whole call, retries included
   std::int64_t connect_timeout_ms = 200;  // for each connection, as in brpc
-  unsigned retry = 1;                     // further attempts after the first
+  unsigned retry = 1;  // further attempts after the first; more where replicas are away and others are left
   std::int64_t backup_ms = 0;             // ask a second replica after so long; 0: never, below: after its share
   Balance balance = Balance::round_robin;
   std::size_t max_body = 64 * 1024 * 1024;

@@ -6,8 +6,15 @@
 #include <stdexcept>
 #include <utility>
 
+#include "stats.hpp"
+
 namespace cloudedge::cube {
 namespace {
+
+// Asked for in one frame: far from what servers take, and with the longest values the answer still is.
+constexpr std::size_t kKeysPerFrame = 32'768;
+// Frames under way at once for each shard, each on a connection of its own.
+constexpr std::size_t kFramesPerShard = 4;
 
 // Where in the parts the answer to each of the caller's keys is.
 struct Place {
@@ -15,7 +22,7 @@ struct Place {
   std::uint32_t index;
 };
 
-// Splits keys into one part per shard that has any, each key once.
+// Splits keys into one part per shard that has any, several for a shard with very many, each key once.
 class Split {
  public:
   Split(std::span<const std::uint64_t> keys, std::size_t shards) : places_(keys.size()) {
@@ -33,10 +40,10 @@ class Split {
       }
       slots[slot] = static_cast<std::uint32_t>(i + 1);
       const std::size_t shard = shards == 1 ? 0 : key % shards;
-      if (part_of[shard] < 0) {
+      if (part_of[shard] < 0 || parts_[static_cast<std::size_t>(part_of[shard])].keys.size() == kKeysPerFrame) {
         part_of[shard] = static_cast<std::int32_t>(parts_.size());
         parts_.emplace_back().number = static_cast<unsigned>(shard);
-        parts_.back().keys.reserve(keys.size() / shards + 1);
+        parts_.back().keys.reserve(std::min(keys.size() / shards + 1, kKeysPerFrame));
       }
       Part& part = parts_[static_cast<std::size_t>(part_of[shard])];
       places_[i] = {static_cast<std::uint32_t>(part_of[shard]), static_cast<std::uint32_t>(part.keys.size())};
@@ -109,7 +116,14 @@ SeekOutcome Client::seek(std::span<const std::uint64_t> keys, const std::optiona
   Split split(keys, shards_.size());
   CallOptions options = options_;
   if (timeout_ms) options.timeout_ms = std::min(options.timeout_ms, *timeout_ms);
-  call(shards_, split.parts(), pin, options);
+  const std::int64_t deadline_ns = now_ns() + options.timeout_ms * 1'000'000;
+  const std::size_t at_once = kFramesPerShard * shards_.size();
+  for (std::span<Part> left = split.parts(); !left.empty(); left = left.subspan(std::min(left.size(), at_once))) {
+    if (left.data() != split.parts().data()) {
+      options.timeout_ms = std::max<std::int64_t>(0, (deadline_ns - now_ns()) / 1'000'000);
+    }
+    call(shards_, left.first(std::min(left.size(), at_once)), pin, options);
+  }
   find_width(split.parts(), width, outcome);
   if (!outcome.odd_key) merge(split, outcome);
   for (Part& part : split.parts()) {

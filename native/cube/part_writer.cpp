@@ -34,6 +34,7 @@ void PartWriter::append(std::uint64_t key, const std::uint8_t* value, std::uint3
 
   ascending_ = ascending_ && (added_ == 0 || key > last_key_);
   last_key_ = key;
+  checksum_ += row_checksum(key, {value, size, true});
   ++added_;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "layout.hpp"
+#include "table.hpp"
 #include "write_pool.hpp"
 
 namespace cloudedge::cube {
@@ -20,6 +21,8 @@ class PartWriter {
 
   const std::string& directory() const { return directory_; }
   std::uint64_t added() const { return added_; }
+  // What the entries add up to.
+  const Checksum& checksum() const { return checksum_; }
   // Whether index.n could not count one more entry.
   bool full() const { return before_.entries + added_ >= 0xffffffff; }
   // Whether keys came in strictly ascending order, so that none can be there twice.
@@ -45,6 +48,7 @@ class PartWriter {
   std::uint64_t index_written_ = 0;
   std::uint64_t added_ = 0;
   std::uint64_t last_key_ = 0;
+  Checksum checksum_;
   bool ascending_ = true;
 };
 

@@ -107,7 +107,7 @@ Handled Service::http(Connection& connection, wire::Bytes input, Buffer& out) {
   if (shared_.draining.load(std::memory_order_relaxed)) request.keep_alive = false;
   const Handled answered = {request.keep_alive ? Verdict::taken : Verdict::close, parse.size};
 
-  const std::string_view path = request.path.substr(request.path.front() == '/' ? 1 : 0);
+  const std::string_view path = request.path.substr(request.path.starts_with('/') ? 1 : 0);
   const std::size_t slash = std::min(path.find('/'), path.size());
   const std::string_view service = full_name(path.substr(0, slash));
   const std::string_view method = path.substr(std::min(slash + 1, path.size()));

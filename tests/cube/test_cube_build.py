@@ -15,7 +15,7 @@ from cube_reference import DELTA, KEY3, RECORDS, files_of, load_part, part_files
 from safetensors.numpy import save_file
 
 from cloudedge import seqfile
-from cloudedge.cube import build, plan_build, run_build
+from cloudedge.cube import Store, build, plan_build, run_build
 from cloudedge.errors import InputError
 
 SHARD_0 = {
@@ -199,6 +199,18 @@ def test_the_last_row_of_a_key_wins_in_the_order_of_names(tmp_path):
     assert load_part(report.directory / "d_part0") == {1: b"from b", 2: b"from cx"}
     assert (report.rows, report.duplicates) == (2, 3)
     assert report.parts[0].entries == 5  # as upstream: all are written, the later ones count
+
+
+def test_what_rows_add_up_to_is_noted_beside_a_base_and_right_with_duplicates(tmp_path, vector):
+    seqfile.write(tmp_path / "twice", [(5, b"late"), (3, b"only"), (5, b"last"), (4, b"even")])
+    report = build([tmp_path / "twice"], output=tmp_path / "out", dict_name="d", shards=2, version=1, tar=False)
+    assert report.duplicates == 1
+    for i, rows in enumerate((1, 2)):
+        told = json.loads((report.directory / f"d_part{i}.rows.json").read_text())
+        shutil.copytree(report.directory / f"d_part{i}", tmp_path / f"alone{i}")
+        assert told == {"checksum": Store.open(tmp_path / f"alone{i}").checksum, "rows": rows}
+    delta = build([vector.parent], output=tmp_path / "out", dict_name="d", shards=2, version=2, base=1, tar=False)
+    assert not list(delta.directory.glob("*.rows.json"))
 
 
 def test_duplicates_are_counted_exactly(tmp_path):

@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from cloudedge import seqfile
 from cloudedge.cube import Client, ClientConfig, Server, ServerConfig, Store, UnknownVersion, build
-from cloudedge.errors import InputError
+from cloudedge.errors import InputError, IntegrityError
 
 KEYS = np.arange(0, 4000, dtype=np.uint64)
 
@@ -88,6 +88,26 @@ def test_a_damaged_version_is_refused_with_its_place_and_the_running_one_stays(p
     assert caught.value.path.endswith("data.0")
     assert [version.name for version in shards[0].versions()] == ["1"]
     check(client, 1)
+
+
+def test_a_value_with_one_other_bit_is_refused_although_its_files_fit_together(parts, shards, client):
+    load(shards, parts(1), 1, activate=True)
+    damaged = parts(2)[0]
+    data = damaged / "data.0"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2 // 20 * 20 + 7] ^= 1  # of 20 bytes a row, one after its length
+    data.write_bytes(content)
+    with pytest.raises(InputError, match="expected checksum"):
+        shards[0].load(damaged, "2")
+    with pytest.raises(IntegrityError, match="expected checksum"):
+        Store.open(damaged)
+    check(client, 1)
+    note = damaged.with_name("d_part0.rows.json")
+    note.write_text("{")
+    with pytest.raises(IntegrityError, match=r"rows\.json does not say"):
+        shards[0].load(damaged, "2")
+    note.unlink()
+    shards[0].load(damaged, "2")  # as what upstream's builder wrote: nobody can tell
 
 
 def test_the_disk_may_go_while_a_server_runs(parts, shards, client, tmp_path):

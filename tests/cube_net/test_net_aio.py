@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from net_fake import FakeServer
@@ -23,6 +24,37 @@ def test_many_calls_at_once(start):
                 await client.seek([1], pin="99")
 
     asyncio.run(main())
+
+
+def test_from_cube_conf_and_within_the_callers_time(start, tmp_path):
+    silent = FakeServer(lambda call: None)
+
+    def conf(address: str) -> str:
+        table = {
+            "dict_name": "emb",
+            "shard": 1,
+            "dup": 1,
+            "timeout": 60_000,
+            "retry": 0,
+            "backup_request": 0,
+            "type": "ipport_list",
+            "load_balancer": "rr",
+            "nodes": [{"ipport_list": f"list://{address}"}],
+        }
+        (tmp_path / "cube.conf").write_text(json.dumps([table]))
+        return str(tmp_path / "cube.conf")
+
+    async def main() -> None:
+        async with AsyncClient.from_conf(conf(start({1: (1.0,)}).address), "emb", follow=True) as client:
+            assert (await client.seek([1], timeout_s=60)).found.all()
+        async with AsyncClient.from_conf(conf(silent.address), "emb") as client:
+            with pytest.raises(ShardUnavailable):
+                await client.seek([1], timeout_s=0.05)  # the test would take a minute otherwise
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), 50))
+    finally:
+        silent.close()
 
 
 def test_the_event_loop_goes_on_while_a_call_waits():

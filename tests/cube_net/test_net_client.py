@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ import pytest
 from net_cubes import table, value
 from net_fake import Call, Dead, upstream
 
+from cloudedge import _core
+from cloudedge.clock import ManualClock
 from cloudedge.cube import CubeConf
 from cloudedge.cube._client import Client, ClientConfig
 from cloudedge.cube._errors import ShardUnavailable, UnknownVersion, VersionSkew
@@ -86,6 +89,52 @@ def test_large_answers(start, client):
     values = client(server).seek(keys).values
     assert values.shape == (5000, 256)
     assert (values == keys[:, None]).all()
+
+
+def test_more_keys_than_a_server_takes_at_once_go_in_several_frames(start, client):
+    rows = 300_000
+    keys = np.random.default_rng(5).permutation(rows).astype(np.uint64)
+    values = np.arange(rows, dtype="<f4").reshape(-1, 1)
+    server = start()
+    server.add(_core.memory_version("100", np.arange(rows, dtype=np.uint64), values.view(np.uint8)))
+    server.activate("100")
+    result = client(server, timeout_ms=60_000).seek(keys)
+    assert result.found.all()
+    assert (result.values[:, 0] == keys).all()
+    assert server.stats()["requests"] > 1
+
+
+def test_frames_of_one_shard_from_two_versions_are_a_mixture(fake, client):
+    turn = itertools.count()
+    shard = fake(lambda call: call.rows({}, b"100" if next(turn) % 2 else b"101"))
+    with pytest.raises(VersionSkew, match="shard 0 has '100', shard 0 has '101'"):
+        client(shard, on_version_skew="error", timeout_ms=60_000).seek(np.arange(40_000))
+
+
+def test_replicas_that_are_away_use_up_no_attempts(start, client):
+    """Any one that lives answers, however many refuse."""
+    alive = start({1: (1.0,)})
+    one = client([Dead(), Dead(), Dead(), alive], retry=0)
+    for _ in range(8):
+        assert one.seek([1]).found.all()
+    with pytest.raises(ShardUnavailable) as caught:
+        client([Dead(), Dead(), Dead()], retry=0).seek([1])
+    assert len(caught.value.attempts) == 3
+
+
+@pytest.mark.parametrize("hang_up", [lambda call: b"", lambda call: call.error(2003)])
+def test_replicas_that_hang_up_or_stop_use_up_no_attempts(fake, start, client, hang_up):
+    one = client([fake(hang_up), fake(hang_up), start({1: (1.0,)})], retry=0)
+    for _ in range(6):
+        assert one.seek([1]).found.all()
+
+
+def test_replicas_with_too_much_to_do_use_up_attempts(fake, client):
+    """Asking all of them would make it worse."""
+    busy = [fake(lambda call: call.error(2004)) for _ in range(3)]
+    with pytest.raises(ShardUnavailable) as caught:
+        client(busy, retry=1).seek([1])
+    assert len(caught.value.attempts) == 2
 
 
 def test_no_keys(start, client):
@@ -179,6 +228,19 @@ def test_a_mixture_is_settled_by_waiting_where_servers_know_no_pins(fake, client
 
     shards = [fake(upstream({0: value(0.0)}, b"101")), fake(switching)]
     assert client(*shards).seek([0, 1]).version == "101"
+
+
+def test_a_mixture_is_settled_within_the_callers_time(fake, client):
+    shards = [fake(upstream({0: value(0.0)}, b"100")), fake(upstream({1: value(1.0)}, b"101"))]
+    clock = ManualClock()
+    with Client(ClientConfig([[each.address] for each in shards], timeout_ms=60_000), clock=clock) as one:
+        before = clock.monotonic()
+        with pytest.raises(VersionSkew):
+            one.seek([0, 1], timeout_s=0.012)  # the second wait would end after it
+        assert clock.monotonic() - before < 0.012
+        with pytest.raises(VersionSkew):
+            one.seek([0, 1])
+        assert clock.monotonic() - before > 0.012
 
 
 def test_a_pin_is_checked_where_servers_know_no_pins(fake, client):
