@@ -1,6 +1,7 @@
 """What admin APIs share: JSON over HTTP on a port of its own, with a token.
 
-Paths other than ``/health`` and ``/ready`` need the token. What a request means is the API's own: it implements
+Paths other than ``/health`` and ``/ready`` need the token, and nothing that a client sends without it is kept or
+parsed; so many connections are served at once and no more. What a request means is the API's own: it implements
 `AdminHttp.answer`. Errors become a status and ``{"error", "hint", "kind"}``. Nothing is logged: what was asked is in
 the answers, and a token may be in what was asked.
 
@@ -42,6 +43,11 @@ _STATUS = {
     Conflict: HTTPStatus.CONFLICT,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
+_MAX_CONNECTIONS = 128
+"""Served at once, each by a thread; a client that is one too many is told to come back."""
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_MAX_IGNORED = 64 * 1024
+"""Bytes of a body nobody wants that are read all the same, so that its sender gets to see the answer."""
 _POLL_S = 0.05
 """How often the listener looks whether it was closed."""
 _OPEN = {"/health", "/ready"}
@@ -187,6 +193,11 @@ class AdminHttp(ABC):
                 self._keep_mark()
             return self.answer(method, path, body)
 
+    @property
+    def obeyed(self) -> int:
+        """The number of the last order; 0 if there was none."""
+        return self._obeyed
+
     def _keep_mark(self) -> None:
         if self._orders is None:
             return
@@ -246,6 +257,21 @@ class _Http(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], admin: AdminHttp) -> None:
         super().__init__(address, _Handler)
         self.admin = admin
+        self._room = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with suppress(OSError):
+            request.sendall(_FULL)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -259,17 +285,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _do(self) -> None:
         path = urlsplit(self.path).path
+        admin = self.server.admin
+        if path not in _OPEN and not admin.authorised(self.headers.get("Authorization", "")):
+            self._ignore_body()
+            self._send(HTTPStatus.UNAUTHORIZED, {"error": "the admin API needs its token"})
+            return
         try:
-            body = self._body()
-            if path not in _OPEN and not self.server.admin.authorised(self.headers.get("Authorization", "")):
-                self._send(HTTPStatus.UNAUTHORIZED, {"error": "the admin API needs its token"})
-                return
-            order = "" if path in _OPEN else self.headers.get(_ORDER, "")
-            self._send(*self.server.admin.obey(order, self.command, path, body))
+            if path in _OPEN:
+                self._ignore_body()
+                reply = admin.answer(self.command, path, {})
+            else:
+                reply = admin.obey(self.headers.get(_ORDER, ""), self.command, path, self._body())
         except CloudEdgeError as error:
             status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), None)
             found = {"error": error.message, "hint": error.hint, "kind": type(error).__name__}
-            self._send(status or HTTPStatus.INTERNAL_SERVER_ERROR, found)
+            reply = status or HTTPStatus.INTERNAL_SERVER_ERROR, found
+        self._send(*reply)
+
+    def _ignore_body(self) -> None:
+        """Read no further than it takes for the answer to arrive; what is left of the body ends the connection."""
+        length = self.headers.get("Content-Length", "0")
+        if length == "0" and "Transfer-Encoding" not in self.headers:
+            return
+        self.close_connection = True
+        self.rfile.read(min(int(length), _MAX_IGNORED) if length.isdecimal() else 0)
 
     do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - the names BaseHTTPRequestHandler calls
 
@@ -288,7 +327,7 @@ class _Handler(BaseHTTPRequestHandler):
             return {"offset": _number(self.headers.get(_OFFSET, "")), "content": content}
         try:
             body = json.loads(content or b"{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"the body is not JSON: {error}") from error
         if not isinstance(body, dict):
             raise InputError("the body is not a JSON object")

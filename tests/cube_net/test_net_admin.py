@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 
@@ -51,6 +52,42 @@ def test_without_the_token_only_health_is_told(admin, header):
     assert admin("GET", "/ready", headers=headers).text == "ready\n"
 
 
+def raw(admin, head: str) -> bytes:
+    """Send a request's head alone and return what comes back before the body has been sent."""
+    with socket.create_connection(("127.0.0.1", int(admin.url.rpartition(":")[2])), timeout=60) as connection:
+        connection.sendall(head.encode())
+        return connection.recv(65536)
+
+
+def test_without_the_token_no_body_is_waited_for(admin):
+    head = "POST /versions HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("cloudedge.adminhttp._MAX_IGNORED", 0)
+        assert raw(admin, head.format(8 << 20)).startswith(b"HTTP/1.1 401 ")
+    assert b" 401 " in raw(admin, head.format("x"))
+    assert admin("POST", "/versions", {"name": "x" * 10_000}, headers={}).status_code == 401
+
+
+def test_json_that_is_nested_too_deep_is_refused(admin):
+    answer = requests.post(f"{admin.url}/versions", data="[" * 60_000, headers=admin.headers, timeout=30)
+    assert answer.status_code == 400
+    assert "not JSON" in answer.json()["error"]
+
+
+def test_one_connection_too_many_is_told_so(shard, monkeypatch):
+    monkeypatch.setattr("cloudedge.adminhttp._MAX_CONNECTIONS", 2)
+    with AdminServer(shard, token=TOKEN) as server:
+        admin = Admin(server)
+        with requests.Session() as one, requests.Session() as two:
+            for session in (one, two):
+                assert session.get(f"{admin.url}/health", timeout=30).status_code == 200
+            assert raw(admin, "").startswith(b"HTTP/1.1 503 ")
+        deadline = time.monotonic() + 60
+        while raw(admin, "GET /health HTTP/1.1\r\nHost: a\r\n\r\n").startswith(b"HTTP/1.1 503 "):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
 def test_orders_are_obeyed_in_their_order(admin):
     def ask(order, path="/versions", headers=admin.headers):
         return admin("GET", path, headers=headers | {"Cloudedge-Order": order}).status_code
@@ -61,6 +98,36 @@ def test_orders_are_obeyed_in_their_order(admin):
     # Whoever has no token cannot move the mark.
     assert [ask("99", path, {}) for path in ("/versions", "/health", "/ready")] == [401, 200, 200]
     assert ask("13") == 200
+
+
+def test_ready_is_who_has_the_version_that_is_wanted(shard, files, tmp_path):
+    """A replica that was away while the others were switched has a version that answers, and it is the wrong one."""
+    files.versions = {"101": {1: (9.0, 9.0)}, "102": {1: (7.0, 7.0)}}
+    wanted = tmp_path / "wanted.json"
+    with AdminServer(shard, token=TOKEN, wanted=wanted) as server:
+        admin = Admin(server)
+
+        def ready(text):
+            wanted.write_text(text)
+            return admin("GET", "/ready", headers={}).status_code == 200
+
+        def switch(name, order):
+            headers = admin.headers | {"Cloudedge-Order": str(order)}
+            assert admin("POST", f"/versions/{name}/activate", headers=headers).status_code == 200
+
+        assert admin("GET", "/ready").status_code == 200, "nobody has said which yet"
+        assert all(ready(text) for text in ("", "{", "[]", "7", '{"pin": 1, "order": "x"}'))
+        admin("POST", "/versions", {"path": "101", "name": "101"})
+        admin("POST", "/versions", {"path": "102", "name": "102"})
+        admin.wait("101", "loaded"), admin.wait("102", "loaded")
+        assert not ready('{"order": 5, "pin": "101"}')
+        switch("101", 5)
+        assert ready('{"order": 5, "pin": "101"}')
+        assert not ready('{"order": 8, "pin": "102"}')
+        assert admin("GET", "/versions", headers=admin.headers | {"Cloudedge-Order": "9"}).status_code == 200
+        assert not ready('{"order": 8, "pin": "102"}'), "a later order that moved nothing changes nothing"
+        switch("102", 10)
+        assert ready('{"order": 5, "pin": "101"}'), "the file is late, and the switch counts"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
