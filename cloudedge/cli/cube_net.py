@@ -49,6 +49,9 @@ def serve(
     state: Path | None = typer.Option(
         None, help="Keep versions here: deliveries come here, and a restart comes back with what was loaded and active."
     ),
+    wanted: Path | None = typer.Option(
+        None, metavar="FILE", help='Says {"order", "pin"}: ready is only a server with that version active.'
+    ),
     fetch_limit: float | None = typer.Option(None, metavar="BYTES/S", help="Bandwidth for fetching versions."),
     as_json: bool = JSON,
 ) -> None:
@@ -81,7 +84,13 @@ def serve(
     with (
         server,
         AdminServer(
-            server, host=admin_host, port=admin_port, token=token, on_drained=stop.set, holdings=holdings
+            server,
+            host=admin_host,
+            port=admin_port,
+            token=token,
+            on_drained=stop.set,
+            holdings=holdings,
+            wanted=wanted,
         ) as admin,
     ):
         on_signals(stop.set, *STOP)

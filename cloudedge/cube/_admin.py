@@ -1,7 +1,8 @@
 """The admin API of a server: JSON over HTTP on a port of its own.
 
     GET    /health                      is the process there                        (no token)
-    GET    /ready                       is a version active, and no stop under way  (no token)
+    GET    /ready                       is a version active, the one that shall be where somebody says which, and no
+                                        stop under way                              (no token)
     GET    /metrics                     Prometheus
     GET    /stats                       the counters as JSON
     GET    /versions                    what is loaded, and what became of loads
@@ -23,8 +24,10 @@ waits for it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from cloudedge.adminhttp import AdminHttp, Reply
@@ -41,6 +44,7 @@ __all__ = ["AdminServer"]
 
 _MAX_SOURCES = 64
 _MAX_DEADLINE_S = 86_400
+_MAX_WANTED = 4096
 
 
 class AdminServer(AdminHttp):
@@ -54,6 +58,9 @@ class AdminServer(AdminHttp):
         on_drained: Called once a drain that was asked for has ended.
         holdings: Where versions are kept, for a server that keeps them; other replicas fetch from there, from a port
             of its own, with the same token.
+        wanted: File that says which version shall be active, ``{"order", "pin"}``; it may come later, or be replaced.
+            A replica that was away when the others were switched comes back with the version before, and is then not
+            ready. A switch whose order is higher than the file's counts more than the file, which may be late.
     """
 
     max_body_bytes = 1 << 20  # an artifact names its files, a thousand of them where a part is a terabyte
@@ -68,6 +75,7 @@ class AdminServer(AdminHttp):
         token: str | None = None,
         on_drained: Callable[[], None] | None = None,
         holdings: Holdings | None = None,
+        wanted: Path | None = None,
     ) -> None:
         orders = None if holdings is None else holdings.directory / "order"
         super().__init__("cube", host=host, port=port, token=token, orders=orders)
@@ -76,6 +84,8 @@ class AdminServer(AdminHttp):
         self._jobs = Jobs(server, holdings)
         self._files = None if holdings is None else FileServer(holdings.versions, host, token=token)
         self._on_drained = on_drained
+        self._wanted = wanted
+        self._switched = 0
         self.listen()
 
     def close(self) -> None:
@@ -107,7 +117,10 @@ class AdminServer(AdminHttp):
         return self.route(method, path, routes)
 
     def _ready(self) -> Reply:
-        return (HTTPStatus.OK, "ready\n") if self.server.is_ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n")
+        order, pin = _read_wanted(self._wanted)
+        is_wanted = pin in ("", self.server.active) or self._switched > order
+        is_ready = self.server.is_ready and is_wanted
+        return (HTTPStatus.OK, "ready\n") if is_ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n")
 
     def _list(self) -> dict[str, Any]:
         found: dict[str, Any] = {"versions": self._jobs.list(), "active": self.server.active}
@@ -157,6 +170,7 @@ class AdminServer(AdminHttp):
 
     def _activate(self, name: str) -> Reply:
         (self._holdings or self.server).activate(name)
+        self._switched = self.obeyed
         return HTTPStatus.OK, {"active": name}
 
     def _deactivate(self) -> Reply:
@@ -169,6 +183,15 @@ class AdminServer(AdminHttp):
             if version["name"] == name:
                 return HTTPStatus.OK, version
         raise NotFound(f"version {name!r} is neither loaded nor on its way")
+
+
+def _read_wanted(path: Path | None) -> tuple[int, str]:
+    """Return the order and the version that a file says; (0, "") where it says nothing, or there is none."""
+    try:
+        found = json.loads(path.read_bytes()[:_MAX_WANTED]) if path is not None else {}
+        return int(found.get("order", 0)), str(found.get("pin", ""))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return 0, ""  # not written yet, or not for us: then any version will do
 
 
 def _parse_load(body: dict[str, Any]) -> Load:
