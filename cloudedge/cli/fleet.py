@@ -161,17 +161,27 @@ def resume(target: str = TARGET, as_json: bool = JSON) -> None:
 
 
 @app.command()
-def abort(target: str = TARGET, yes: bool = YES, as_json: bool = JSON) -> None:
+def abort(
+    target: str = TARGET,
+    leave: bool = typer.Option(False, "--leave", help="End it where it is instead: every node keeps what it has."),
+    yes: bool = YES,
+    as_json: bool = JSON,
+) -> None:
     """Take the rollout under way back: every touched node, the newest first."""
-    _ask(f"Take the rollout on {target} back?", yes=yes)
+    _ask(f"{'Leave' if leave else 'Take'} the rollout on {target} {'as it is' if leave else 'back'}?", yes=yes)
     with _fleet(target) as fleet:
+        if leave:
+            left = fleet.leave()
+            json_out({"state": "undone", "number": left.number}) if as_json else None
+            say("Rollout {} is over; nodes keep what they have. Next: cloudedge fleet status {}", left.number, target)
+            return
         asked = "The process that carries it out was asked to take it back."
         _tell(fleet.abort(), target, as_json=as_json, nothing=asked, wanted="undone")
 
 
 @app.command()
 def rollback(target: str = TARGET, dry_run: bool = DRY_RUN, yes: bool = YES, as_json: bool = JSON) -> None:
-    """Take the last rollout back: the nodes it touched, the newest first. Nothing travels: their blobs are there."""
+    """Take the last rollout back: the nodes it touched, the newest first. They have the blobs: nothing travels."""
     with _fleet(target) as fleet:
         found = fleet.unfinished() or fleet.last_change()
         if dry_run:
@@ -185,6 +195,26 @@ def rollback(target: str = TARGET, dry_run: bool = DRY_RUN, yes: bool = YES, as_
         _tell(
             fleet.rollback(), target, as_json=as_json, nothing="The process that is at it was asked to.", wanted=wanted
         )
+
+
+@app.command()
+def gc(
+    target: str = TARGET,
+    keep: int = typer.Option(3, min=1, help="How many bundles that are or were live to keep."),
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
+    as_json: bool = JSON,
+) -> None:
+    """Delete apps and configs of bundles that were live long ago, or never; not what a node should run."""
+    with _fleet(target) as fleet:
+        found = fleet.garbage(keep=keep)
+        json_out(found) if as_json else table_out(("pin", "bundle"), list(found.items()))
+        if dry_run or not found:
+            return
+        _ask(f"Delete the apps and configs of {len(found)} bundles?", yes=yes)
+        for pin in found:
+            fleet.forget(pin)
+    say("Deleted. Uploaded blobs stay where they are; going back to these needs their bundles.")
 
 
 def _fleet(target: str) -> Fleet:

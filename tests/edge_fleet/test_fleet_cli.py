@@ -83,6 +83,11 @@ def test_the_commands(shops):
     assert len(labels) == 2  # there, and back; what came between was not done by a command
     assert len({line["request_id"] for line in written}) == len(written)
     assert all(line["who"] and line["at"] and line["outcome"] == "done" for line in written)
+    assert json.loads(cloudedge("fleet", "gc", "shops", "--dry-run", "--json").stdout) == {two.pin: "yolov3:2"}
+    cloudedge("fleet", "gc", "shops", "--yes")
+    with shops.fleet() as fleet:
+        assert {each.statement.pin for each in fleet.revisions().values()} == {one.pin}
+    assert cloudedge("fleet", "abort", "shops", "--leave", "--yes", expect=1).stderr == ""
     assert {line["object"].partition("/")[0] for line in written} == {"config", "app", "node"}
 
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 from fleet_lab import wait_for, yard
 
+from cloudedge.edge_bie._names import blob_config, statement_config
 from cloudedge.edge_bie.client import Bie
 from cloudedge.edge_bie.fleet import Fleet
 from cloudedge.edge_bie.lab import Faults
-from cloudedge.errors import Conflict, InputError
+from cloudedge.errors import Conflict, InputError, Interrupted
 from cloudedge.journal import Journal
 
 
@@ -48,6 +49,9 @@ def test_a_fleet_lives_through_releases_failures_absences_and_a_rollback(tmp_pat
         assert (status.live, status.skew, status.shares) == ("yolov3:2", 1, {two.pin: 1.0})
         assert {node.lag for node in status.nodes} == {0}
         assert all(node.since and node.cpu is not None and node.disk is not None for node in status.nodes)
+        # Since when is what the node says: the one that was away got its label long before it could follow.
+        since = {node.name: node.since for node in status.nodes}
+        assert since["node-0003"] == made.swarm.nodes["node-0003"].state.slots["paddle-serving"].live.created
 
         before = {name: node.fetched for name, node in made.swarm.nodes.items()}
         back = fleet.rollback()
@@ -157,6 +161,42 @@ def test_going_back_survives_a_kill_between_a_statement_and_its_app(tmp_path, mo
         assert set(made.runs().values()) == {one.pin}
 
 
+def test_going_back_publishes_again_what_somebody_deleted(tmp_path):
+    """The app that nodes had is gone, and one of its blob configs too: they are made anew, from the hub."""
+    with yard(tmp_path, 2) as made, made.fleet() as fleet:
+        one, two = made.pack(1, b"model 1"), made.pack(2, b"model 2")
+        made.bad[two.pin] = {"node-0001"}
+        fleet.rollout(fleet.plan(one), one)
+        (old,) = fleet.revisions().values()
+        fleet.bie.delete_app(old.app)
+        model = one.dense_layers["model.pdmodel"].digest
+        fleet.bie.delete_config(blob_config(made.leg.model, model))
+        outcome = fleet.rollout(fleet.plan(two), two)
+        assert (outcome.state, outcome.counts["done"]) == ("undone", 2)
+        assert set(made.runs().values()) == {one.pin}
+
+
+def test_a_rollout_that_cannot_go_back_can_be_left_as_it_is(tmp_path):
+    with yard(tmp_path, 2) as made, made.fleet() as fleet:
+        one, two, three = (made.pack(number, b"model %d" % number) for number in (1, 2, 3))
+        made.bad[two.pin] = {"node-0001"}
+        fleet.rollout(fleet.plan(one), one)
+        (old,) = fleet.revisions().values()
+        fleet.bie.delete_app(old.app)
+        fleet.bie.delete_config(statement_config(made.leg.app, old.name))
+        plan = fleet.plan(two)
+        with pytest.raises(Interrupted, match="not in the account any more") as caught:
+            fleet.rollout(plan, two)
+        assert "abort --leave" in caught.value.hint
+        with pytest.raises(Interrupted):
+            fleet.abort()
+        fleet.leave()
+        assert fleet.unfinished() is None
+        assert fleet.history()[0].state == "undone"
+        assert {fleet.label_of(node) for node in fleet.nodes()} == {plan.revisions[-1]}
+        assert fleet.rollout(fleet.plan(three), three).state == "done"
+
+
 def test_forgetting_that_was_killed_half_way_is_finished_by_forgetting_again(tmp_path, monkeypatch):
     with yard(tmp_path, 1) as made, made.fleet() as fleet:
         before = {config.name for config in fleet.bie.configs()}
@@ -206,6 +246,18 @@ def test_what_nobody_uses_is_deleted_and_nothing_else(tmp_path):
         assert {config.name for config in fleet.bie.configs()} == kept
         assert [app.name for app in fleet.bie.apps()] == [next(iter(fleet.revisions().values())).app]
         fleet.forget(two.pin)
+
+
+def test_garbage_is_what_was_live_long_ago_and_nobody_should_run(tmp_path):
+    with yard(tmp_path, 2) as made, made.fleet() as fleet:
+        bundles = [made.pack(number, b"model %d" % number) for number in (1, 2, 3, 4)]
+        for bundle in bundles[:3]:
+            fleet.rollout(fleet.plan(bundle), bundle)
+        fleet.publish(bundles[3])
+        assert fleet.garbage(keep=2) == {bundles[0].pin: "yolov3:1", bundles[3].pin: "yolov3:4"}
+        first = next(r.name for r in fleet.revisions().values() if r.statement.pin == bundles[0].pin)
+        fleet.bie.set_labels("node-0001", {"cloudedge-paddle-serving": first})  # somebody moved it by hand
+        assert set(fleet.garbage(keep=1)) == {bundles[1].pin, bundles[3].pin}
 
 
 def test_a_cloud_that_loses_writes_and_does_others_twice_ends_in_the_same_states(tmp_path):

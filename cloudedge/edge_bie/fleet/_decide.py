@@ -113,6 +113,8 @@ class Finish:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
+_CLOSED = "no maintenance window is open"
+
 Action = Label | Settle | OpenWave | Bake | Pause | TurnBack | PublishBack | Wait | Finish
 
 
@@ -129,17 +131,19 @@ def decide(plan: RolloutPlan, state: State, seen: Mapping[str, Seen], *, is_wind
         return _back(plan, state, seen)
     if state.abort:
         return TurnBack(state.abort)
-    settled = dict(_settled(plan, state, seen))
+    settled = dict(_settled(plan, state, seen, is_window_open=is_window_open))
     if settled:
         return Settle(settled)
     if state.is_paused:
         return Wait(f"paused: {state.why_paused}")
     lost = _lost(state, seen)
-    if lost:
+    if lost and is_window_open:
         return Label(lost, repairs=len(lost))
     trouble = _trouble(plan, state)
     if trouble:
         return _give_up(plan, state, trouble)
+    if lost:
+        return Wait(f"{len(lost)} labels are lost, and {_CLOSED}")
     if state.wave >= len(plan.waves):
         return Finish("done", state.count(plan.targets))
     return _wave(plan, state, seen, is_window_open=is_window_open)
@@ -150,15 +154,14 @@ def _wave(  # noqa: PLR0911 - rules in their order
 ) -> Action:
     wave, policy = plan.waves[state.wave], plan.policy
     if not state.is_wave_open:
-        asked = policy.approval == "every" or (policy.approval == "after-first" and state.wave == 1)
-        if asked and state.wave not in state.approved:
+        if _needs_approval(plan, state.wave) and state.wave not in state.approved:
             return Wait(f"wave {state.wave + 1} ({len(wave.nodes)} nodes) needs somebody's approval")
         if not is_window_open:
-            return Wait("no maintenance window is open")
+            return Wait(_CLOSED)
         return OpenWave(state.wave)
     missing = [node for node in wave.nodes if not _is_labelled(state, node, wave.revision)]
     if missing:
-        return Label(dict.fromkeys(missing, wave.revision)) if is_window_open else Wait("no maintenance window is open")
+        return Label(dict.fromkeys(missing, wave.revision)) if is_window_open else Wait(_CLOSED)
     counts = state.count(wave.nodes)
     if counts["waiting"]:
         return Wait(f"wave {state.wave + 1}: {_counted(counts)}")
@@ -173,11 +176,22 @@ def _wave(  # noqa: PLR0911 - rules in their order
     return OpenWave(state.wave + 1, is_open=False)
 
 
-def _settled(plan: RolloutPlan, state: State, seen: Mapping[str, Seen]) -> Iterator[tuple[str, tuple[str, str]]]:
+def _needs_approval(plan: RolloutPlan, wave: int) -> bool:
+    """Tell whether somebody has to say yes; `after-first` asks when a revision has had its first wave, each of two."""
+    if plan.policy.approval != "after-first" or wave == 0:
+        return plan.policy.approval == "every"
+    tried = plan.waves[wave - 1].revision
+    return all(before.revision != tried for before in plan.waves[: wave - 1])
+
+
+def _settled(
+    plan: RolloutPlan, state: State, seen: Mapping[str, Seen], *, is_window_open: bool = True
+) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the nodes of which something else can be said now than before."""
     for node, labelled in state.labelled.items():
         was = state.settled.get(node)
-        now = _verdict(plan, labelled, seen.get(node), was, state.at)
+        at = state.at if is_window_open else labelled.at  # nothing is too late while nothing may be written
+        now = _verdict(plan, labelled, seen.get(node), was, at)
         if now is not None and (was is None or was.state != now[0]):
             yield node, now
 
@@ -196,6 +210,11 @@ def _verdict(  # noqa: PLR0911 - rules in their order
     verdict = seen.verdict
     if verdict.state in ("done", "failed"):
         return verdict.state, verdict.why
+    # However often it comes and goes: longer than both together takes nobody.
+    longest = plan.policy.failed_after_s + plan.policy.offline_after_s
+    if was is None and at - labelled.at > longest:
+        state = "offline" if verdict.state == "offline" else "failed"
+        return state, f"not done after {longest:g} s in which it came and went: {verdict.why}"
     if verdict.state == "offline":
         return ("offline", verdict.why) if was is None and seen.for_s > plan.policy.offline_after_s else None
     if is_open and seen.for_s > plan.policy.failed_after_s:

@@ -140,6 +140,7 @@ class Engine:
         self._state = State.replay(writer.journal.entries(number), ())
         self._began_at, self._began = self._state.at, clock.monotonic()
         self._verdicts: dict[str, tuple[str, Verdict]] = {}
+        self._probed: dict[str, tuple[str, Probed]] = {}
         self._conditions: dict[str, tuple[tuple[bool, str], float]] = {}
         self._said = ""
 
@@ -181,6 +182,8 @@ class Engine:
         while True:
             self._state.hear(self._writer.journal.wishes(self._number))
             self._state.at = self._now()
+            if window is (self._state.closed_at is not None):
+                self._record("window", open=window)
             action = decide(self._plan, self._state, seen, is_window_open=window)
             if isinstance(action, Label):
                 self._write_labels(action)
@@ -266,17 +269,34 @@ class Engine:
             return {}
         found: dict[str, Probed] = {}
 
-        def ask(node: Node) -> None:
+        def ask(node: Node, revision: str) -> None:
             found[node.name] = self._probe(node)
+            self._probed[node.name] = revision, found[node.name]
 
         calls = []
         for node in nodes:
             labelled = self._state.labelled.get(node.name)
-            if labelled and labelled.revision and needs_probe(node, app_name(self._plan.app, labelled.revision)):
-                calls.append(partial(ask, node))
+            revision = labelled.revision if labelled else ""
+            if not revision or not self._is_worth_asking(node.name, revision):
+                continue
+            if needs_probe(node, app_name(self._plan.app, revision)):
+                calls.append(partial(ask, node, revision))
         if calls:
             self._runner(calls, self._plan.policy.jobs)
         return found
+
+    def _is_worth_asking(self, node: str, revision: str) -> bool:
+        """Tell whether an answer could change anything: of who is settled, only the wave under way is watched.
+
+        Nor is one of those asked again that could not be reached: behind a firewall that costs a time-out each.
+        """
+        settled = self._state.settled.get(node)
+        if settled is None or settled.state == "offline":
+            return True
+        waves = self._plan.waves
+        is_watched = self._state.wave < len(waves) and node in waves[self._state.wave].nodes
+        was, probed = self._probed.get(node, ("", UNASKED))
+        return is_watched and not (was == revision and probed.state == "unreachable")
 
     def _now(self) -> float:
         return self._began_at + self._clock.monotonic() - self._began
@@ -312,8 +332,9 @@ class Engine:
             self._tell(what)
 
     def _stopped(self, error: CloudEdgeError) -> Interrupted:
+        what = "Nodes keep what they have. Mend that, then resume goes on, or abort goes back."
         return Interrupted(
             f"rollout {self._number} of {self._plan.title} stopped: {error.message}",
-            hint="Nodes keep what they have. Mend that, then resume goes on, or abort goes back.",
+            hint=f"{error.hint} {what}".lstrip(),
             number=self._number,
         )

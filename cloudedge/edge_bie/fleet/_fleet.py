@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import EdgeLeg, home, load
-from cloudedge.edge_bie._names import APP_LABEL, node_label
 from cloudedge.edge_bie.client import AuditFile, Bie, Node, open_objects
 from cloudedge.edge_bie.fleet._check import check_objects
 from cloudedge.edge_bie.fleet._engine import Engine, Outcome, Runner, in_threads
@@ -19,8 +18,8 @@ from cloudedge.edge_bie.fleet._planning import Planner
 from cloudedge.edge_bie.fleet._probe import HttpProbe
 from cloudedge.edge_bie.fleet._publish import Proposal, Published, Publisher
 from cloudedge.edge_bie.fleet._revision import Revision
-from cloudedge.edge_bie.fleet._rollout import RolloutPlan, State
-from cloudedge.edge_bie.fleet._status import FleetStatus, node_status
+from cloudedge.edge_bie.fleet._rollout import RolloutPlan
+from cloudedge.edge_bie.fleet._view import FleetView
 from cloudedge.edge_bie.fleet._waves import Policy, Wave
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound
 from cloudedge.hub import LocalHub, who
@@ -30,24 +29,10 @@ if TYPE_CHECKING:
     from cloudedge.config import Config
     from cloudedge.edge_bie.client import Objects
 
-__all__ = ["Fleet", "Life"]
-
-_LOOK_BACK = 20
-"""Rollouts in which the time of a node's last label is looked for."""
+__all__ = ["Fleet"]
 
 
-@dataclass(frozen=True)
-class Life:
-    """A revision that is or was live on a fleet."""
-
-    number: int
-    """Of the rollout that brought it."""
-    revision: str
-    pin: str
-    title: str
-
-
-class Fleet:
+class Fleet(FleetView):
     """The nodes of one account that run one app.
 
     Example:
@@ -81,18 +66,13 @@ class Fleet:
         runner: Runner = in_threads,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.name = name
-        self.leg = leg
-        self.bie = bie
-        self.journal = journal or Journal(home() / "fleets" / f"{name}.db")
+        journal, hub = journal or Journal(home() / "fleets" / f"{name}.db"), hub or LocalHub()
+        publisher = Publisher(bie, objects, leg, journal, hub)
+        super().__init__(name, leg, bie, publisher, journal=journal, hub=hub, clock=clock or SystemClock())
         self.tell = tell
         self.by = who()
-        self._hub = hub or LocalHub()
-        self._clock = clock or SystemClock()
         self._runner = runner
-        self._publisher = Publisher(bie, objects, leg, self.journal)
-        self._planner = Planner(bie, self._publisher, leg)
-        self._label = node_label(leg.app)
+        self._planner = Planner(bie, publisher, leg)
         self._held: Writer | None = None
 
     @classmethod
@@ -127,70 +107,6 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What there is.
-
-    def nodes(self) -> list[Node]:
-        """List the fleet's nodes."""
-        return sorted(self.bie.nodes(selector=self.leg.selector), key=lambda node: node.name)
-
-    def revisions(self) -> dict[str, Revision]:
-        """Read what was published, by revision, the highest number first."""
-        return self._publisher.revisions()
-
-    def published(self, revisions: Mapping[str, Revision] | None = None) -> list[Revision]:
-        """Return the revisions that nodes could be moved to: those whose app is there too."""
-        apps = {app.name for app in self.bie.apps(selector=f"{APP_LABEL}={self.leg.app}")}
-        return [each for each in (revisions or self.revisions()).values() if each.app in apps]
-
-    def label_of(self, node: Node) -> str:
-        """Return the revision a node's label points at; empty: none."""
-        return node.labels.get(self._label, "")
-
-    def open_bundle(self, revision: Revision) -> Bundle:
-        """Open the bundle that a revision runs.
-
-        Raises:
-            NotFound: it is not in the local hub.
-        """
-        return Bundle.open(revision.statement.bundle, hub=self._hub)
-
-    def lives(self) -> list[Life]:
-        """Return what is live and what was, the newest first."""
-        found: list[Life] = []
-        for done in reversed([each for each in self.journal.operations() if each.state == "done"]):
-            if done.kind == "rollout":
-                plan = done.plan
-                found.insert(0, Life(done.number, plan["revisions"][-1], plan["pin"], plan["title"]))
-            elif done.kind == "rollback":
-                found = [life for life in found if life.number != int(done.subject)]
-        return found
-
-    def unfinished(self) -> Operation | None:
-        """Return the rollout that somebody has to finish or take back, if there is one."""
-        return self.journal.unfinished()
-
-    def history(self, limit: int = -1) -> list[Operation]:
-        """List what was done, the newest first."""
-        return self.journal.operations(limit=limit)
-
-    def state(self, operation: Operation) -> State:
-        """Read how far a rollout got."""
-        return State.replay(self.journal.entries(operation.number), self.journal.wishes(operation.number))
-
-    def status(self) -> FleetStatus:
-        """Say what every node runs right now."""
-        lives, revisions, since = self.lives(), self.revisions(), self._label_times()
-        open_ = self.unfinished()
-        words = f"{open_.kind} {open_.number} of {open_.plan['title']} ({open_.state})" if open_ else ""
-        pins = list(dict.fromkeys(life.pin for life in lives))
-        now = self._clock.now()
-        nodes = tuple(
-            node_status(n, self.leg.app, revisions, lives=pins, since=since.get(n.name, ""), now=now)
-            for n in self.nodes()
-        )
-        live = lives[0] if lives else None
-        return FleetStatus(self.name, self.leg.app, live.title if live else "", live.pin if live else "", words, nodes)
-
     # Publishing.
 
     def propose(self, bundle: Bundle) -> Proposal:
@@ -216,7 +132,7 @@ class Fleet:
         check_objects(self.bie, self.leg, list(revisions), live)
 
     def forget(self, pin: str) -> None:
-        """Delete the revisions of a bundle and what only they used.
+        """Delete the revisions of a bundle and what only they used; blobs stay where they were uploaded.
 
         Raises:
             Conflict: a node's label points at one of them.
@@ -335,6 +251,18 @@ class Fleet:
         self._ask(f"approve:{number}")
         return number + 1
 
+    def leave(self) -> Operation:
+        """End an unfinished rollout as it is: every node keeps the label it has; a last resort.
+
+        Raises:
+            Conflict: somebody is at work on it.
+            NotFound: none is unfinished.
+        """
+        operation = self._unfinished()
+        with self.writing() as writer:
+            writer.set_state(operation.number, "undone", why=f"{self.by} left it as it was", pin=operation.plan["pin"])
+        return operation
+
     def abort(self) -> Outcome | None:
         """Take the unfinished rollout back: every touched node, the newest first.
 
@@ -358,15 +286,11 @@ class Fleet:
         """
         if self.unfinished() is not None:
             return self.abort()
-        last = self._last_done()
+        last = self.last_change()
         if last is None:
             raise NotFound(f"{self.name}: nothing was rolled out that could be taken back")
         with self.writing() as writer:
             return self._take_back(writer, last)
-
-    def last_change(self) -> Operation | None:
-        """Return the newest rollout that was done and not taken back since, if there is one."""
-        return self._last_done()
 
     # How.
 
@@ -406,8 +330,7 @@ class Fleet:
 
     def _take_back(self, writer: Writer, last: Operation) -> Outcome:
         plan, state = RolloutPlan.from_json(last.plan), self.state(last)
-        there = {"", *(revision.name for revision in self.published())}
-        gone = sorted({plan.previous[node] for node in state.touched} - there)
+        gone = sorted({plan.previous[node] for node in state.touched} - {"", *self.revisions()})
         if gone:
             raise NotFound(
                 f"{self.name}: {len(gone)} revisions that nodes had before are not in the account any more: {gone[0]}",
@@ -416,18 +339,6 @@ class Fleet:
         back = replace(plan, waves=(Wave("back", plan.revisions[-1], tuple(state.touched)),))
         operation = writer.begin("rollback", str(last.number), plan=back.to_json(), by=self.by)
         return self._run(writer, operation)
-
-    def _last_done(self) -> Operation | None:
-        lives = self.lives()
-        return self.journal.operation(lives[0].number) if lives else None
-
-    def _live(self) -> Revision | None:
-        """Return the revision with the highest number that stands for what is live."""
-        lives, known = self.lives(), self.revisions()
-        live = known.get(lives[0].revision) if lives else None
-        if live is None:
-            return None
-        return next(each for each in known.values() if each.again(0).statement == live.again(0).statement)
 
     def _probe(self) -> Callable[[Node], Probed]:
         """Ask nodes that do not probe themselves; the probes are in the bundle, if it is at hand here."""
@@ -450,15 +361,6 @@ class Fleet:
         with suppress(NotFound):
             return self.open_bundle(revision) if revision is not None else None
         return None
-
-    def _label_times(self) -> dict[str, str]:
-        times: dict[str, str] = {}
-        for operation in self.journal.operations(limit=_LOOK_BACK):
-            for entry in reversed(self.journal.entries(operation.number)):
-                if entry.step == "label":
-                    for node in entry.detail["nodes"]:
-                        times.setdefault(node, entry.at)
-        return times
 
     def _unfinished(self) -> Operation:
         operation = self.unfinished()

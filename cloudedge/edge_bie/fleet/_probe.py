@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpProbe"]
 
-_CONNECT_S = 5.0
+_CONNECT_S = 2.0
+"""Many nodes are behind something that answers nothing, and each costs this."""
 _ANSWER_S = 30.0
 """A large model on a small machine takes its time; one that hangs must not hold up the others for long."""
 

@@ -28,7 +28,7 @@ from cloudedge.edge_bie.fleet._revision import (
     with_content,
 )
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound
-from cloudedge.hub import Descriptor, parse_digest
+from cloudedge.hub import Descriptor, LocalHub, parse_digest
 from cloudedge.journal import Journal, Writer
 
 if TYPE_CHECKING:
@@ -67,13 +67,15 @@ class Publisher:
         objects: Where nodes fetch blobs.
         leg: The settings.
         journal: Where the highest number is remembered.
+        hub: Where bundles are, for what has to be published once more.
     """
 
-    def __init__(self, bie: Bie, objects: Objects | None, leg: EdgeLeg, journal: Journal) -> None:
+    def __init__(self, bie: Bie, objects: Objects | None, leg: EdgeLeg, journal: Journal, hub: LocalHub) -> None:
         self._bie = bie
         self._objects = objects
         self._leg = leg
         self._journal = journal
+        self._hub = hub
 
     def revisions(self) -> dict[str, Revision]:
         """Read what was published, by revision, the highest number first."""
@@ -107,27 +109,34 @@ class Publisher:
             Conflict: a name is taken by something else.
             StorageError: a blob cannot be uploaded.
         """
+        return Published(proposal.revisions, self._put_all(writer, bundle.hub, proposal))
+
+    def _put_all(self, writer: Writer, hub: LocalHub, proposal: Proposal) -> int:
         there = {config.name: config for config in self._bie.configs(selector=f"{OWNER_LABEL}=owned")}
-        sent = sum(self._put_blobs(revision, bundle, there) for revision in proposal.revisions)
+        sent = sum(self._put_blobs(revision, hub, there) for revision in proposal.revisions)
         self._put(proposal.script, there)
         for revision, app in zip(proposal.revisions, proposal.apps, strict=True):
             self._write(writer, revision, app)
-        return Published(proposal.revisions, sent)
+        return sent
 
     def republish(self, writer: Writer, name: str) -> str:
         """Make a revision of the same content with the next number, and return its name.
 
+        One whose app is gone is made anew, as the settings say now and with blobs from the hub where they are gone too.
+
         Raises:
-            NotFound: there is no such revision any more.
+            NotFound: there is no such revision any more, or its bundle is not here.
         """
         known = self.revisions()
         old = known.get(name)
-        app = self._bie.app(old.app) if old is not None else None
-        if old is None or app is None:
+        if old is None:
             raise NotFound(
                 f"revision {name} of {self._leg.app} is not in the account any more",
-                hint="Publish the bundle again, then roll it out.",
+                hint="`cloudedge fleet abort --leave` lets nodes be; then roll out the bundle they should have.",
             )
+        app = self._bie.app(old.app)
+        if app is None:
+            return self._publish_anew(writer, old, self._highest(known) + 1)
         newest = next(iter(known.values()))
         # It may stand for the same already, with the highest number there is.
         is_same = newest.again(old.statement.sequence) == old
@@ -143,6 +152,14 @@ class Publisher:
             registries=app.registries,
         )
         self._write(writer, new, body)
+        return new.name
+
+    def _publish_anew(self, writer: Writer, old: Revision, number: int) -> str:
+        script = script_body(self._leg, _entry())
+        statement = with_content(replace(old.statement, sequence=number), self._leg, script)
+        new = replace(old, statement=statement)
+        app = app_body(self._leg, new, script.name)
+        self._put_all(writer, self._hub, Proposal((new,), (app,), script))
         return new.name
 
     def forget(self, names: Sequence[str]) -> None:
@@ -206,7 +223,7 @@ class Publisher:
         if self._bie.app(app.name) is None:
             _surely(partial(self._bie.put_app, app))
 
-    def _put_blobs(self, revision: Revision, bundle: Bundle, there: dict[str, Config]) -> int:
+    def _put_blobs(self, revision: Revision, hub: LocalHub, there: dict[str, Config]) -> int:
         sent = 0
         for blob in revision.statement.every_blob:
             name = blob_config(self._leg.model, blob.digest)
@@ -216,7 +233,7 @@ class Publisher:
                         f"the cloud {self._leg.cloud!r} does not say where files for nodes are kept",
                         hint=f"Give clouds.{self._leg.cloud} an objects section.",
                     )
-                stored = self._objects.put(blob.digest, blob.size, partial(_open_at, bundle, blob))
+                stored = self._objects.put(blob.digest, blob.size, partial(_open_at, hub, blob))
                 sent += stored.sent_bytes
                 self._put(blob_body(self._leg, blob, url=stored.url, md5=stored.md5), there)
             _require_same(there[name], blob)
@@ -227,9 +244,9 @@ class Publisher:
             there[config.name] = _surely(partial(self._bie.put_config, config))
 
 
-def _open_at(bundle: Bundle, blob: Blob, offset: int) -> BinaryIO:
+def _open_at(hub: LocalHub, blob: Blob, offset: int) -> BinaryIO:
     descriptor = Descriptor(blob.media_type, parse_digest(blob.digest), blob.size)
-    file = bundle.hub.blob_path(descriptor).open("rb")
+    file = hub.blob_path(descriptor).open("rb")
     file.seek(offset)
     return file
 

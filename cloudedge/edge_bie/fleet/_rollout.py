@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from cloudedge.edge_bie.fleet._waves import Policy, Wave
@@ -84,6 +84,7 @@ class Labelled:
     revision: str
     """Empty: no label."""
     at: float
+    """When; time in which no maintenance window was open is taken off."""
     is_back: bool = False
 
 
@@ -124,6 +125,8 @@ class State:
     """Nodes that had failed when it paused for that: somebody who resumes it then has seen them."""
     repairs: int = 0
     """Labels that were lost and written again."""
+    closed_at: float | None = None
+    """Since when no maintenance window is open; None: one is."""
 
     @classmethod
     def replay(cls, entries: Iterable[Entry], wishes: Iterable[Wish]) -> State:
@@ -169,6 +172,16 @@ class State:
                 self.touched.setdefault(node)  # by a rollout that was done, and is now taken back
         elif step == "back":
             self.back = dict(detail["revisions"])
+        elif step == "window":
+            self._turn_window(is_open=detail["open"])
+
+    def _turn_window(self, *, is_open: bool) -> None:
+        """Count for no node the time in which nothing could be written."""
+        if self.closed_at is not None:
+            for node, label in self.labelled.items():
+                waited = self.at - max(self.closed_at, label.at)
+                self.labelled[node] = replace(label, at=label.at + waited)
+        self.closed_at = None if is_open else self.at
 
     def _label(self, node: str, revision: str, *, is_back: bool) -> None:
         was = self.labelled.get(node)

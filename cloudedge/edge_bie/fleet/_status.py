@@ -34,7 +34,7 @@ class NodeStatus:
     pin: str
     """Of what it runs."""
     since: str
-    """When this cloudedge last wrote its label."""
+    """Since when it runs that, as it says; where it does not, when this cloudedge last wrote its label."""
     lag: int | None
     """How many releases it is behind what is live; None: what it runs was never live here, or it runs nothing."""
     health: Literal["healthy", "failing", "waiting", "offline", "empty"]
@@ -83,7 +83,7 @@ class FleetStatus:
 
 
 def node_status(
-    node: Node, app: str, revisions: Mapping[str, Revision], *, lives: Sequence[str], since: str, now: datetime
+    node: Node, app: str, revisions: Mapping[str, Revision], *, lives: Sequence[str], labelled: str, now: datetime
 ) -> NodeStatus:
     """Say how a node stands.
 
@@ -92,7 +92,7 @@ def node_status(
         app: The app without its revision.
         revisions: What was published, by name.
         lives: Pins that are or were live, the newest first.
-        since: When its label was last written.
+        labelled: When its label was last written.
         now: The time, for how long ago it was last heard of.
     """
     wanted = node.labels.get(node_label(app), "")
@@ -119,7 +119,7 @@ def node_status(
         runs=runs,
         title=running.title if running else "",
         pin=pin,
-        since=since,
+        since=_created(node, running) or labelled,
         lag=lives.index(pin) if pin in lives else None,
         health=health,
         why=verdict.why if verdict else "",
@@ -129,6 +129,13 @@ def node_status(
         disk=share("disk"),
         gpu=share("gpu"),
     )
+
+
+def _created(node: Node, running: Revision | None) -> str:
+    """Return since when a node runs a revision, by its own clock; empty: it does not say."""
+    stats = node.report.app(running.app) if node.report and running else None
+    times = [instance.created for instance in stats.instances] if stats else []
+    return max((at for at in times if not at.startswith("0001")), default="")  # what an unset time looks like in Go
 
 
 def _ago(at: str, now: datetime) -> str:
