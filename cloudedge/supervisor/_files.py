@@ -25,8 +25,12 @@ def write_text(path: Path, text: str) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with storage_errors("writing", path):
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # what there is of it takes up room
+            raise

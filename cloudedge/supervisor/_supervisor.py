@@ -4,12 +4,15 @@ It is a process of its own (``python -m cloudedge.supervisor FOLDER``), detached
 
     processes.json    what shall run (written by `cloudedge up`; read at the start and on SIGHUP)
     state.json        what does run, for people and for `cloudedge status`
-    logs/NAME.log     what each process says; kept to a size, with one older file beside it
+    logs/NAME.log     what each process says, the supervisor too; kept to a size, with one older file beside it
     supervisor.lock   held while it runs
 
 A process that ends is started again, after a pause that doubles while it keeps ending. Processes are found by a mark in
 their environment and not by a remembered number: a supervisor that was killed leaves them running, and the next one
 goes on with them. SIGTERM ends them in the reverse order, each with time to drain.
+
+A full disk ends nothing: processes are looked after all the same, what could not be written is written once there is
+room, and the supervisor's own log says so, as far as it can be written itself.
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from cloudedge.clock import Clock, SystemClock, rfc3339
-from cloudedge.errors import Conflict
+from cloudedge.errors import Conflict, StorageError
 from cloudedge.supervisor._files import write_json
 
 __all__ = [
@@ -138,6 +142,8 @@ class Supervisor:
         self._stop = False
         self._reload = True
         self._specs_digest = ""
+        self._saved: dict[str, Any] = {}
+        self._complaints: dict[str, str] = {}
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         self._lock = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -215,7 +221,7 @@ class Supervisor:
         log = self.folder / "logs" / f"{run.spec.name}.log"
         environ = {**os.environ, **run.spec.env, MARK: f"{self.folder}:{run.spec.name}"}
         self._signal_rest(run, signal.SIGKILL)  # what a supervisor that was killed left of it
-        with log.open("ab") as output:
+        with self._append_to(log) as output:
             try:
                 process = subprocess.Popen(
                     run.spec.argv,
@@ -231,6 +237,15 @@ class Supervisor:
                 return
         self._hold(run, process.pid)
         process.returncode = 0  # it is waited for through its descriptor, not through this object
+
+    def _append_to(self, log: Path) -> BinaryIO:
+        try:
+            output = log.open("ab")
+        except OSError as error:
+            self._complain(log.name, f"what it says is lost: {error}")
+            return open(os.devnull, "ab")  # noqa: PTH123 - no file of anybody's
+        self._complain(log.name, "")
+        return output
 
     def _hold(self, run: _Running, pid: int) -> None:
         try:
@@ -298,16 +313,23 @@ class Supervisor:
                     os.kill(pid, number)
 
     def _rotate(self) -> None:
-        for name in self._running:
+        for name in ("supervisor", *self._running):
             log = self.folder / "logs" / f"{name}.log"
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 if log.stat().st_size > _LOG_BYTES:
                     # The process appends to this very file and cannot be told to open another one.
                     log.with_suffix(".log.1").write_bytes(log.read_bytes())
                     os.truncate(log, 0)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._complain(f"{log.name}.1", f"{log.name} goes on growing: {error}")
+            else:
+                self._complain(f"{log.name}.1", "")
 
     def _save(self) -> None:
-        state = {
+        path = self.folder / "state.json"
+        processes = {
             name: {
                 "pid": run.pid,
                 "state": "running" if run.pidfd >= 0 else "waiting",
@@ -317,10 +339,24 @@ class Supervisor:
             }
             for name, run in self._running.items()
         }
-        write_json(
-            self.folder / "state.json",
-            {"supervisor": os.getpid(), "specs": self._specs_digest, "processes": state},
-        )
+        state = {"supervisor": os.getpid(), "specs": self._specs_digest, "processes": processes}
+        if state == self._saved and path.exists():
+            return
+        try:
+            write_json(path, state)
+        except StorageError as error:
+            self._complain(path.name, error.message)
+        else:
+            self._saved = state
+            self._complain(path.name, "")
+
+    def _complain(self, of: str, problem: str) -> None:
+        """Say once what does not work, and once that it works again."""
+        if problem == self._complaints.get(of, ""):
+            return
+        self._complaints[of] = problem
+        with contextlib.suppress(OSError):  # this may be on the same disk
+            os.write(2, f"{rfc3339(self._clock.now())} {of}: {problem or 'can be written again'}\n".encode())
 
 
 def _signal(pidfd: int, number: signal.Signals) -> None:

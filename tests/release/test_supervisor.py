@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -151,6 +152,95 @@ def test_logs_are_kept_to_a_size(folder):
     assert all(len(line) == len(lines[-1]) for line in lines)
     assert (numbers[-1], numbers[0] > 0) == (399, True)  # the newest ones, not all of them
     assert older.stat().st_size >= 10_000
+
+
+def test_its_own_log_is_kept_to_a_size_too(folder):
+    code = (
+        "import os, sys, pathlib\n"
+        "from cloudedge.supervisor import _supervisor\n"
+        "_supervisor._LOG_BYTES, _supervisor._LOOK_S = 1000, 0.05\n"
+        "_supervisor.Supervisor(pathlib.Path(sys.argv[1])).run()\n"
+    )
+    (folder / "logs").mkdir(parents=True)
+    save_specs(folder, [])
+    log = folder / "logs" / "supervisor.log"
+    log.write_text("said before\n" * 100)
+    with (
+        log.open("ab") as output,
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(folder)], stderr=output, start_new_session=True
+        ) as supervisor,
+    ):
+        try:
+            eventually(lambda: log.stat().st_size == 0)
+        finally:
+            supervisor.terminate()
+            assert supervisor.wait(20) == 0
+    assert log.with_suffix(".log.1").read_text() == "said before\n" * 100
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of its own, with hardly any room."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield place
+    down(place / "target", within_s=20)
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_ends_nothing(small_disk):
+    """Processes that die meanwhile come back, and what could not be written is written once there is room."""
+    folder = small_disk / "target"
+    silent = "import time; time.sleep(600)"
+    up(folder, [python("a", silent), python("b", silent)])
+    supervisor = int((folder / "supervisor.lock").read_text())
+    (folder / "logs" / "b.log").unlink()  # so that a file has to be made
+    filler = fill(small_disk)
+    for _ in range(2):
+        kill_all_and_wait(folder)
+    assert is_up(folder)
+    assert int((folder / "supervisor.lock").read_text()) == supervisor
+    assert process_states(folder)["a"]["restarts"] == 0  # as it was when there was room
+    filler.unlink()
+    eventually(lambda: process_states(folder)["a"]["restarts"] == 2)
+    assert {name: state["pid"] for name, state in process_states(folder).items()} == find_processes(folder)
+    assert "state.json: can be written again" in (folder / "logs" / "supervisor.log").read_text()
+    assert not list(folder.glob(".state.json.*"))
+
+
+def kill_all_and_wait(folder):
+    before = find_processes(folder)
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+
+    def are_back():
+        now = find_processes(folder)
+        return now.keys() == before.keys() and not set(now.values()) & set(before.values())
+
+    eventually(are_back)
+
+
+def fill(disk):
+    """Take up all room and all names there are."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return filler
+
+
+def test_it_writes_only_what_changed(folder):
+    up(folder, [python("a", _SLEEPER)])
+    written = (folder / "state.json").stat().st_mtime_ns
+    supervisor = int((folder / "supervisor.lock").read_text())
+    for _ in range(3):
+        os.kill(supervisor, signal.SIGHUP)  # it wakes up, reads what shall run, and finds it running
+        time.sleep(0.1)
+    assert (folder / "state.json").stat().st_mtime_ns == written
 
 
 def test_one_that_does_not_stop_is_killed(folder):
