@@ -62,9 +62,11 @@ class Dispatch:
         with Courier(list(self.replicas.values()), self._workshop, policy=Policy(deadline_s=_LOAD_S)) as courier:
             yield courier
 
-    def clean(self) -> None:
-        """Remove artifacts of long ago."""
-        self._workshop.clean(Policy().artifacts_kept)
+    @contextmanager
+    def delivering(self) -> Iterator[Courier]:
+        """Lend somebody who delivers; artifacts of long ago go when the last one who does so is done."""
+        with self._workshop.in_use(Policy().artifacts_kept), self.courier() as courier:
+            yield courier
 
     def bases(self, name: str, table: str, pins: Sequence[str]) -> list[TableVersion]:
         """Return the table as it was in versions that a shard has, as far as the hub still has them."""
@@ -131,14 +133,13 @@ class ShardPlace:
 
     def prepare(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
-        with ordered(order), self._dispatch.courier() as courier:
+        with ordered(order), self._dispatch.delivering() as courier:
             if version.pin in self._replica.status().loaded():
                 return Shipped(0, "nothing")
             wanted, bases = self._wanted(version)
             plan = courier.plan_one(self._replica, wanted, bases)
             how = next((step.how for step in plan.of("stage")), None)
             shipped = courier.prepare(self._replica, wanted, bases)
-        self._dispatch.clean()
         return Shipped(shipped, "delta" if how == "delta" and shipped else "base" if shipped else "nothing")
 
     def check(self, version: Version) -> None:

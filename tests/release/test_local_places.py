@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from cloudedge.bundle import Bundle
 from cloudedge.config import TargetConfig
+from cloudedge.cube.transfer import Policy, TableVersion, Workshop
+from cloudedge.hub import LocalHub
+from cloudedge.release._servers import Dispatch
 from cloudedge.release.local import places
+from cloudedge.release.local._layout import Seat
 from cloudedge.serving import AdminClient
 
 COUNTED = {"answered": 100, "failed": 0, "p50_ms": 900.0, "p99_ms": 900.0}
@@ -52,3 +58,30 @@ def test_the_memory_of_a_serving_replica(replica, answers):
     answers("versions", told | {"versions": [loaded]})  # one that does not measure
     seen = replica.observe()
     assert (seen.versions["v1"].memory_bytes, seen.memory_free_bytes) == (0, None)
+
+
+def test_what_another_shard_is_still_fetching_is_not_cleaned_away(tmp_path):
+    """Many tables at once name more artifacts than are kept afterwards."""
+    kept = Policy().artifacts_kept
+    workshop = Workshop(tmp_path / "artifacts")
+    seat = Seat("sparse/emb/0of1/0", 1, 2, "emb", 0, 1)
+    dispatch = Dispatch([seat], token="t", workshop=workshop, hub=LocalHub(tmp_path / "hub"))
+    tables = [table(tmp_path, number) for number in range(kept + 2)]
+    with dispatch.delivering():
+        (slow,) = workshop.base(tables[0], 1)
+        for each in tables[1:]:
+            with dispatch.delivering():
+                workshop.base(each, 1)
+        assert slow.directory.exists()
+    left = {path.name for path in workshop.artifacts.iterdir()}
+    assert left == {f"base-{each.checksum}-1" for each in tables[-kept:]}
+
+
+def table(folder, number):
+    keys = np.arange(4, dtype=np.uint64)
+    model = folder / f"model-{number}"
+    model.mkdir()
+    (model / "model").write_text(str(number))
+    rows = {"keys": keys, "values": np.full((4, 2), number, np.float32)}
+    bundle = Bundle.pack(model, name="ctr", sparse={"emb": rows}, hub=LocalHub(folder / "hub"))
+    return TableVersion("emb", bundle.pin, bundle.sparse["emb"])

@@ -17,7 +17,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +57,7 @@ class Workshop:
         self.artifacts = self.directory / "artifacts"
         self._sums = self.directory / "sums"
         self._making = threading.RLock()
+        self._users = 0
         with self._stored("make"):
             for folder in (self.artifacts, self._sums):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -99,6 +100,23 @@ class Workshop:
             )
         name = f"delta-{before.checksum}-{after.checksum}-{shards}"
         return self._made(name, lambda folder: self._make_deltas(folder, before, after, shards))
+
+    @contextmanager
+    def in_use(self, keep: int) -> Iterator[None]:
+        """Deliver what was made here; the last of those who do so at the same time removes all but those used last.
+
+        What one of them is done with another one may still be fetching, or about to.
+        """
+        with self._making:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._making:
+                self._users -= 1
+                if not self._users:
+                    with suppress(StorageError):  # what stays is in nobody's way
+                        self.clean(keep)
 
     def clean(self, keep: int) -> list[str]:
         """Remove all artifacts but those used last, and what killed runs left; returns their names."""
