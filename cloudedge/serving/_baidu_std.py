@@ -19,12 +19,13 @@ from typing import Any, NamedTuple, cast
 from google.protobuf.message import DecodeError
 
 from cloudedge.errors import InputError, Overloaded, Unavailable
+from cloudedge.serving._aside import aside
 from cloudedge.serving._engine import Answer, Engine
 from cloudedge.serving._faults import fault_of, too_long
-from cloudedge.serving._general import METHODS, answer_general, fill_response, read_request
+from cloudedge.serving._general import LIKELY_RATIO, METHODS, answer_general, fill_response, parse_request
 from cloudedge.serving._gzip import GZIP, ZLIB, deflate, inflate
 from cloudedge.serving._limits import HeldBytes
-from cloudedge.serving._messages import GENERAL_SERVICE, GeneralRequest, RpcMeta
+from cloudedge.serving._messages import GENERAL_SERVICE, RpcMeta
 from cloudedge.serving._watch import Asked, Outcome, Watch
 
 __all__ = ["MAGIC", "BaiduStdProtocol", "Frame", "FrameReader", "pack_frame", "serve_baidu_std"]
@@ -165,7 +166,8 @@ async def answer_frame(
     try:
         code, text = _refusal(frame)
         if not code:
-            wanted = read_request(GeneralRequest.FromString(frame.plain(max_inflated)))
+            size = len(frame.payload) * (LIKELY_RATIO if compress_type else 1)
+            wanted = await aside(size, lambda: parse_request(frame.plain(max_inflated)))
             with engine.hold() as version:
                 answer = await answer_general(version, wanted, deadline=time.monotonic() + call_s)
             payload = fill_response(version.signature, answer).SerializeToString()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from cloudedge.bundle import Signature
 from cloudedge.errors import InputError
+from cloudedge.serving._aside import aside
 from cloudedge.serving._engine import Answer, Call, Engine, Held, HttpAnswer, HttpCall, answer_headers
 from cloudedge.serving._faults import fault_of, timeout_of
 from cloudedge.serving._feeds import plan_of
@@ -26,7 +28,7 @@ from cloudedge.serving._sent import GENERAL, Sent, from_json, from_message
 from cloudedge.serving._tensors import tensor_fields
 from cloudedge.serving._texts import json_numbers
 
-__all__ = ["Wanted", "add_tensor", "answer_general", "fill_response", "general_http", "read_request"]
+__all__ = ["Wanted", "add_tensor", "answer_general", "fill_response", "general_http", "parse_request"]
 
 Array = NDArray[Any]
 
@@ -36,6 +38,7 @@ PROTO_TYPES = frozenset({"application/proto", "application/protobuf", "applicati
 AS_CONTENT = frozenset({5, 7, 8})  # types whose numbers travel as raw bytes in an answer
 MAX_INFLATED = 64 << 20
 WORTH_COMPRESSING = 512
+LIKELY_RATIO = 64  # how much larger a gzipped body may well become
 
 
 class Wanted(NamedTuple):
@@ -67,8 +70,13 @@ async def answer_general(version: Held, wanted: Wanted, *, deadline: float | Non
 # -- messages --------------------------------------------------------------------------------------------------------
 
 
-def read_request(request: Any) -> Wanted:
-    """Take a `Request` message apart."""
+def parse_request(raw: bytes) -> Wanted:
+    """Take the bytes of a `Request` message apart.
+
+    Raises:
+        DecodeError: they are none.
+    """
+    request = GeneralRequest.FromString(raw)
     tensors = [from_message(tensor, GENERAL) for tensor in request.tensor]
     return Wanted(tensors, request.fetch_var_names, request.log_id)
 
@@ -121,9 +129,11 @@ async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MA
     as_proto = call.headers.get("content-type", "").partition(";")[0].strip().lower() in PROTO_TYPES
     headers: dict[str, str] = {}
     try:
-        wanted = _read(call, as_proto=as_proto, max_inflated=max_inflated)
         timeout = timeout_of(call.headers.get("grpc-timeout"))
         deadline = None if timeout is None else time.monotonic() + timeout
+        zipped = call.headers.get("content-encoding", "identity").lower() != "identity"
+        size = len(call.body) * (LIKELY_RATIO if zipped else 1)
+        wanted = await aside(size, partial(_read, call, as_proto=as_proto, max_inflated=max_inflated))
         with engine.hold(call.headers.get("x-cloudedge-tag")) as version:
             answer = await answer_general(version, wanted, deadline=deadline)
         write = _proto if as_proto else _json
@@ -151,7 +161,7 @@ def _read(call: HttpCall, *, as_proto: bool, max_inflated: int) -> Wanted:
     body = call.body if encoding == "identity" else inflate(call.body, max_inflated)
     if as_proto:
         try:
-            return read_request(GeneralRequest.FromString(body))
+            return parse_request(body)
         except DecodeError as error:
             raise InputError("the body is not a Request message") from error
     try:

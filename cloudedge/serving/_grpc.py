@@ -13,12 +13,13 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from cloudedge.errors import CloudEdgeError, InputError, Overloaded, Unavailable
+from cloudedge.serving._aside import aside
 from cloudedge.serving._engine import Answer, Engine, answer_headers
 from cloudedge.serving._faults import Fault, fault_of
 from cloudedge.serving._gate import Gate
-from cloudedge.serving._general import METHODS, answer_general, fill_response, read_request
+from cloudedge.serving._general import METHODS, answer_general, fill_response, parse_request
 from cloudedge.serving._limits import HeldBytes
-from cloudedge.serving._messages import GENERAL_SERVICE, PIPELINE_SERVICE, GeneralRequest, PipelineRequest
+from cloudedge.serving._messages import GENERAL_SERVICE, PIPELINE_SERVICE, PipelineRequest
 from cloudedge.serving._ops import Ops
 from cloudedge.serving._pipeline import Told, pipeline_message
 from cloudedge.serving._watch import Asked, Outcome, Watch
@@ -153,7 +154,7 @@ def _trail(context: Context, told: Told | Answer) -> None:
 
 def _pipeline(service: str, ops: Ops | None) -> Handler:
     async def inference(engine: Engine, raw: bytes, context: Context) -> bytes:
-        request = await _parse(PipelineRequest, raw, context)
+        request = await _parse(PipelineRequest.FromString, raw, context)
         metadata = _metadata(context)
         response, told = await pipeline_message(
             engine,
@@ -163,6 +164,7 @@ def _pipeline(service: str, ops: Ops | None) -> Handler:
             tag=metadata.get("x-cloudedge-tag"),
             deadline=_deadline(context),
             as_tensors=metadata.get("x-cloudedge-answer") == "tensors",
+            size=len(raw),
         )
         _trail(context, told)
         return bytes(response.SerializeToString())
@@ -171,10 +173,10 @@ def _pipeline(service: str, ops: Ops | None) -> Handler:
 
 
 async def _general(engine: Engine, raw: bytes, context: Context) -> bytes:
-    request = await _parse(GeneralRequest, raw, context)
+    wanted = await _parse(parse_request, raw, context)
     try:
         with engine.hold(_metadata(context).get("x-cloudedge-tag")) as version:
-            answer = await answer_general(version, read_request(request), deadline=_deadline(context))
+            answer = await answer_general(version, wanted, deadline=_deadline(context))
         response = fill_response(version.signature, answer)
     except Exception as error:  # noqa: BLE001 - every failure has an answer
         await _abort(context, fault_of(error))
@@ -182,9 +184,9 @@ async def _general(engine: Engine, raw: bytes, context: Context) -> bytes:
     return bytes(response.SerializeToString())
 
 
-async def _parse(message: Any, raw: bytes, context: Context) -> Any:
+async def _parse(read: Callable[[bytes], Any], raw: bytes, context: Context) -> Any:
     try:
-        return message.FromString(raw)
+        return await aside(len(raw), read, raw)
     except DecodeError:
         await _abort(context, fault_of(InputError("the request is not a Request message")))
 

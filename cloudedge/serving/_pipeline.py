@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from cloudedge.bundle import Signature
 from cloudedge.errors import InputError
+from cloudedge.serving._aside import aside
 from cloudedge.serving._engine import Call, Engine, HttpAnswer, HttpCall, answer_headers
 from cloudedge.serving._faults import Fault, fault_of, timeout_of
 from cloudedge.serving._feeds import plan_of
@@ -82,7 +83,7 @@ async def answer_pipeline(engine: Engine, asked: Asked, ops: Ops | None = None) 
             results, pin, tag, defaulted = await ops.run(engine, inputs, lods, call)
             return Told(results, pin, tag, defaulted=defaulted)
         with engine.hold(asked.tag) as version:
-            feed = _feed(version.signature, inputs, lods)
+            feed = await aside(sum(map(len, asked.values.values())), _feed, version.signature, inputs, lods)
             answer = await version.predict(Call(feed, (), None, None, asked.deadline, asked.log_id))
         return Told(answer.outputs, answer.pin, answer.tag, defaulted=answer.defaulted)
     except OpFault as error:
@@ -148,7 +149,7 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
     if call.method != "POST":
         return HttpAnswer(405, b"Method Not Allowed\n", "text/plain; charset=utf-8", {"Allow": "POST"})
     try:
-        asked = _asked(call)
+        asked = await aside(len(call.body), _asked, call)
     except (ValueError, TypeError, InputError) as error:
         return _bad_request(error.message if isinstance(error, InputError) else str(error))
     if asked is None:
@@ -253,22 +254,26 @@ def _json_tensor(name: str, value: str | Array) -> bytes:
 
 async def pipeline_message(
     engine: Engine, request: Any, *, service: str, ops: Ops | None = None, tag: str | None = None,
-    deadline: float | None = None, as_tensors: bool = False,
+    deadline: float | None = None, as_tensors: bool = False, size: int = 0,
 ) -> tuple[Any, Told]:  # fmt: skip
-    """Answer a Pipeline `Request` with a `Response`."""
+    """Answer a Pipeline `Request`, which has so many bytes, with a `Response`."""
     if request.name and request.name != service:
         told = _no_service(request.name)
     elif len(request.key) > len(request.value):
         told = MORE_KEYS
     else:
         values = dict(zip(request.key, request.value, strict=False))
-        tensors = [from_message(tensor, PIPELINE) for tensor in request.tensors]
+        tensors = await aside(size, _sent, request) if request.tensors else ()
         told = await answer_pipeline(engine, Asked(values, tensors, request.logid, tag, deadline), ops)
     try:
         return _message(told, as_tensors=as_tensors), told
     except Exception as error:  # noqa: BLE001 - as above
         told = _told(fault_of(error))
         return _message(told, as_tensors=False), told
+
+
+def _sent(request: Any) -> list[Sent]:
+    return [from_message(tensor, PIPELINE) for tensor in request.tensors]
 
 
 def _message(told: Told, *, as_tensors: bool) -> Any:

@@ -20,6 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from cloudedge.errors import CloudEdgeError, InputError
+from cloudedge.serving._aside import aside
 from cloudedge.serving._engine import Answer, Call, Engine, HttpAnswer, HttpCall, answer_headers
 from cloudedge.serving._faults import fault_of, timeout_of
 from cloudedge.serving._gate import Gate
@@ -146,9 +147,10 @@ async def predict_http(engine: Engine, call: HttpCall) -> HttpAnswer:
         return HttpAnswer(405, b"Method Not Allowed", _TEXT, {"Allow": "POST"})
     try:
         timeout_s = timeout_of(call.headers.get("grpc-timeout"))
-        body = orjson.loads(call.body)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        answer = await predict_json(engine, body, deadline, call.headers.get("x-cloudedge-tag"))
+        feed, outputs = await aside(len(call.body), _read, call.body)
+        with engine.hold(call.headers.get("x-cloudedge-tag")) as version:
+            answer = await version.predict(Call(feed, outputs, deadline=deadline))
     except orjson.JSONDecodeError as error:
         return HttpAnswer(400, orjson.dumps({"error": f"the body is not JSON: {error}", "kind": "InputError"}))
     except Exception as error:  # noqa: BLE001 - every failure has an answer
@@ -156,16 +158,24 @@ async def predict_http(engine: Engine, call: HttpCall) -> HttpAnswer:
     return HttpAnswer(200, answer_json(answer), headers=answer_headers(answer.pin, answer.tag, answer.defaulted))
 
 
-async def predict_json(engine: Engine, body: Any, deadline: float | None = None, tag: str | None = None) -> Answer:
+async def predict_json(engine: Engine, body: Any) -> Answer:
     """Answer what a body of `/v1/predict` asks for."""
+    feed, outputs = _checked(body)
+    with engine.hold() as version:
+        return await version.predict(Call(feed, outputs))
+
+
+def _read(body: bytes) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    return _checked(orjson.loads(body))
+
+
+def _checked(body: Any) -> tuple[dict[str, NDArray[Any]], list[str]]:
     if not isinstance(body, dict) or not isinstance(body.get("inputs"), dict):
         raise InputError('the body is {"inputs": {name: nested list, ...}, "outputs": [name, ...]}')
     outputs = body.get("outputs", [])
     if not isinstance(outputs, list) or not all(isinstance(name, str) for name in outputs):
         raise InputError("outputs is a list of names")
-    feed = {name: _array(name, value) for name, value in body["inputs"].items()}
-    with engine.hold(tag) as version:
-        return await version.predict(Call(feed, outputs, deadline=deadline))
+    return {name: _array(name, value) for name, value in body["inputs"].items()}, outputs
 
 
 def answer_json(answer: Answer) -> bytes:
