@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -65,16 +66,26 @@ def kubeconfig() -> str:
 
 
 def install(cluster: Cluster, file: str) -> None:
-    """Have a definition, and wait until objects of it are taken."""
-    name = next(f"{file.partition(end)[0]}{end}" for end in (".org", ".sh", ".dev") if end in file)
-    if cluster.get(Kind.CRD, name) is None:
-        cluster.apply(definition(file), force=True)
+    """Have a definition of upstream's, and wait until objects of it are taken; one that is there is left alone."""
+    found = definition(file)
+    if cluster.get(Kind.CRD, found["metadata"]["name"]) is None:
+        serve(cluster, found)
+    else:
+        _wait_served(cluster, found["metadata"]["name"])
 
+
+def serve(cluster: Cluster, found: dict) -> None:
+    """Have a definition as it is given, and wait until objects of it are taken."""
+    cluster.apply(found, force=True)
+    _wait_served(cluster, found["metadata"]["name"])
+
+
+def _wait_served(cluster: Cluster, name: str) -> None:
     def is_served(found: dict | None) -> bool:
         conditions = ((found or {}).get("status") or {}).get("conditions") or []
         return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
-    cluster.wait(Kind.CRD, name, is_served, timeout_s=30, what=f"installing {name}")
+    cluster.wait(Kind.CRD, name, is_served, timeout_s=60, what=f"installing {name}")
 
 
 @contextmanager
@@ -97,6 +108,14 @@ def lab(*definitions: str, with_pods: bool = False) -> Iterator[Cluster]:
             yield cluster
         finally:
             cluster.delete(Kind.NAMESPACE, name)
+
+
+def documented_role() -> dict:
+    """Return the Role that the guide says is all that `up`, releases and `down` need."""
+    page = (Path(__file__).parents[1] / "docs" / "release-kubernetes.md").read_text()
+    return yaml.safe_load(
+        textwrap.dedent("    apiVersion: rbac" + page.split("    apiVersion: rbac")[1].split("\n\n")[0])
+    )
 
 
 @contextmanager

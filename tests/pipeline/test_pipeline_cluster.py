@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from knative_double import REVISION_DEFINITION, KnativeDouble
-from kubelab import collected, lab
+from kubelab import collected, lab, serve
 
 from cloudedge.errors import CloudEdgeError, Conflict, NotFound, Rejected
 from cloudedge.kube import PADDLE_SERVICES, Kind, dropped
@@ -29,14 +29,7 @@ from cloudedge.pipeline import _cluster as module
 @pytest.fixture(scope="module")
 def cluster():
     with lab("paddlejobs", "samplesets", "samplejobs", "paddleservices", "services.serving") as found:
-        found.apply(REVISION_DEFINITION, force=True)
-        found.wait(
-            Kind.CRD,
-            "revisions.serving.knative.dev",
-            lambda now: any(c["type"] == "Established" for c in (now or {}).get("status", {}).get("conditions", ())),
-            timeout_s=30,
-            what="installing revisions",
-        )
+        serve(found, REVISION_DEFINITION)
         found.capabilities(again=True)
         with collected(found, Kind.PADDLE_JOB, Kind.JOB, Kind.SAMPLE_JOB, Kind.DEPLOYMENT, Kind.SERVICE):
             yield found

@@ -11,13 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml
-from training_samples import CRDS, OPERATOR, VOLCANO
+from kubelab import install
+from training_samples import OPERATOR, VOLCANO
 
-from cloudedge.errors import CloudEdgeError, Conflict
+from cloudedge.errors import CloudEdgeError
 from cloudedge.kube import Cluster, Kind
 
 IMAGE = "cloudedge-test/training:1"
+QUEUE = "queues.scheduling.volcano.sh.volcano-1.12.0.yaml"
 
 
 @pytest.fixture(scope="session")
@@ -31,25 +32,9 @@ def kubeconfig():
 @pytest.fixture(scope="session")
 def definitions(kubeconfig):
     """Upstream's definitions on the cluster; one that is there already is left alone."""
-    files = [
-        OPERATOR,
-        VOLCANO["Job", "1.12.0"],
-        VOLCANO["PodGroup", "1.12.0"],
-        "queues.scheduling.volcano.sh.volcano-1.12.0.yaml",
-    ]
     with Cluster.connect(kubeconfig=kubeconfig) as cluster:
-        for file in files:
-            crd = yaml.load((CRDS / file).read_text(), yaml.CSafeLoader)
-            name = crd["metadata"]["name"]
-            if cluster.get(Kind.CRD, name) is None:
-                with suppress(Conflict):
-                    cluster.create(crd)
-            cluster.wait(Kind.CRD, name, _is_served, timeout_s=60, what=f"installing {name}")
-
-
-def _is_served(crd):
-    conditions = ((crd or {}).get("status") or {}).get("conditions") or []
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+        for file in (OPERATOR, VOLCANO["Job", "1.12.0"], VOLCANO["PodGroup", "1.12.0"], QUEUE):
+            install(cluster, file.removesuffix(".yaml"))
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,13 @@ import copy
 import os
 import re
 import secrets
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 
 import pytest
-import yaml
 from fault_proxy import faults, status
-from kubelab import kubeconfig
-from training_samples import BUILT, CRDS, OPERATOR, PADDLECLOUD, SEEDS, WITH_SAMPLES, role
+from kubelab import definition, kubeconfig, serve
+from training_samples import BUILT, OPERATOR, PADDLECLOUD, SEEDS, VOLCANO, WITH_SAMPLES, role
 
 from cloudedge import training
 from cloudedge.clock import ManualClock
@@ -22,22 +22,34 @@ from cloudedge.training._claim import copy_from_claim
 JOBS = {**{f"built-{n}": job for n, job in BUILT.items()}, **{f.stem: TrainingJob.from_yaml(f) for f in SEEDS}}
 
 
+@contextmanager
+def beside(cluster, file):
+    """Install one of upstream's definitions under a group of its own, beside the others of its name."""
+    crd, own = definition(file.removesuffix(".yaml")), f"t{secrets.token_hex(4)}.cloudedge.test"
+    group = crd["spec"]["group"]
+    crd["metadata"]["name"], crd["spec"]["group"] = f"{crd['spec']['names']['plural']}.{own}", own
+    crd["metadata"].get("annotations", {}).pop("api-approved.kubernetes.io", None)
+    crd["spec"]["names"].pop("shortNames", None)
+    serve(cluster, crd)
+    yield group, own
+    cluster.delete(Kind.CRD, crd["metadata"]["name"])
+
+
 @pytest.fixture(scope="module", params=[Flavour.OPERATOR, Flavour.PADDLECLOUD], ids=lambda f: f.value)
 def flavour(request, cluster):
-    """Both of upstream's PaddleJobs beside each other: the same schema, under groups of their own."""
-    file = OPERATOR if request.param is Flavour.OPERATOR else PADDLECLOUD
-    group = f"t{secrets.token_hex(4)}.cloudedge.test"
-    crd = yaml.load((CRDS / file).read_text(), yaml.CSafeLoader)
-    crd["metadata"]["name"], crd["spec"]["group"] = f"paddlejobs.{group}", group
-    crd["spec"]["names"].pop("shortNames", None)
-    cluster.create(crd)
-    served = lambda found: any(  # noqa: E731
-        each["type"] == "Established" and each["status"] == "True"
-        for each in ((found or {}).get("status") or {}).get("conditions") or []
-    )
-    cluster.wait(Kind.CRD, crd["metadata"]["name"], served, timeout_s=60, what="installing")
-    yield request.param, group
-    cluster.delete(Kind.CRD, crd["metadata"]["name"])
+    """Both of upstream's PaddleJobs, one after the other."""
+    with beside(cluster, OPERATOR if request.param is Flavour.OPERATOR else PADDLECLOUD) as (_, group):
+        yield request.param, group
+
+
+@pytest.fixture(scope="module", params=["1.12.0", "1.15.1"])
+def volcano(request, cluster):
+    """Volcano's definitions of two versions, one after the other: by group, where they are instead."""
+    with (
+        beside(cluster, VOLCANO["Job", request.param]) as job,
+        beside(cluster, VOLCANO["PodGroup", request.param]) as pod,
+    ):
+        yield dict([job, pod])
 
 
 @pytest.mark.parametrize("name", [n for n, job in JOBS.items() if not job.is_volcano])
@@ -58,10 +70,12 @@ def test_paddle_jobs_are_taken_whole_and_twice_is_once(cluster, flavour, name):
 
 
 @pytest.mark.parametrize("name", [n for n, job in JOBS.items() if job.is_volcano])
-def test_volcano_jobs_are_taken_whole_and_twice_is_once(cluster, name):
+def test_volcano_jobs_are_taken_whole_and_twice_is_once(cluster, volcano, name):
     for manifest in JOBS[name].in_namespace(cluster.namespace).to_manifest():
-        once = cluster.apply(manifest)
-        again = cluster.apply(manifest)
+        group, _, version = manifest["apiVersion"].partition("/")
+        sent = manifest | {"apiVersion": f"{volcano.get(group, group)}/{version}"}
+        once = cluster.apply(sent)
+        again = cluster.apply(sent)
         assert once["metadata"]["resourceVersion"] == again["metadata"]["resourceVersion"]
         assert _covers(again["spec"], manifest["spec"])
 
