@@ -27,7 +27,7 @@ _UNPROBED = "nobody has probed it yet"
 _BROKEN = frozenset({
     "CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "DiskFull", "ErrImageNeverPull",
     "ErrImagePull", "Error", "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "OOMKilled", "PortConflict",
-    "ProbeFailed", "RunContainerError",
+    "ProbeFailed", "RunContainerError", "StorageError",
 })  # fmt: skip
 """Reasons that another ten seconds do not mend."""
 

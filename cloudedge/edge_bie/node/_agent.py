@@ -124,6 +124,7 @@ class NodeAgent:
             fetched=self._count,
             clock=self._clock,
             stop=self._stop.is_set,
+            tls=link.tls,
         )
         self.store = Store(settings.folder, downloads)
         self.store.sweep_unfinished()

@@ -5,9 +5,13 @@ Links, devices and members outside their folder are refused before the first byt
 
 from __future__ import annotations
 
+import errno
+import gzip
+import lzma
 import stat
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -17,6 +21,12 @@ from cloudedge.hub import storage_errors
 __all__ = ["unpack_archive"]
 
 _MEMBERS = 1_000_000
+_PADDING = 1 << 20
+"""What may follow the end of a tar; tar itself fills up blocks of 10 KiB."""
+_DAMAGED = (
+    zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
+    RuntimeError,
+)  # fmt: skip
 
 
 def unpack_archive(archive: Path, kind: str, folder: Path, *, room: int) -> None:
@@ -32,16 +42,16 @@ def unpack_archive(archive: Path, kind: str, folder: Path, *, room: int) -> None
         InputError: it is damaged, of another kind, or has a member that may not be.
         StorageError: it holds more than `room`, or the disk says no.
     """
-    try:
-        with storage_errors(f"unpacking {archive.name}", folder):
+    with storage_errors(f"unpacking {archive.name}", folder):
+        try:
             if kind == "zip":
                 _unzip(archive, folder, room)
             elif kind in ("tar", "tgz"):
                 _untar(archive, "r:gz" if kind == "tgz" else "r:", folder, room)
             else:
                 raise InputError(f"{archive.name}: 'unpack: {kind}' is none of zip, tar, tgz")
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise InputError(f"{archive.name} is no {kind} that can be read: {error}") from error
+        except _DAMAGED as error:
+            raise InputError(f"{archive.name} is no {kind} that can be read: {error}") from error
 
 
 def _unzip(archive: Path, folder: Path, room: int) -> None:
@@ -73,6 +83,8 @@ def _untar(archive: Path, mode: str, folder: Path, room: int) -> None:
             members.append((member, _inside(archive, member.name)))
             _check_room(archive, len(members), sum(item.size for item, _ in members[-1:]), room)
         _check_room(archive, len(members), sum(item.size for item, _ in members), room)
+        if opened.fileobj is not None and len(opened.fileobj.read(_PADDING + 1)) > _PADDING:  # gzip checks at its end
+            raise InputError(f"{archive.name} goes on after its end")
         for member, path in members:
             target = folder / path
             if member.isdir():
@@ -97,7 +109,7 @@ def _check_room(archive: Path, members: int, size: int, room: int) -> None:
     if members > _MEMBERS:
         raise InputError(f"{archive.name} has more than {_MEMBERS} members")
     if size > room:
-        raise StorageError(f"{archive.name} unpacks to {size} bytes, there is room for {room}")
+        raise StorageError(f"{archive.name} unpacks to {size} bytes, there is room for {room}", errno=errno.ENOSPC)
 
 
 def _copy(source: IO[bytes], out: IO[bytes], size: int, archive: Path) -> None:

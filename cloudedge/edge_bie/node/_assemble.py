@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -66,11 +66,14 @@ def assemble(parts: Parts, store: Store, *, kind: Kind, node: str, key: Path | N
         if parts.configs[volume.source].objects and not _is_blob(parts, volume)
     }
     model = _model_path(parts)
+    if kind == "process":
+        _check_nesting(app, objects, (model, KEY))
     if not folder.is_dir():
         with published(folder, f"assembling {app.ref.name}") as temporary:
             temporary.mkdir()
             for path, volume in _mounts(app).items():
-                _fill(_below(temporary, path), volume, parts, store, objects)
+                if kind == "process" or not _is_linked(volume, objects):
+                    _fill(_below(temporary, path), volume, parts, store, objects)
             if parts.bundle is not None:
                 _unpack(parts.bundle, _below(temporary, model))
             if key is not None:
@@ -100,6 +103,24 @@ def _mounts(app: App) -> dict[str, Volume]:
             if found.setdefault(mount.path, volume) != volume:
                 raise InputError(f"app {app.ref.name} mounts two volumes at {mount.path}")
     return dict(sorted(found.items()))
+
+
+def _is_linked(volume: Volume, objects: Mapping[str, Path]) -> bool:
+    """Tell whether a volume is a folder elsewhere: containers mount it from there, processes get a link to it."""
+    return volume.kind == "hostPath" or (volume.kind == "config" and volume.source in objects)
+
+
+def _check_nesting(app: App, objects: Mapping[str, Path], own: Sequence[str]) -> None:
+    """Refuse a mount below one that is a link for a process: it would be written into the folder behind the link.
+
+    Raises:
+        InputError: there is one.
+    """
+    mounts = _mounts(app)
+    for path in [path for path, volume in mounts.items() if _is_linked(volume, objects)]:
+        below = next((each for each in (*mounts, *own) if each.startswith(f"{path}/")), "")
+        if below:
+            raise InputError(f"app {app.ref.name}: {below} is inside of {path}, which is a folder of the host")
 
 
 def _fill(target: Path, volume: Volume, parts: Parts, store: Store, objects: Mapping[str, Path]) -> None:

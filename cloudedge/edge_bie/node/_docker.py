@@ -24,7 +24,8 @@ __all__ = ["DockerRuntime"]
 
 _NODE, _UNIT, _SERVICE = (f"cloudedge.edge.{name}" for name in ("node", "unit", "service"))
 _STOP_S = 15
-_TAIL_LINES = 12
+_TAIL_LINES, _TAIL_BYTES = 12, 4096
+"""A server may write a whole model into one line, and BIE keeps 64 KiB of a report."""
 _UNITS = {
     "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
     "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -96,7 +97,7 @@ class DockerRuntime:
         """Return how each service of a unit is."""
         try:
             found = {str(container.name): container for container in self._containers()}
-        except Unavailable as error:
+        except (NotFound, Rejected, Unavailable) as error:
             return {run.name: Observed("Waiting", "NoEngine", error.message) for run in unit.runs}
         return {run.name: _observed(found.get(self._name(unit, run.name))) for run in unit.runs}
 
@@ -104,7 +105,7 @@ class DockerRuntime:
         """Return what a service wrote last."""
         with contextlib.suppress(NotFound, Unavailable, Rejected), engine_errors("read a log"):
             container = self._client.containers.get(self._name(unit, service))
-            return str(container.logs(tail=_TAIL_LINES).decode(errors="replace"))
+            return str(container.logs(tail=_TAIL_LINES)[-_TAIL_BYTES:].decode(errors="replace"))
         return ""
 
     def stop(self) -> None:

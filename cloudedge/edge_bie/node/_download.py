@@ -7,21 +7,24 @@ one from its beginning instead of a mixture. The name itself appears once the by
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import json
 import os
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.errors import IntegrityError, NotFound, Rejected, Unavailable
+from cloudedge.errors import IntegrityError, NotFound, Rejected, StorageError, Unavailable
 from cloudedge.hub import storage_errors
 
 __all__ = ["Downloads", "Pace"]
@@ -57,6 +60,22 @@ class Pace:
             self._clock.sleep(wait)
 
 
+@dataclass(frozen=True)
+class _Bounds:
+    """How long a file is, or may be; None: nobody says."""
+
+    size: int | None
+    most: int | None
+
+    def check(self, what: str, length: int) -> None:
+        if self.size is not None and length > self.size:
+            raise IntegrityError(f"{what} is longer than the {self.size} bytes that were promised")
+        if self.most is not None and length > self.most:
+            raise StorageError(
+                f"{what} has more than the {self.most} bytes there is room for", errno=errno.ENOSPC, free=self.most
+            )
+
+
 class Downloads:
     """Fetches files into a folder.
 
@@ -67,6 +86,7 @@ class Downloads:
         fetched: Told of bytes as they come.
         clock: Where time and chance come from.
         stop: Whether to give up now.
+        tls: Whose certificates are believed; the system's if left out.
     """
 
     def __init__(
@@ -78,12 +98,15 @@ class Downloads:
         fetched: Callable[[int], None] = lambda _: None,
         clock: Clock | None = None,
         stop: Callable[[], bool] = lambda: False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.folder = folder
         self._pace = pace or Pace()
         self._fetched = fetched
         self._clock = clock or SystemClock()
         self._stop = stop
+        # As the link to the cloud has it: a proxy for the internet is none for a machine in the cellar.
+        self._opener = build_opener(ProxyHandler({}), HTTPSHandler(context=tls))
         self._headers = {"Accept-Encoding": "identity", **(headers or {})}
 
     def has(self, name: str) -> int:
@@ -93,13 +116,23 @@ class Downloads:
         except FileNotFoundError:
             return 0
 
-    def fetch(self, name: str, url: str, *, size: int | None = None, token: str = "", sure: bool = False) -> Path:
+    def fetch(
+        self,
+        name: str,
+        url: str,
+        *,
+        size: int | None = None,
+        most: int | None = None,
+        token: str = "",
+        sure: bool = False,
+    ) -> Path:
         """Download a file, going on where an earlier attempt stopped.
 
         Args:
             name: What it is called in the folder; one name per content.
             url: Where it is.
             size: How many bytes it has, if that is known; more are refused as they come.
+            most: How many bytes it may have, where the size is not known: what there is room for.
             token: Sent along, for storage that wants it.
             sure: Whether the caller checks a digest afterwards; a server without entity tags is then trusted to go on.
 
@@ -118,7 +151,7 @@ class Downloads:
         while failures < _TRIES:
             before = self.has(name)
             try:
-                self._get(part, url, size, token, sure=sure)
+                self._get(part, url, _Bounds(size, most), token, sure=sure)
             except Unavailable as error:
                 last = error.message
             else:
@@ -136,15 +169,18 @@ class Downloads:
         for suffix in (".part", ".from"):
             (self.folder / f"{name}{suffix}").unlink(missing_ok=True)
 
-    def sweep(self, keep: set[str]) -> None:
-        """Drop unfinished files that nothing wants any more."""
-        for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            if path.stem not in keep:
+    def sweep(self, keep: set[str], *, idle_s: float = 0.0) -> None:
+        """Drop unfinished files, except some and those that got bytes not long ago."""
+        now = self._clock.now().timestamp()
+        for path in sorted(self.folder.iterdir()) if self.folder.is_dir() else ():
+            part = path.with_suffix(".part")
+            at = (part if part.exists() else path).stat().st_mtime
+            if path.stem not in keep and now - at >= idle_s:
                 path.unlink(missing_ok=True)
 
-    def _get(self, part: Path, url: str, size: int | None, token: str, *, sure: bool) -> None:
+    def _get(self, part: Path, url: str, bounds: _Bounds, token: str, *, sure: bool) -> None:
         begun, tag = self._begun(part, url, sure=sure)
-        if size is not None and begun == size:
+        if bounds.size is not None and begun == bounds.size:
             return
         request = Request(url, headers=self._headers)  # noqa: S310 - http and https only, as `Config.parse` saw to
         if token:
@@ -154,14 +190,22 @@ class Downloads:
             if tag:
                 request.add_header("If-Range", tag)
         try:
-            with _answer(request) as answer:
-                at = _offset(answer, begun, size, url)
+            with self._answer(request) as answer:
+                at = _offset(answer, begun, bounds.size, url)
                 if at is not None:
                     if not at:
                         _write_origin(part, {"url": url, "tag": _strong_tag(answer)})
-                    self._take(part, at, answer, size)
+                    self._take(part, at, answer, bounds)
         except (http.client.HTTPException, OSError) as error:
             raise Unavailable(str(getattr(error, "reason", "")) or type(error).__name__) from error
+
+    def _answer(self, request: Request) -> Answer:
+        """Send a request; an answer that says no is an answer too."""
+        try:
+            answer: http.client.HTTPResponse = self._opener.open(request, timeout=_TIMEOUT_S)
+        except HTTPError as error:
+            return error
+        return answer
 
     def _begun(self, part: Path, url: str, *, sure: bool) -> tuple[int, str]:
         """Return how many bytes can be gone on from, and the tag of what they are a beginning of."""
@@ -170,24 +214,24 @@ class Downloads:
         # Without a tag nobody but a digest could tell whether the rest belongs to this beginning.
         return (self.has(part.stem) if tag or sure else 0), tag
 
-    def _take(self, part: Path, at: int, answer: Answer, size: int | None) -> None:
-        total = _length(answer, at)
+    def _take(self, part: Path, at: int, answer: Answer, bounds: _Bounds) -> None:
+        total, size = _length(answer, at), bounds.size
         if size is not None and total is not None and total != size:
             raise IntegrityError(f"{_plain(answer.geturl())} has {total} bytes, {size} were promised")
-        self._append(part, at, _chunks(answer), size)
+        bounds.check(_plain(answer.geturl()), total or 0)
+        self._append(part, at, _chunks(answer), bounds)
         wanted = total if size is None else size
         if wanted is not None and self.has(part.stem) != wanted:
             raise Unavailable(f"the connection ended after {self.has(part.stem)} of {wanted} bytes")
 
-    def _append(self, part: Path, at: int, chunks: Iterator[Any], size: int | None) -> None:
+    def _append(self, part: Path, at: int, chunks: Iterator[Any], bounds: _Bounds) -> None:
         with storage_errors("downloading", part):
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 os.ftruncate(descriptor, at)
                 os.lseek(descriptor, at, os.SEEK_SET)
                 for chunk in chunks:
-                    if size is not None and at + len(chunk) > size:
-                        raise IntegrityError(f"{part.stem} is longer than the {size} bytes that were promised")
+                    bounds.check(part.stem, at + len(chunk))
                     view = memoryview(chunk)
                     while view:
                         view = view[os.write(descriptor, view) :]
@@ -198,15 +242,6 @@ class Downloads:
                     self._pace(len(chunk))
             finally:
                 os.close(descriptor)
-
-
-def _answer(request: Request) -> Answer:
-    """Send a request; an answer that says no is an answer too."""
-    try:
-        answer: http.client.HTTPResponse = urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310 - see where it is made
-    except HTTPError as error:
-        return error
-    return answer
 
 
 def _chunks(answer: Answer) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ ProbePassed, or Waiting: ProbeFailed).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from cloudedge.edge_bie._documents import AppRef
 from cloudedge.edge_bie.node._runtime import Observed
 from cloudedge.edge_bie.node._units import NodeState, Unit
-from cloudedge.errors import CloudEdgeError
+from cloudedge.errors import CloudEdgeError, StorageError
 
 __all__ = ["PROBE", "VERIFY", "Phase", "Trouble", "app_stats", "make_report", "trouble_of"]
 
@@ -24,9 +25,12 @@ VERIFY, PROBE = "cloudedge-verify", "cloudedge-probe"
 Phase = Literal["waiting", "verifying", "starting"]
 """How far an app came: not begun; fetching and checking; running on trial."""
 
-_REFUSED = {"Conflict": "Replayed", "IntegrityError": "Tampered", "StorageError": "DiskFull"}
-_FAILED = {"Conflict": "PortConflict", "Rejected": "CreateContainerError", "StorageError": "DiskFull"}
+_REFUSED = {"Conflict": "Replayed", "IntegrityError": "Tampered"}
+_FAILED = {"Conflict": "PortConflict", "Rejected": "CreateContainerError", "StorageError": "StorageError"}
 """What an error is called in a report, before and after a version was started; else by its class, and ProbeFailed."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_CAUSE = 4000
+"""Characters: it stands in a report twice, and BIE keeps 64 KiB of one."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,14 @@ class Trouble:
 
 def trouble_of(error: CloudEdgeError, phase: Phase) -> Trouble:
     """Return what a report says of an error; one that goes away by itself has no cause."""
-    kind = type(error).__name__
+    kind, cause = type(error).__name__, error.message[:_CAUSE]
+    if isinstance(error, StorageError) and error.facts.get("errno") in _FULL:
+        return Trouble(phase, "DiskFull", cause)
     if phase == "starting":
-        return Trouble(phase, _FAILED.get(kind, "ProbeFailed"), error.message)
+        return Trouble(phase, _FAILED.get(kind, "ProbeFailed"), cause)
     if error.retry_helps:
         return Trouble(phase, "Downloading" if phase == "verifying" else "Pending")
-    return Trouble(phase, _REFUSED.get(kind, kind), error.message)
+    return Trouble(phase, _REFUSED.get(kind, kind), cause)
 
 
 def make_report(

@@ -11,6 +11,7 @@ Everything appears by rename, whole. What belongs to the live or the previous ve
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -43,6 +44,7 @@ __all__ = ["Store"]
 _SPARE = 16 << 20
 """Bytes that stay free whatever is installed: logs and the node's own state need room too."""
 _JOBS = 4
+_IDLE_S = 7 * 86400.0
 
 
 class Store:
@@ -81,12 +83,13 @@ class Store:
         }
         needed = bytes_needed(statement, present) + _SPARE
         if needed > self.free_bytes():
-            self.collect(units, keep=[blob.digest for blob in blobs])
+            self.collect(units, keep=[blob.digest for blob in blobs], idle_s=0.0)
         free = self.free_bytes()
         if needed > free:
             raise StorageError(
                 f"revision {statement.revision} of {statement.app} needs {needed} bytes, {free} are free",
                 hint="Nothing was changed. Make room; the node tries again by itself.",
+                errno=errno.ENOSPC,
                 needed=needed,
                 free=free,
             )
@@ -198,7 +201,8 @@ class Store:
     def _bring_object(self, config: Config, item: Object, folder: Path) -> None:
         name = digest_name(item.url, config.version, item.key)
         try:
-            part = self.downloads.fetch(name, item.url, token=item.token, sure=bool(item.md5 or item.sha256))
+            room = max(0, self.free_bytes() + self.downloads.has(name) - _SPARE)
+            part = self.downloads.fetch(name, item.url, most=room, token=item.token, sure=bool(item.md5 or item.sha256))
             _check_object(config, item, part)
         except (IntegrityError, StorageError):
             self.downloads.drop(name)
@@ -212,12 +216,13 @@ class Store:
 
     # -- garbage ------------------------------------------------------------------------------------------------------
 
-    def collect(self, units: Iterable[Unit], keep: Iterable[str] = ()) -> int:
+    def collect(self, units: Iterable[Unit], keep: Iterable[str] = (), *, idle_s: float = _IDLE_S) -> int:
         """Remove what no unit needs; returns the bytes of the blobs that went.
 
         Args:
             units: Live and previous ones, and those on trial.
             keep: Further digests.
+            idle_s: Unfinished downloads that got nothing for so long go too; others may be of an app that comes next.
         """
         units = list(units)
         wanted = {*keep, *(digest for unit in units for digest in unit.blobs)}
@@ -237,7 +242,7 @@ class Store:
                     if item.digest not in wanted:
                         self.hub.discard(item.digest)
                         freed += item.size
-            self.downloads.sweep({_hex(digest) for digest in wanted})
+            self.downloads.sweep({_hex(digest) for digest in wanted}, idle_s=idle_s)
         return freed
 
     def sweep_unfinished(self) -> None:

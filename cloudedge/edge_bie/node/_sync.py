@@ -8,6 +8,7 @@ trying a revision that the cloud has taken back.
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,14 @@ class Link:
         self.url = url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"the cloud's address is http:// or https:// and a host, not {url!r}")
+        self.tls: ssl.SSLContext | None = None
+        """Whose certificates are believed, for downloads too; None: the system's."""
+        if authority is not None or insecure:
+            self.tls = ssl.create_default_context()
+            if authority is not None:
+                self.tls.load_verify_locations(authority)
+            if insecure:
+                self.tls.check_hostname, self.tls.verify_mode = False, ssl.CERT_NONE
         self.identity: dict[str, str] = {}
         """The header that names this node where no certificate does."""
         self._session = requests.Session()
