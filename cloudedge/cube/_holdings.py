@@ -106,8 +106,9 @@ class Holdings:
     def restore(self) -> list[str]:
         """Load what was loaded when the process last ran, and activate what was active.
 
-        A version whose files are damaged is left out and its files are removed, so that it can be delivered again;
-        if that is the active one, none is.
+        A version that cannot be loaded is left out; if that is the active one, none is. Where its files are damaged
+        they are removed, so that it can be delivered again. Where they could only not be read, or not enough memory
+        is there, they stay, and so does the state file: the next start tries again.
 
         Returns:
             What was left out, and why.
@@ -129,29 +130,34 @@ class Holdings:
                 f"{state} is damaged: {error}", hint="Move it away to start empty; then deliver again."
             ) from error
         self._held = held
-        problems = [problem for each in held.values() if each.is_loaded and (problem := self._restore(each))]
+        problems = {name: why for name, each in held.items() if each.is_loaded and (why := self._restore(each))}
         loaded = {version.name for version in self.server.versions()}
         if problems:
-            self._held = {name: each for name, each in held.items() if name in loaded}
-            kept = {each for name in loaded for each in self._chain(name)}
-            self._held |= {name: replace(each, is_loaded=False) for name, each in held.items() if name in kept - loaded}
+            kept = {each for name, why in problems.items() if not _is_lost(why) for each in self._chain(name)}
+            kept |= {each for name in loaded for each in self._chain(name)}
+            self._held = {name: replace(each, is_loaded=name in loaded) for name, each in held.items() if name in kept}
             active, previous = (each if each in loaded else None for each in (active, previous))
-            with self._writing:
-                self._write_locked(self._held, active, previous)
-            for name in held.keys() - self._held.keys():
+            if any(_is_lost(why) for why in problems.values()):
+                with self._writing:
+                    self._write_locked(self._held, active, previous)
+            for name in held.keys() - kept:
                 self._remove(name)
         self._active, self.previous = active, previous
         self._drop_natives()
         if active is not None:
             self.server.activate(active)
-        return problems
+        return [f"{name}: {why.message}" for name, why in problems.items()]
 
-    def _restore(self, held: _Held) -> str:
+    def _restore(self, held: _Held) -> CloudEdgeError | None:
         try:
             self.server.add(self._native(held.name))
         except CloudEdgeError as error:
-            return f"{held.name}: {error.message}"
-        return ""
+            return error
+        except OSError as error:
+            return StorageError(f"cannot read version {held.name!r}: {error.strerror}")
+        except MemoryError:
+            return _no_memory(held.name)
+        return None
 
     def load(self, name: str, *, path: str = "", base: str | None = None) -> None:
         """Load a version from a path, or from its files here; a delta on top of `base`, or of what it was made for.
@@ -173,10 +179,7 @@ class Holdings:
             try:
                 native = self._make(held)
             except MemoryError as error:
-                raise StorageError(
-                    f"there is not enough memory to load version {name!r} beside the others",
-                    hint="Keep fewer versions, use more shards, or give the server more memory.",
-                ) from error
+                raise _no_memory(name) from error
             self._natives[name] = native
             # Written first: whoever sees it loaded may activate it at once, and a restart must then find it.
             self._write(held={**self._held, name: held})
@@ -189,9 +192,9 @@ class Holdings:
         Raises:
             NotFound: it is not loaded.
         """
-        if name not in self._held or not self._held[name].is_loaded:
-            raise NotFound(f"version {name!r} is not loaded", hint="load it first")
-        with self._writing:
+        with self._writing:  # an `unload` may be at it: what it writes first counts
+            if name not in self._held or not self._held[name].is_loaded:
+                raise NotFound(f"version {name!r} is not loaded", hint="load it first")
             if name != self._active:
                 self._write_locked(self._held, name, self._active)
             self.server.activate(name)
@@ -239,6 +242,11 @@ class Holdings:
         for name, artifact in staged.items():
             if name not in loaded and name not in self._held:
                 found.append({"name": name, "state": "staged", "rows": artifact.rows, "checksum": artifact.checksum})
+        found += [
+            {"name": name, "state": "failed", "error": why.message, "hint": why.hint, "kind": type(why).__name__}
+            for name, why in self.staging.unreadable().items()
+            if name not in loaded and name not in self._held
+        ]
         return [*found, *({"name": name, "state": "partial"} for name in self.staging.begun())]
 
     def kept(self) -> list[dict[str, Any]]:
@@ -284,11 +292,13 @@ class Holdings:
 
     def _forget(self, name: str) -> None:
         held = {**self._held, name: replace(self._held[name], is_loaded=False)}
-        if any(each.name == name for each in self.server.versions()):
-            self.server.unload(name)
         # What no loaded version is made of any more goes; a chain is let go from its end.
         needed = {each for one in held.values() if one.is_loaded for each in self._chain(one.name)}
         with self._writing:
+            if name == self._active:
+                raise Conflict(f"version {name!r} has just been activated and does not go")
+            if any(each.name == name for each in self.server.versions()):
+                self.server.unload(name)
             left = {each: one for each, one in held.items() if each in needed}
             self._write_locked(left, self._active, None if name == self.previous else self.previous)
         self._drop_natives()
@@ -330,3 +340,18 @@ class Holdings:
         except OSError as error:
             raise StorageError(f"cannot write {self.directory / _STATE}: {error.strerror}") from error
         self._held, self._active, self.previous = held, active, previous
+
+
+def _is_lost(why: CloudEdgeError) -> bool:
+    """Tell whether what went wrong is the version's files, and not this moment's disk or memory."""
+    if isinstance(why, StorageError):
+        return False
+    said = why.__cause__.args if isinstance(why.__cause__, _core.FileError) else ("",)
+    return said[0] != "unreadable" or not Path(str(why.facts.get("path", ""))).exists()
+
+
+def _no_memory(name: str) -> StorageError:
+    return StorageError(
+        f"there is not enough memory to load version {name!r} beside the others",
+        hint="Keep fewer versions, use more shards, or give the server more memory.",
+    )

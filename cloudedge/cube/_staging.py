@@ -14,7 +14,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cloudedge.clock import Clock
@@ -185,16 +185,38 @@ class Staging:
         sync_directory(path.parent)
 
     def staged(self) -> dict[str, Artifact]:
-        """Return what is there in files, loaded or not."""
-        return {path.parent.name: self.artifact(path.parent) for path in sorted(self.versions.glob(f"[!.]*/{NOTE}"))}
+        """Return what is there in files, loaded or not; not what cannot be told, see `unreadable`."""
+        found: dict[str, Artifact] = {}
+        for path in self._notes():
+            with suppress(CloudEdgeError):
+                found[path.parent.name] = self.artifact(path.parent)
+        return found
+
+    def unreadable(self) -> dict[str, CloudEdgeError]:
+        """Return what is there and cannot be told, and why; staging it again replaces it."""
+        found: dict[str, CloudEdgeError] = {}
+        for path in self._notes():
+            try:
+                self.artifact(path.parent)
+            except NotFound:
+                continue  # it has just gone
+            except CloudEdgeError as error:
+                found[path.parent.name] = error
+        return found
+
+    def _notes(self) -> list[Path]:
+        return sorted(self.versions.glob(f"[!.]*/{NOTE}"))
 
     def begun(self) -> list[str]:
         """Return the names of what is on its way."""
         return sorted(path.parent.name for path in self.versions.glob(f"[!.]*/{_UNFINISHED}"))
 
     def free_disk_bytes(self) -> int:
-        """Return what may still be fetched."""
-        return max(0, shutil.disk_usage(self.versions).free - _SPARE_DISK)
+        """Return what may still be fetched: nothing where the disk is gone."""
+        try:
+            return max(0, shutil.disk_usage(self.versions).free - _SPARE_DISK)
+        except OSError:
+            return 0
 
     def folder(self, name: str) -> Path:
         """Return where a version's files are.
@@ -212,12 +234,15 @@ class Staging:
         Raises:
             NotFound: they are not there, or not all of them.
             IntegrityError: the note that says it is damaged.
+            StorageError: it cannot be read.
         """
         try:
             return Artifact.from_json(json.loads((folder / NOTE).read_bytes()), folder)
         except FileNotFoundError:
             raise NotFound(f"version {folder.name!r} was not fetched", hint="Stage it first.") from None
-        except ValueError as error:
+        except OSError as error:
+            raise StorageError(f"cannot read {folder / NOTE}: {error.strerror}", path=str(folder / NOTE)) from error
+        except (ValueError, RecursionError, InputError) as error:
             raise IntegrityError(f"{folder / NOTE} is damaged: {error}") from error
 
     @contextmanager

@@ -250,6 +250,78 @@ def test_what_is_damaged_is_left_out_with_what_is_made_of_it(place, tables, work
         place.open()
 
 
+def test_what_cannot_be_read_at_the_moment_stays_and_comes_back(place, tables, workshop):
+    first, second = tables.fresh(), tables.fresh()
+    for version in (first, second):
+        place.take(version, workshop.base(version, 1)[0])
+    data = place.folder / "versions" / second.version / "data.0"
+    data.rename(data.with_name("aside"))
+    data.mkdir()  # reading it fails as from a bad disk: the system says no
+    (problem,) = place.open()
+    assert problem.startswith(f"{second.version}: cannot load the part")
+    assert (place.names, place.server.active) == ([first.version], None)
+    data.rmdir()
+    data.with_name("aside").rename(data)
+    assert place.open() == []
+    assert (sorted(place.names), place.server.active) == (sorted([first.version, second.version]), second.version)
+
+
+def test_too_little_memory_at_a_start_costs_no_files(place, tables, workshop, monkeypatch):
+    version = tables.fresh()
+    place.take(version, workshop.base(version, 1)[0])
+
+    def too_much(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(holdings_module, "load_artifact", too_much)
+    (problem,) = place.open()
+    assert "not enough memory" in problem
+    monkeypatch.undo()
+    assert place.open() == []
+    assert place.server.active == version.version
+
+
+def test_a_version_activated_while_it_is_let_go_stays_whole(place, tables, workshop, monkeypatch):
+    first, second, third = (tables.fresh() for _ in range(3))
+    for version in (first, second, third):
+        place.take(version, workshop.base(version, 1)[0])
+    real = Holdings._forget
+
+    def activated_first(held, name):
+        held.activate(name)
+        real(held, name)
+
+    monkeypatch.setattr(Holdings, "_forget", activated_first)
+    with pytest.raises(Conflict, match="just been activated"):
+        place.held.unload(first.version)
+    assert place.open() == []
+    assert place.server.active == first.version
+
+
+def test_a_note_that_is_damaged_hides_nothing_else(place, tables, workshop):
+    good, bad = tables.fresh(), tables.fresh()
+    place.take(good, workshop.base(good, 1)[0])
+    artifact = workshop.base(bad, 1)[0]
+    place.stage(bad, artifact)
+    (place.folder / "versions" / bad.version / "artifact.json").write_text("{")
+    with AdminServer(place.server, holdings=place.held) as admin:
+        found = requests.get(f"http://127.0.0.1:{admin.port}/versions", timeout=10).json()
+        states = {each["name"]: each["state"] for each in found["versions"]}
+        assert states == {good.version: "loaded", bad.version: "failed"}
+        place.take(bad, artifact)
+    assert place.server.active == bad.version
+
+
+def test_with_its_disk_gone_a_server_still_says_what_it_has(place, tables, workshop):
+    version = tables.fresh()
+    place.take(version, workshop.base(version, 1)[0])
+    with AdminServer(place.server, holdings=place.held) as admin:
+        shutil.rmtree(place.folder)
+        found = requests.get(f"http://127.0.0.1:{admin.port}/versions", timeout=10).json()
+    assert (found["active"], found["free_disk_bytes"]) == (version.version, 0)
+    assert [each["state"] for each in found["versions"]] == ["loaded"]
+
+
 def test_names_do_not_leave_the_folder_or_change_their_rows(place, tables, workshop):
     version, other = tables.fresh(), tables.fresh()
     for name in ("../x", ".hidden", "a/b", ""):
