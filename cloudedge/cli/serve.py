@@ -50,8 +50,16 @@ def serve(
     ),
     pull: str = typer.Option("", metavar="HUB", help="With --follow: where bundles come from that are not here."),
     workers: int = typer.Option(0, help="Threads that run models; 0: one per core."),
+    max_rows: int = typer.Option(1024, help="In one request; more are refused."),
+    max_batch_rows: int = typer.Option(256, help="Rows of several requests run together; 1: each request by itself."),
+    max_queue_rows: int = typer.Option(16384, help="Waiting for one version; further requests are refused (429)."),
+    max_queue_mb: int = typer.Option(512, help="As above, with the rows that are looked up."),
+    max_wait_ms: int = typer.Option(1000, help="Requests that would wait longer, as estimated, are refused (429)."),
     max_body_mb: int = typer.Option(64, help="Of a request."),
     max_answer_mb: int = typer.Option(64, help="Of an answer."),
+    max_held_mb: int = typer.Option(512, help="Of all requests that are not answered yet; further ones are refused."),
+    max_connections: int = typer.Option(4096, help="Of HTTP and baidu_std, and as many of gRPC."),
+    max_calls: int = typer.Option(256, help="Of gRPC, at once."),
     access_log: float = typer.Option(0.0, help="Share of requests to log, one JSON line each, on standard error."),
     traces: bool = typer.Option(
         False, "--traces", help="Send a span per prediction by OpenTelemetry (OTEL_* say where)."
@@ -77,11 +85,14 @@ def serve(
         logging.basicConfig(level=logging.INFO, format="%(message)s")
     follower: Follower | None = None
     runtime = Runtime(
-        RuntimeConfig(workers=workers),
+        RuntimeConfig(
+            workers=workers, max_rows=max_rows, max_batch_rows=max_batch_rows, max_queue_rows=max_queue_rows,
+            max_queue_bytes=max_queue_mb << 20, max_wait_s=max_wait_ms / 1000,
+        ),
         hub=local_hub(hub),
         rows=_rows(cube, on_missing_shard) if follow is None else _followed(lambda: follower, on_missing_shard),
         state=state if follow is None else None,
-    )
+    )  # fmt: skip
     with runtime, ExitStack() as stack:
         lost = _restore(runtime)
         if follow is not None:
@@ -97,7 +108,10 @@ def serve(
             host=host, port=port, grpc_port=grpc_port, access_log=access_log,
             service=service or hooks_service or _service(runtime),
             token=_token(data_token_file), admin_token=admin_token,
-            limits=HttpLimits(max_body_bytes=max_body_mb << 20, max_answer_bytes=max_answer_mb << 20),
+            limits=HttpLimits(
+                max_body_bytes=max_body_mb << 20, max_answer_bytes=max_answer_mb << 20,
+                max_held_bytes=max_held_mb << 20, max_connections=max_connections, max_calls=max_calls,
+            ),
         )  # fmt: skip
         spans = Spans(config.service) if traces else None
         with (

@@ -92,8 +92,8 @@ class AdminServer(AdminHttp):
         routes: dict[str, Callable[..., Reply]] = {
             "GET /health": lambda: (HTTPStatus.OK, "ok\n"),
             "GET /ready": self._ready,
-            "GET /metrics": lambda: (HTTPStatus.OK, prometheus(runtime)),
-            "GET /stats": lambda: (HTTPStatus.OK, stats(runtime)),
+            "GET /metrics": lambda: (HTTPStatus.OK, prometheus(runtime, self._server.connections)),
+            "GET /stats": lambda: (HTTPStatus.OK, stats(runtime, self._server.connections)),
             "GET /versions": lambda: (HTTPStatus.OK, self._versions()),
             "POST /versions": lambda: self._load(body),
             "GET /versions/NAME": lambda pin: (HTTPStatus.OK, asdict(runtime.version(pin))),

@@ -35,6 +35,7 @@ Array = NDArray[Any]
 
 PROFILE_KEY = "pipeline.profile"  # PipelineClient sends it among the feeds to ask for a timeline
 NO_SERVICE, PACKAGE, INPUT = 3002, 8000, 5000
+GATEWAY = {"Grpc-Metadata-Content-Type": "application/grpc"}  # upstream's answers have come through gRPC
 INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -222,7 +223,7 @@ def _http(told: Told, *, as_tensors: bool = False) -> HttpAnswer:
         texts,
         tensors,
     )
-    return HttpAnswer(told.status, body, headers=answer_headers(told.pin, told.tag, told.defaulted))
+    return HttpAnswer(told.status, body, headers=GATEWAY | answer_headers(told.pin, told.tag, told.defaulted))
 
 
 def _json_string(value: str | Array) -> bytes:

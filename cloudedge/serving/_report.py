@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cloudedge.serving._batching import Lane
+from cloudedge.serving._http import Connections
 from cloudedge.serving._metrics import metric, resident_bytes, sample
 from cloudedge.serving._runtime import Runtime
 
@@ -50,9 +51,30 @@ _OWN: dict[str, tuple[str, str, Callable[[Lane], float]]] = {
 }  # fmt: skip
 
 
-def prometheus(runtime: Runtime) -> str:
-    """Write all metrics of a runtime."""
-    return "\n".join(_lines(runtime)) + "\n"
+_CONNECTIONS: dict[str, tuple[str, str, Callable[[Connections], float]]] = {
+    "connections": ("gauge", "Connections open now, of HTTP and baidu_std.", lambda all_: len(all_.open)),
+    "connections_refused_total": (
+        "counter", "Connections and requests refused because there were too many.", lambda all_: all_.refused
+    ),
+    "connections_timed_out_total": (
+        "counter", "Connections closed for sending half a request, or for not reading.", lambda all_: all_.timed_out
+    ),
+    "held_bytes": ("gauge", "Bytes of requests that are not answered yet.", lambda all_: all_.held.count),
+}  # fmt: skip
+
+
+def prometheus(runtime: Runtime, connections: Connections | None = None) -> str:
+    """Write all metrics of a runtime, and of the server it is behind."""
+    return "\n".join((*_lines(runtime), *_server_lines(connections))) + "\n"
+
+
+def _server_lines(connections: Connections | None) -> Iterator[str]:
+    if connections is None:
+        return
+    for short, (kind, text, value) in _CONNECTIONS.items():
+        name = f"cloudedge_serving_{short}"
+        yield from metric(name, kind, text)
+        yield sample(name, value(connections))
 
 
 def _lines(runtime: Runtime) -> Iterator[str]:
@@ -80,7 +102,7 @@ def _lines(runtime: Runtime) -> Iterator[str]:
     yield sample("process_resident_memory_bytes", resident_bytes())
 
 
-def stats(runtime: Runtime) -> dict[str, Any]:
+def stats(runtime: Runtime, connections: Connections | None = None) -> dict[str, Any]:
     """Sum up for people."""
     versions = {}
     for pin, lane in dict(runtime.lanes).items():
@@ -109,4 +131,5 @@ def stats(runtime: Runtime) -> dict[str, Any]:
             "shadow_differed": metrics.shadow_differed,
             "tuning": asdict(lane.version.tuning) | {"inline": lane.is_inline},
         }
-    return {"versions": versions, "routing": asdict(runtime.routing), "resident_bytes": resident_bytes()}
+    server = {short: value(connections) for short, (_, _, value) in _CONNECTIONS.items()} if connections else {}
+    return {"versions": versions, "routing": asdict(runtime.routing), "resident_bytes": resident_bytes(), **server}

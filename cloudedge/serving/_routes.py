@@ -25,6 +25,7 @@ from cloudedge.serving._engine import Answer, Call, Engine, HttpAnswer, HttpCall
 from cloudedge.serving._faults import fault_of, timeout_of
 from cloudedge.serving._gate import Gate
 from cloudedge.serving._general import MAX_INFLATED, general_http
+from cloudedge.serving._http import Connections
 from cloudedge.serving._openapi import docs_page, openapi
 from cloudedge.serving._ops import Ops
 from cloudedge.serving._pipeline import pipeline_http
@@ -54,6 +55,7 @@ class Routes:
         watch: Logs predictions and makes spans of them.
         max_body_bytes: Of a request whose body came compressed.
         is_draining: Tells whether the server is about to stop.
+        connections: What is connected.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Routes:
         watch: Watch | None = None,
         max_body_bytes: int = MAX_INFLATED,
         is_draining: Callable[[], bool] = lambda: False,
+        connections: Callable[[], Connections | None] = lambda: None,
     ) -> None:
         self._runtime = runtime
         self._service = service
@@ -77,8 +80,10 @@ class Routes:
         self._pages: dict[str, Page] = {
             "/healthz": lambda: HttpAnswer(200, b"ok\n", _TEXT),
             "/readyz": self._ready,
-            "/metrics": lambda: HttpAnswer(200, prometheus(runtime).encode(), "text/plain; version=0.0.4"),
-            "/stats": lambda: HttpAnswer(200, orjson.dumps(stats(runtime), option=orjson.OPT_INDENT_2)),
+            "/metrics": lambda: HttpAnswer(
+                200, prometheus(runtime, connections()).encode(), "text/plain; version=0.0.4"
+            ),
+            "/stats": lambda: HttpAnswer(200, orjson.dumps(stats(runtime, connections()), option=orjson.OPT_INDENT_2)),
             "/openapi.json": lambda: HttpAnswer(200, orjson.dumps(openapi(runtime.signature, service))),
             "/docs": lambda: HttpAnswer(
                 200, docs_page(runtime.signature, service).encode(), "text/html; charset=utf-8"

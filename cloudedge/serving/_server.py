@@ -136,6 +136,7 @@ class Server:
             watch=watch,
             max_body_bytes=limits.max_body_bytes,
             is_draining=lambda: self.is_draining,
+            connections=lambda: self._connections,
         )
         # baidu_std has no place for a token: where one is needed it is not spoken.
         prpc = (

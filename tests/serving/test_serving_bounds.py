@@ -74,7 +74,10 @@ def test_whole_requests_count_until_they_are_answered(slow):
         gate.opened.set()
         assert [http.reply().status for _ in range(3)] == [200] * 3
         wait_for(lambda: held.count == 0)
-        assert server.connections.refused == 1
+        metrics = http.ask("GET", "/metrics").body.decode()
+        assert "\ncloudedge_serving_connections_refused_total 1\n" in metrics
+        assert "\ncloudedge_serving_connections_timed_out_total 0\n" in metrics
+        assert http.ask("GET", "/stats").json()["connections_refused_total"] == 1
 
 
 def test_what_nobody_waits_for_any_more_is_given_back(slow):

@@ -85,3 +85,17 @@ def test_the_admin_token_comes_from_the_environment(models, common):
             assert admin.versions()["active"] == models.marked[0].pin
         assert process.stop() == 0
         assert "s3cret" not in process.errors
+
+
+def test_limits_are_options(models, common):
+    limits = ["--max-batch-rows", 1, "--max-rows", 2, "--max-connections", 1, "--max-held-mb", 1, "--max-body-mb", 2]
+    limits += ["--max-queue-rows", 3, "--max-queue-mb", 4, "--max-wait-ms", 5, "--max-calls", 6]
+    with Process(models.ref(models.marked[0]), *common, *limits) as process, Http(process.ports["port"]) as http:
+        tuning = http.ask("GET", "/stats").json()["versions"][models.marked[0].pin]["tuning"]
+        assert (tuning["max_batch_rows"], tuning["is_batched"]) == (1, True)
+        assert http.predict(X * 2).status == 200
+        assert "'x' has 3 rows" in http.predict(X * 3).json()["error"]
+        with Http(process.ports["port"]) as other:
+            assert other.reply().status == 503
+        http.send(b"POST /v1/predict HTTP/1.1\r\nContent-Length: 1500000\r\n\r\n" + bytes(1_500_000))
+        assert http.reply().status == 503

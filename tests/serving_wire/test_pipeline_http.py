@@ -41,7 +41,7 @@ def test_the_answer_is_exactly_upstreams():
     assert answer.status == 200
     assert answer.content_type == "application/json"
     assert answer.body == b'{"err_no":0,"err_msg":"","key":["y"],"value":["[[0.1895]]"],"tensors":[]}'
-    assert answer.headers == {"X-Cloudedge-Pin": PIN}
+    assert answer.headers == {"Grpc-Metadata-Content-Type": "application/grpc", "X-Cloudedge-Pin": PIN}
 
 
 def test_the_request_of_the_specification():
