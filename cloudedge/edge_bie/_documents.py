@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from cloudedge.edge_bie._names import APP_LABEL
+from cloudedge.edge_bie._names import APP_LABEL, PROBE
 from cloudedge.errors import InputError
 
 __all__ = ["App", "AppRef", "Config", "Mount", "Object", "Port", "Service", "Volume", "filled_in", "slot_of"]
@@ -127,7 +127,8 @@ class App:
         services = tuple(_service(item, name) for item in _list(value, "services"))
         if not services:
             raise InputError(f"app {name} has no services")
-        if _list(value, "initServices"):
+        # Ours tries the server before it starts, on nodes that do not; this kind of node does that by itself.
+        if any(not isinstance(item, dict) or item.get("name") != PROBE for item in _list(value, "initServices")):
             raise InputError(f"app {name} has init services, which this kind of node does not run")
         volumes = tuple(_volume(item, name) for item in _list(value, "volumes"))
         known = {volume.name for volume in volumes}

@@ -9,7 +9,9 @@ from cloudedge.errors import InputError
 __all__ = [
     "APP_LABEL",
     "OWNER_LABEL",
+    "PROBE",
     "REVISION_LABEL",
+    "VERIFY",
     "app_name",
     "blob_config",
     "check_key",
@@ -24,6 +26,12 @@ OWNER_LABEL = "cloudedge"
 APP_LABEL = "cloudedge-app"
 REVISION_LABEL = "cloudedge-revision"
 """On apps and on statement configs: whose revision, and which."""
+
+VERIFY = "cloudedge-verify"
+"""Among a node's init containers: whether signature, digests and number were in order."""
+PROBE = "cloudedge-probe"
+"""Whether the recorded requests were answered as they should be: among the containers of our own nodes, which ask again
+and again; among the init containers of stock ones, where it is a container that tries the server first."""
 
 _NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,61}[a-z0-9]")
 _APP = re.compile(r"[a-z][-a-z0-9]{0,53}[a-z0-9]")

@@ -14,18 +14,28 @@ folder and an OCI layout out of links to the blobs, mending what an earlier star
     /cloudedge/hub                               made here: an OCI layout, for `cloudedge serve --hub`; tables are in it
     /home/work/SERVICE                           made here: dense files, and the parts of the bundle in .bundle/
 
+With --trial it starts COMMAND, asks it the bundle's recorded requests, ends it, and exits with 0 only if the answers
+were right: an init container does that before the server's own, so a node says Running only of what was tried on it.
+
 Double braces may not occur in this file: BIE takes them for a template.
 """
 
 import argparse
+import ast
 import base64
 import glob
 import hashlib
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.request
+from http import HTTPStatus
 from typing import Any
 
 __all__ = ["Refused", "main", "prepare"]
@@ -42,10 +52,17 @@ PARTS = {
     "application/vnd.cloudedge.needs.v1+json": "needs.json",
 }
 INDEX = "application/vnd.oci.image.index.v1+json"
+PROBES_LIMIT = 64 << 20
+NOT_YET = (429, 502, 503, 504)
+SHOWN = re.compile(r"\s*array\((.*?)(,\s*shape=\([\d, ]*\))?(,\s*dtype=[^()]+)?\)\s*", re.DOTALL)
 
 
 class Refused(Exception):
     """The server must not start."""
+
+
+class NotYet(Exception):
+    """The server does not answer, and may later."""
 
 
 def read(path: str, limit: int) -> bytes:
@@ -254,6 +271,119 @@ def prepare(options: argparse.Namespace) -> "dict[str, str]":
     return {"CLOUDEDGE_BUNDLE": statement["bundle"], "CLOUDEDGE_HUB": options.hub, "CLOUDEDGE_MODEL": model}
 
 
+def call(url: str, value: "dict[str, Any]") -> "tuple[int, Any]":
+    """Send a request; returns status and answer."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(value).encode(), headers)  # noqa: S310 - always http, on loopback
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+            status, body = answer.status, answer.read(PROBES_LIMIT)
+    except urllib.error.HTTPError as error:
+        status, body = error.code, error.read(1 << 16)
+    except (OSError, ValueError) as error:  # urllib's own errors among them
+        raise NotYet(str(error))
+    try:
+        return status, json.loads(body.decode())
+    except ValueError:
+        return status, None
+
+
+def predict(base: str, service: str, feed: "dict[str, Any]") -> "dict[str, Any]":
+    """Ask for a prediction, as `cloudedge serve` takes it or as a Pipeline service does."""
+    status, body = call(base + "/v1/predict", {"inputs": feed})
+    if status == HTTPStatus.OK and isinstance(body, dict) and isinstance(body.get("outputs"), dict):
+        return dict(body["outputs"])
+    if status in NOT_YET:
+        raise NotYet("it says {}".format(status))
+    if status == HTTPStatus.BAD_REQUEST:
+        raise Refused("it refuses the request: {}".format(str(body)[:300]))
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in feed.values()]
+    status, body = call("{}/{}/prediction".format(base, service), {"key": list(feed), "value": texts})
+    if status != HTTPStatus.OK or not isinstance(body, dict):
+        raise NotYet("/{}/prediction says {}".format(service, status))
+    if body.get("err_no"):
+        raise Refused("it answers err_no {}: {}".format(body["err_no"], str(body.get("err_msg"))[:300]))
+    return dict(zip(body.get("key") or (), body.get("value") or ()))
+
+
+def numbers(value: Any) -> "tuple[tuple[int, ...], list[float]]":
+    """Return the shape of a nested list, or of the text of one, and its numbers."""
+    if isinstance(value, str):
+        shown = SHOWN.fullmatch(value)
+        if shown and shown.group(2):  # an empty one: its other lengths are told apart
+            return tuple(ast.literal_eval(shown.group(2).partition("=")[2])), []
+        value = ast.literal_eval(shown.group(1)) if shown else json.loads(value)
+    if not isinstance(value, (list, tuple)):
+        return (), [float(value)]
+    parts = [numbers(item) for item in value]
+    shapes = {shape for shape, _ in parts}
+    if len(shapes) > 1:
+        raise ValueError
+    return (len(parts),) + (shapes.pop() if shapes else ()), [item for _, items in parts for item in items]
+
+
+def compare(name: str, expected: Any, found: Any, tolerance: float) -> None:
+    """Refuse an answer that is not the recorded one."""
+    if found is None:
+        raise Refused("{} is not among what it answers".format(name))
+    if isinstance(expected, str):
+        if found != expected:
+            raise Refused("{} is {!r}, expected {!r}".format(name, str(found)[:100], expected[:100]))
+        return
+    try:
+        (shape, wanted), (seen, answer) = numbers(expected), numbers(found)
+    except (ValueError, TypeError, SyntaxError):
+        raise Refused("{} is no array of numbers".format(name))
+    if seen != shape:
+        raise Refused("{} has shape {}, expected {}".format(name, list(seen), list(shape)))
+    off = max([abs(one - other) for one, other in zip(answer, wanted)] or [0.0])
+    if not off <= tolerance:
+        raise Refused("{} is off by {:g}, allowed are {:g}".format(name, off, tolerance))
+
+
+def ask(base: str, service: str, model: str) -> None:
+    """Send the bundle's recorded requests, and compare the answers; without any, some answer will do."""
+    names = {}
+    parts = []
+    for part in ("signature.json", "probes.json"):
+        path = os.path.join(model, ".bundle", part)
+        parts.append(json.loads(read(path, PROBES_LIMIT).decode()) if os.path.exists(path) else {})
+    for variable in list(parts[0].get("feed", ())) + list(parts[0].get("fetch", ())):
+        names[variable["name"]] = variable.get("alias") or variable["name"]
+    requests = parts[1].get("requests", ())
+    if not requests:
+        call(base + "/readyz", {})
+    for request in requests:
+        feed = {names.get(name, name): value for name, value in request["feed"].items()}
+        outputs = predict(base, service, feed)
+        for name, expected in request["expect"].items():
+            found = outputs.get(names.get(name, name), outputs.get(name))
+            compare(name, expected, found, float(request.get("tolerance", 1e-5)))
+
+
+def try_out(command: "list[str]", base: str, service: str, model: str, within_s: float) -> None:
+    """Start the server, ask it, end it."""
+    server = subprocess.Popen(command, start_new_session=True)
+    end = time.monotonic() + within_s
+    try:
+        while True:
+            if server.poll() is not None:
+                raise Refused("on trial the server ended with exit code {}".format(server.returncode))
+            try:
+                return ask(base, service, model)
+            except NotYet as error:
+                if time.monotonic() > end:
+                    raise Refused("on trial the server did not answer within {:g} s: {}".format(within_s, error))
+            time.sleep(0.5)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(server.pid, number)
+                server.wait(10)
+            except (OSError, subprocess.TimeoutExpired):
+                pass
+
+
 def parse(arguments: "list[str]") -> argparse.Namespace:
     """Read the command line; everything has a default for the places BIE mounts things at."""
     root = os.environ.get("CLOUDEDGE_ROOT", "")
@@ -277,6 +407,11 @@ def parse(arguments: "list[str]") -> argparse.Namespace:
         default=os.environ.get("CLOUDEDGE_ALLOW_UNSIGNED") == "1",
         help="without a key, do without a signature",
     )
+    parser.add_argument("--trial", action="store_true", help="start COMMAND, ask it the recorded requests, end it")
+    parser.add_argument("--port", default=os.environ.get("CLOUDEDGE_PORT", "18082"), help="where it listens on trial")
+    parser.add_argument(
+        "--trial-s", type=float, default=float(os.environ.get("CLOUDEDGE_TRIAL_S", "600")), help="how long it may take"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what to become, after --")
     return parser.parse_args(arguments)
 
@@ -286,6 +421,12 @@ def main(arguments: "list[str]") -> int:
     options = parse(arguments)
     try:
         found = prepare(options)
+        os.environ.update(found)
+        if options.trial:
+            command = options.command[1:] if options.command[:1] == ["--"] else options.command
+            base, model = "http://127.0.0.1:" + options.port, found["CLOUDEDGE_MODEL"]
+            try_out(command, base, options.service or os.path.basename(model), model, options.trial_s)
+            return 0
     except Refused as error:
         sys.stderr.write("cloudedge: refused: {}\n".format(error))
         return 1
@@ -294,7 +435,6 @@ def main(arguments: "list[str]") -> int:
         return 1
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if command:
-        os.environ.update(found)
         os.execvp(command[0], command)  # noqa: S606 - what this is for
     return 0
 

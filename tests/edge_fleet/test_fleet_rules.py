@@ -114,6 +114,25 @@ def test_two_reports_decide_and_the_word_running_does_not(how, state):
     assert judge(node(**(how | {"at": "2"})), APP, same).state == state
 
 
+TRIED = {
+    "it passed": (("Terminated", "Completed"), "done"),
+    "under way": (("Running", ""), "waiting"),
+    "it failed": (("Terminated", "Error"), "failed"),
+    "again and again": (("Waiting", "CrashLoopBackOff"), "failed"),
+}
+
+
+@pytest.mark.parametrize(("said", "state"), TRIED.values(), ids=TRIED)
+def test_a_stock_node_that_tried_the_server_before_it_started_has_probed_it(said, state):
+    def seen(at):
+        instance = Instance("i", "Running", containers=(RUNS,), init_containers=(Container("cloudedge-probe", *said),))
+        stats = AppStats(APP, "7", "Running", instances=(instance,))
+        return Node("n", ready="online", report=Report(at, apps={APP: "7"}, app_stats=(stats,)))
+
+    how = {"probe": Probed("unreachable"), "probe_rule": "required"}
+    assert judge(seen("2"), APP, judge(seen("1"), APP, **how), **how).state == state
+
+
 def test_a_stock_node_that_cannot_apply_an_app_says_why_but_not_of_which():
     report = Report("1", app_stats=(AppStats("", cause="failed to get config"),))
     found = judge(Node("n", ready="online", report=report), APP)

@@ -82,6 +82,36 @@ def test_a_wrong_answer_fails_at_once(tmp_path):
     assert "is off by 1" in outcome.why
 
 
+IMAGE = f"registry.example/serving@sha256:{'1' * 64}"
+"""With an image an app has an init container that tries the server on the node."""
+
+
+def test_a_node_that_nobody_can_reach_is_done_when_it_has_tried_the_server_itself(tmp_path):
+    with stock(tmp_path, image=IMAGE) as (made, fleet, edge, rollout):
+        edge.init_state = ("Running", "")
+        done = rollout(probed(made, 1))
+        wait_for(lambda: edge.running)
+        reports = edge.cycles
+        wait_for(lambda: edge.cycles > reports + 20)
+        assert not done.done()  # it says Running of the trial, and that is not enough
+        (app,) = edge.running.values()
+        assert [init["name"] for init in app["init"]] == ["cloudedge-probe"]
+        assert app["init"][0]["args"][-2:] == ["/bin/bash", "/home/work/script/run.sh"]
+        edge.init_state = ("Terminated", "Completed")
+        outcome = done.result(60)  # there is no server at all: nobody asked from here
+        assert outcome.counts["done"] == 1
+        # Going back leads to an app that is tried as well.
+        two = probed(made, 2)
+        edge.init_state = ("Waiting", "CrashLoopBackOff")
+        outcome = rollout(two)
+        wait_for(lambda: fleet.unfinished() is not None and fleet.state(fleet.unfinished()).back)
+        edge.init_state = ("Terminated", "Completed")
+        outcome = outcome.result(60)
+        assert outcome.state == "undone"
+        assert "cloudedge-probe: CrashLoopBackOff" in outcome.why
+        wait_for(lambda: [init["name"] for app in edge.running.values() for init in app["init"]] == ["cloudedge-probe"])
+
+
 def test_required_probes_have_to_be_there_and_to_be_answered(tmp_path):
     timeouts = EdgeTimeouts(failed="3s", offline="60s")
     with stock(tmp_path, probe="required", timeouts=timeouts) as (made, fleet, _, _):

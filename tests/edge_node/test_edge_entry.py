@@ -8,17 +8,21 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from edge_world import PASSPHRASE, World, make_bundle, noise
+from edge_world import PASSPHRASE, SERVER, World, free_port, make_bundle, noise
 from models import change_table, make_table
+from test_fleet_probe import PROBES, SIGNATURE, serving
 
 from cloudedge.bundle import Bundle, new_key_pair
 from cloudedge.edge_bie import entry
+from cloudedge.edge_bie._asking import ask_recorded
+from cloudedge.errors import InputError
 from cloudedge.hub import LocalHub
 
 ENTRY = Path(entry.__file__)
@@ -52,6 +56,75 @@ def start(root, *options, python=sys.executable, env=None):
     environment = {"PATH": os.environ["PATH"], "CLOUDEDGE_ROOT": str(root), **(env or {})}
     command = [python, str(ENTRY), *options, "--", sys.executable, "-c", SAYS]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+TRIED = {
+    "right": ([[4.0, 0.5]], ""),
+    "within what is tolerated": ([[4.000001, 0.5]], ""),
+    "as Paddle Serving writes it": ("array([[4. , 0.5]], dtype=float32)", ""),
+    "as a text": ("[[4.0, 0.5]]", ""),
+    "another number": ([[5.0, 0.5]], "fetch_0 is off by 1"),
+    "another shape": ([4.0, 0.5], "fetch_0 has shape [2]"),
+    "nothing": (None, "fetch_0 is not among what it answers"),
+    "words": ("a dog", "fetch_0 is no array of numbers"),
+    "an empty array": ("array([], shape=(0, 2), dtype=float32)", "fetch_0 has shape [0, 2]"),
+}
+
+
+@pytest.mark.parametrize("path", ["/v1/predict", "/yolov3/prediction"])
+@pytest.mark.parametrize(("answer", "complaint"), TRIED.values(), ids=TRIED)
+def test_the_helper_judges_answers_as_the_control_side_does(tmp_path, answer, complaint, path):
+    (tmp_path / ".bundle").mkdir()
+    (tmp_path / ".bundle/probes.json").write_text(PROBES.model_dump_json())
+    (tmp_path / ".bundle/signature.json").write_text(SIGNATURE.model_dump_json())
+    pipeline = {"err_no": 0, "key": ["y"] if answer is not None else [], "value": [answer]}
+    body = {"outputs": {} if answer is None else {"y": answer}} if path == "/v1/predict" else pipeline
+    with serving({path: (200, body)}) as port:
+        base = f"http://127.0.0.1:{port}"
+        for ask, error in (
+            (lambda: entry.ask(base, "yolov3", str(tmp_path)), entry.Refused),
+            (lambda: ask_recorded(base, "yolov3", PROBES, SIGNATURE, timeout_s=10), InputError),
+        ):
+            if complaint:
+                with pytest.raises(error) as caught:
+                    ask()
+                assert complaint in str(caught.value)
+            else:
+                ask()
+
+
+ON_TRIAL = {
+    "right": ({}, 0, ""),
+    "wrong": ({"wrong": True}, 1, "y is off by 1"),
+    "it crashes": ({"crash": True}, 1, "on trial the server ended with exit code 1"),
+}
+
+
+@pytest.mark.parametrize(("how", "code", "complaint"), ON_TRIAL.values(), ids=ON_TRIAL)
+def test_on_trial_a_server_is_started_asked_and_ended(makes, tmp_path, how, code, complaint):
+    root, port = tmp_path / "root", free_port()
+    mount(makes, root, make_bundle(makes.hub, tmp_path, 3, **how))
+    (tmp_path / "server.py").write_text(SERVER)
+    environment = {
+        "PATH": os.environ["PATH"], "CLOUDEDGE_ROOT": str(root), "CLOUDEDGE_SERVICE": "yolov3", "PORT": str(port),
+        "CLOUDEDGE_PORT": str(port),
+    }  # fmt: skip
+    command = [sys.executable, str(ENTRY), "--key", str(makes.public), "--trial", "--", sys.executable, "server.py"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, complaint in done.stderr) == (code, True), done.stderr
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+
+
+def test_a_server_that_never_answers_is_given_up(makes, tmp_path):
+    root = tmp_path / "root"
+    mount(makes, root, make_bundle(makes.hub, tmp_path, 3))
+    environment = {"PATH": os.environ["PATH"], "CLOUDEDGE_ROOT": str(root), "CLOUDEDGE_PORT": str(free_port())}
+    options = ["--key", str(makes.public), "--trial", "--trial-s", "1"]
+    command = [sys.executable, str(ENTRY), *options, "--", "sleep", "600"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert "did not answer within 1 s" in done.stderr
 
 
 def without_cryptography(tmp_path):

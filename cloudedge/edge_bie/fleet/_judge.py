@@ -2,8 +2,8 @@
 
 `Running` means that a pod exists. A node is done when it is online, has accepted the app of the revision, every
 container of every instance runs, what checked the bytes has completed, nothing gives a cause, an inference probe was
-answered, and all of that stood in two reports, one after the other. Since a revision has an app of its own, whatever is
-reported of that app belongs to it.
+answered (on the node, or where it does not ask itself, from here), and all of that stood in two reports, one after the
+other. Since a revision has an app of its own, whatever is reported of that app belongs to it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from cloudedge.edge_bie._names import PROBE, VERIFY
+
 if TYPE_CHECKING:
     from cloudedge.edge_bie.client import AppStats, Container, Node
 
-__all__ = ["PROBE", "UNASKED", "VERIFY", "Probed", "Verdict", "judge", "needs_probe"]
+__all__ = ["UNASKED", "Probed", "Verdict", "judge", "needs_probe"]
 
-VERIFY = "cloudedge-verify"
-"""Among a node's init containers: whether signature, digests and number were in order."""
-PROBE = "cloudedge-probe"
-"""Among its containers: whether the recorded requests were answered as they should be."""
 _PROBE_PASSED = "ProbePassed"
 _UNPROBED = "nobody has probed it yet"
 
@@ -86,7 +84,7 @@ def judge(
     missing = next(_missing(stats, node.report.apps.get(app, "")), "")
     if missing:
         return _lean("", missing, node, since)
-    if any(container.name == PROBE for container in _containers(stats)) or probe_rule == "off":
+    if any(container.name == PROBE for container in (*_containers(stats), *_init(stats))) or probe_rule == "off":
         return _lean("good", "", node, since)
     return _lean(*_probed(probe, probe_rule), node, since)
 
@@ -123,7 +121,8 @@ def _lean(leaning: Literal["", "good", "bad"], why: str, node: Node, since: Verd
 
 def _hopeless(stats: AppStats) -> str:
     """Say what another ten seconds will not mend; empty: nothing."""
-    broken = next((f"{c.name}: {c.reason}" for c in _containers(stats) if c.reason in _BROKEN), "")
+    every = (*_containers(stats), *(c for c in _init(stats) if c.name != VERIFY))
+    broken = next((f"{c.name}: {c.reason}" for c in every if c.reason in _BROKEN), "")
     what = broken or ("it refused what it got" if _is_refused(stats) else "")
     return f"{what} ({stats.cause})" if what and stats.cause else what
 
@@ -150,14 +149,17 @@ def _unready(stats: AppStats) -> Iterator[str]:
     for container in _containers(stats):
         if container.state != "Running" or (container.name == PROBE and container.reason != _PROBE_PASSED):
             yield f"{container.name} is {container.state} {container.reason}".rstrip()
-    for container in (c for instance in stats.instances for c in instance.init_containers):
+    for container in _init(stats):
         if (container.state, container.reason) != ("Terminated", "Completed"):
             yield f"{container.name} is {container.state} {container.reason}".rstrip()
 
 
 def _is_refused(stats: AppStats) -> bool:
-    verifying = [c for i in stats.instances for c in i.init_containers if c.name == VERIFY]
-    return any(c.state == "Terminated" and c.reason != "Completed" for c in verifying)
+    return any(c.name == VERIFY and c.state == "Terminated" and c.reason != "Completed" for c in _init(stats))
+
+
+def _init(stats: AppStats) -> list[Container]:
+    return [container for instance in stats.instances for container in instance.init_containers]
 
 
 def _containers(stats: AppStats) -> list[Container]:

@@ -150,6 +150,7 @@ class Publisher:
             services=app.services,
             volumes=tuple(replace(volume, version="") for volume in volumes),
             registries=app.registries,
+            extra={key: value for key, value in app.extra.items() if key == "initServices"},
         )
         self._write(writer, new, body)
         return new.name

@@ -17,6 +17,7 @@ from cloudedge.edge_bie._documents import Object
 from cloudedge.edge_bie._names import (
     APP_LABEL,
     OWNER_LABEL,
+    PROBE,
     REVISION_LABEL,
     app_name,
     blob_config,
@@ -198,6 +199,14 @@ def app_body(leg: EdgeLeg, revision: Revision, script: str) -> App:
         mounts=tuple(mounts),
         limits=leg.limits,
     )
+    trial = replace(
+        service,
+        name=PROBE,
+        command=("python3",),
+        args=(f"{leg.mount}/entry.py", "--trial", "--", *service.command, *service.args),
+        ports=(),
+    )
+    is_tried = bool(revision.statement.image) and leg.probe != "off"
     return App(
         name=revision.app,
         selector=f"{node_label(leg.app)}={revision.name}",
@@ -206,6 +215,7 @@ def app_body(leg: EdgeLeg, revision: Revision, script: str) -> App:
         registries=leg.registries,
         labels=_labels(leg.app, revision.name),
         description=revision.title,
+        extra={"initServices": [trial.to_json()]} if is_tried else {},
     )
 
 

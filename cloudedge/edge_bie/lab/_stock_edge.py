@@ -31,6 +31,7 @@ from cloudedge.errors import InputError, Unavailable
 
 __all__ = ["StockEdge"]
 
+DONE = ("Terminated", "Completed")
 _PREFIX = "_object_"
 _TIMEOUT_S = 30.0
 _RETRY_S = 1.0
@@ -59,6 +60,8 @@ class StockEdge:
         """The apps as applied, by name."""
         self.causes: dict[str, str] = {}
         """Why an app could not be applied, by name."""
+        self.init_state = DONE
+        """What Kubernetes says of init containers; nothing is run here."""
         self._url = sync_url
         self._address = address
         self._identity = {"common-name": f"{namespace}.{name}"}
@@ -120,6 +123,8 @@ class StockEdge:
         order = {app["name"]: number for number, app in enumerate(self.desire.get("apps") or ())}
         apps = [{"name": name, "version": app["version"]} for name, app in self.running.items()]
         stats = [{**app, "status": "Running", "instances": self._instances(app["name"])} for app in apps]
+        for each in stats:  # an app runs when its pods do
+            each["status"] = next(iter(each["instances"].values()))["status"]
         return {
             "node": {"host": {"hostname": "host", "address": self._address, "arch": "amd64", "os": "linux"}},
             "apps": sorted(apps, key=lambda app: order.get(app["name"], len(order))),
@@ -132,8 +137,15 @@ class StockEdge:
         """Say of each container that it runs: a stock node does as soon as the process was started."""
         containers = [{"name": each["name"], "state": "Running"} for each in self.running[app]["services"]]
         name, at = f"{app}-0", self.running[app]["at"]
+        tried = [
+            {"name": each["name"], **dict(zip(("state", "reason"), self.init_state, strict=True))}
+            for each in self.running[app]["init"]
+        ]
         pod = {"name": name, "appName": app, "status": "Running", "nodeName": "host", "createTime": at}
-        return {name: {**pod, "containers": containers}}
+        if tried and self.init_state != DONE:
+            pod["status"] = "Pending"
+            containers = [{**each, "state": "Waiting", "reason": "PodInitializing"} for each in containers]
+        return {name: {**pod, "containers": containers, **({"initContainers": tried} if tried else {})}}
 
     def _ask(self, what: str, body: Any) -> Any:
         headers = {**self._identity, "kind": what, "source": "baetyl-core"}
@@ -169,7 +181,8 @@ class StockEdge:
                 raise Unavailable(f"failed to get config name: ({config['name']}) version: ({configs[config['name']]})")
         self._fetch("secret", secrets)
         at = rfc3339(SystemClock().now())
-        return {"volumes": volumes, "services": app.get("services", []), "version": version, "at": at}
+        parts = {"services": app.get("services", []), "init": app.get("initServices", [])}
+        return {"volumes": volumes, **parts, "version": version, "at": at}
 
     def _keep(self, config: Mapping[str, Any]) -> None:
         """Download what a config refers to, or write down what it holds if it refers to nothing."""

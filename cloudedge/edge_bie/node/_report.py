@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cloudedge.edge_bie._documents import AppRef
+from cloudedge.edge_bie._names import PROBE, VERIFY
 from cloudedge.edge_bie.node._runtime import Observed
 from cloudedge.edge_bie.node._units import NodeState, Unit
 from cloudedge.errors import CloudEdgeError, StorageError
 
-__all__ = ["PROBE", "VERIFY", "Phase", "Trouble", "app_stats", "make_report", "trouble_of"]
-
-VERIFY, PROBE = "cloudedge-verify", "cloudedge-probe"
-
+__all__ = ["Phase", "Trouble", "app_stats", "make_report", "trouble_of"]
 
 Phase = Literal["waiting", "verifying", "starting"]
 """How far an app came: not begun; fetching and checking; running on trial."""
