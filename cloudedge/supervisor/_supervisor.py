@@ -2,7 +2,7 @@
 
 It is a process of its own (``python -m cloudedge.supervisor FOLDER``), detached from the terminal. In its folder:
 
-    processes.json    what shall run (written by `cloudedge up`; read at the start and on SIGHUP)
+    processes.json    what shall run (written by `cloudedge up`; read at the start, on SIGHUP, and when it has changed)
     state.json        what does run, for people and for `cloudedge status`
     logs/NAME.log     what each process says, the supervisor too; kept to a size, with one older file beside it
     supervisor.lock   held while it runs
@@ -142,6 +142,7 @@ class Supervisor:
         self._stop = False
         self._reload = True
         self._specs_digest = ""
+        self._specs_mark: tuple[int, int] | None = None
         self._saved: dict[str, Any] = {}
         self._complaints: dict[str, str] = {}
         (folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -167,6 +168,8 @@ class Supervisor:
                 self._save()
                 self._wait()
                 self._rotate()
+                # Whoever changed it may have been killed before they could say so.
+                self._reload = self._reload or _mark(self.folder) not in (None, self._specs_mark)
             self._end(list(self._running.values())[::-1])
         self._running = {}
         self._save()
@@ -196,6 +199,7 @@ class Supervisor:
             os.close(writer)
 
     def _take_specs(self, adopted: Mapping[str, int]) -> None:
+        self._specs_mark = _mark(self.folder)
         self._specs_digest = specs_digest(self.folder)
         wanted = {spec.name: spec for spec in read_specs(self.folder)}
         gone = [run for name, run in self._running.items() if wanted.get(name) != run.spec]
@@ -357,6 +361,15 @@ class Supervisor:
         self._complaints[of] = problem
         with contextlib.suppress(OSError):  # this may be on the same disk
             os.write(2, f"{rfc3339(self._clock.now())} {of}: {problem or 'can be written again'}\n".encode())
+
+
+def _mark(folder: Path) -> tuple[int, int] | None:
+    """Tell one file of what shall run from the next, without reading it; it is replaced and never written to."""
+    try:
+        found = (folder / "processes.json").stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _signal(pidfd: int, number: signal.Signals) -> None:

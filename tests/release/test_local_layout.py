@@ -9,6 +9,7 @@ import pytest
 from cloudedge.config import TargetConfig
 from cloudedge.cube import CubeConf
 from cloudedge.release.local._layout import Layout
+from cloudedge.supervisor import save_specs
 
 
 @pytest.fixture
@@ -46,15 +47,19 @@ def test_new_shards_stand_beside_the_old_ones_until_these_leave(cut):
     assert [len(seats) for seats in after.earlier()] == [4]
     after.publish({"emb": 3})
     assert conf(after)["emb"] == 3
-    after.specs()
+    told = after.specs()
     assert conf(after)["emb"] == 3  # also after the next `up`
-    after.leave(after.earlier()[0])
+    save_specs(after.folder, [spec for spec in told if "of2" not in spec.name])
+    assert (after.earlier(), len(names(after))) == ([], 6)  # gone for everybody, tidied up or not
+    after.tidy()
     assert conf(after) == {"emb": 3, "emb@3": 3}
-    assert (after.earlier(), len(names(after))) == ([], 6)
+    assert not any("of2" in place for place in json.loads((after.folder / "ports.json").read_text()))
+    assert not list(after.folder.glob("sparse-emb-*of2-*"))
 
 
 def test_ports_that_are_counted_go_on_where_they_stopped(cut):
     first = cut(1, port=20000)
+    first.take_ports()
     assert sorted(seat.port for seat in [*first.sparse(), *first.dense()]) == [20000, 20002, 20004]
     second = cut(2, port=20000)
     assert [seat.port for seat in second.sparse() if seat.shards == 1] == [20000, 20002]
@@ -75,3 +80,13 @@ def test_shards_of_an_older_cloudedge_are_left_out(cut):
     (layout.folder / "ports.json").write_text(json.dumps({"sparse/emb/0/0": [1, 2], "dense/0": [3, 4]}))
     assert len(names(layout)) == 4
     assert layout.dense()[0].port == 3
+
+
+def test_looking_takes_no_ports(cut):
+    """Status, plan and the like find what `up` will take, and leave nothing behind."""
+    seen = {seat.place: seat.port for seat in [*cut(2).sparse(), *cut(2).dense()]}
+    assert not cut(2).folder.exists()
+    assert len({*seen.values()}) == len(seen)
+    layout = cut(2)
+    layout.take_ports()
+    assert {seat.place: seat.port for seat in [*layout.sparse(), *layout.dense()]} == seen

@@ -38,6 +38,7 @@ def test_up_twice_and_down_twice(layout):
 
 def test_a_port_that_somebody_else_has(layout, monkeypatch):
     monkeypatch.setattr(_local, "_PORTS_S", 0.2)
+    layout.take_ports()  # as an earlier `up` did
     (seat,) = layout.sparse()
     with socket.create_server(("127.0.0.1", seat.admin_port)):
         with pytest.raises(

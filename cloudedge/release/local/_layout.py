@@ -1,12 +1,13 @@
 """What a local target consists of: which processes, on which ports, with which files. Starts nothing.
 
-FOLDER/ports.json     the ports, taken once and kept; it also says which shards of earlier layouts are still there
+FOLDER/ports.json     the ports, taken by the first `up` and kept; also those of shards of earlier layouts
 FOLDER/token          what the admin APIs want to hear
 FOLDER/cube.conf      where the shards are: TABLE for readers without a pin, TABLE@SHARDS for each layout there is
 FOLDER/NAME/          each process's own files
 
 A shard replica is called sparse/TABLE/SHARDofSHARDS/REPLICA. When cloudedge.yaml cuts a table anew, that makes new
-processes, and those of the layout before stay until a release has no more use for them.
+processes, and those of the layout before stay until a release has no more use for them. They are gone from the moment
+that processes.json no longer names them, whatever else of them there still is.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ import json
 import os
 import random
 import secrets
+import shutil
 import socket
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 
 from cloudedge.config import TargetConfig, home
 from cloudedge.cube import CubeConf
 from cloudedge.release._seats import cube_conf, live_shards, parse_place, shard_place
-from cloudedge.supervisor import ProcessSpec, write_json, write_text
+from cloudedge.supervisor import ProcessSpec, read_specs, write_json, write_text
 
 __all__ = ["Layout", "Seat", "is_free"]
 
@@ -87,6 +89,7 @@ class Layout:
         ports = self._ports()
         wanted = [place for place in self._names() if place.startswith("sparse/")]
         earlier = [place for place in ports if place.startswith("sparse/") and not self._is_now(place)]
+        earlier = [place for place in earlier if self._shall_run(place)] if earlier else []
         cuts = {place: parse_place(place) for place in [*wanted, *earlier]}
         return [Seat(place, *ports[place], table, shard, shards) for place, (table, shard, shards) in cuts.items()]
 
@@ -102,6 +105,12 @@ class Layout:
             if not self._is_now(seat.place):
                 found.setdefault((seat.table, seat.shards), []).append(seat)
         return list(found.values())
+
+    def _shall_run(self, place: str) -> bool:
+        try:
+            return Seat(place, 0, 0).process in {spec.name for spec in read_specs(self.folder)}
+        except FileNotFoundError:
+            return True  # nothing was ever told to run, so nothing was told to end
 
     def _is_now(self, place: str) -> bool:
         table, _, shards = parse_place(place)
@@ -145,16 +154,19 @@ class Layout:
         if self.sparse():
             write_text(path, self.cube_conf(live).to_text())
 
-    def leave(self, seats: Collection[Seat]) -> None:
-        """Forget places that have ended."""
-        gone = {seat.place for seat in seats}
-        write_json(
-            self.folder / "ports.json", {place: ports for place, ports in self._ports().items() if place not in gone}
-        )
+    def tidy(self) -> None:
+        """Forget the ports and files of shards that have ended, and tell readers."""
+        ports, there = self._ports(), {seat.place for seat in [*self.sparse(), *self.dense()]}
+        gone = [place for place in ports if place.startswith("sparse/") and place not in there]
+        gone = [place for place in gone if not self._is_now(place)]  # a replica less is no other layout
+        for place in gone:
+            shutil.rmtree(self.folder / Seat(place, 0, 0).process, ignore_errors=True)
+        write_json(self.folder / "ports.json", {place: pair for place, pair in ports.items() if place not in gone})
         self.publish()
 
     def specs(self) -> list[ProcessSpec]:
         """List what shall run, shards first; writes the files that go with it."""
+        self.take_ports()
         self.token()
         conf = self.folder / "cube.conf"
         self.publish()
@@ -188,24 +200,40 @@ class Layout:
         if dense:
             yield from (f"dense/{replica}" for replica in range(dense.replicas))
 
-    def _ports(self) -> Mapping[str, tuple[int, int]]:
-        """Return every place's data and admin port; those of places that are new are taken now."""
+    def take_ports(self) -> None:
+        """Write down which ports the target has from now on."""
+        ports = self._ports()
+        if ports != self._taken():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "ports.json", ports)
+
+    def _taken(self) -> dict[str, tuple[int, int]]:
         path = self.folder / "ports.json"
-        taken: dict[str, tuple[int, int]] = {}
-        if path.exists():
-            found = json.loads(path.read_text())
-            # Shards were once called sparse/TABLE/SHARD/REPLICA; those end, and new ones are given what is live.
-            known = [name for name in found if not name.startswith("sparse/") or "of" in name.split("/")[2]]
-            taken = {name: (found[name][0], found[name][1]) for name in known}
-        names = list(self._names())
-        new = [name for name in names if name not in taken]
+        found = json.loads(path.read_text()) if path.exists() else {}
+        # Shards were once called sparse/TABLE/SHARD/REPLICA; those end, and new ones are given what is live.
+        known = [name for name in found if not name.startswith("sparse/") or "of" in name.split("/")[2]]
+        return {name: (found[name][0], found[name][1]) for name in known}
+
+    def _ports(self) -> Mapping[str, tuple[int, int]]:
+        """Return every place's data and admin port; those of places that are new are the ones `up` would take now."""
+        taken = self._taken()
+        new = [name for name in self._names() if name not in taken]
         if new:
             first, used = self.config.port, {port for pair in taken.values() for port in pair}
-            free = iter(_free_ports(2 * len(new)) if first is None else (p for p in count(first) if p not in used))
+            free = iter(self._free_ports(used) if first is None else (p for p in count(first) if p not in used))
             taken |= {name: (next(free), next(free)) for name in new}
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, taken)
         return taken
+
+    def _free_ports(self, used: Collection[int]) -> Iterator[int]:
+        """Choose ports that nobody listens on, below those that the kernel lends to connections.
+
+        From among those, a connection of anybody's could take the port of a server that is just being restarted. The
+        choice follows from the folder: whoever looks before the first `up` finds what that will take.
+        """
+        lent = int(_LENT_PORTS.read_text(encoding="ascii").split()[0]) if _LENT_PORTS.exists() else _FIRST_PORT
+        candidates = range(_FIRST_PORT, max(lent, 2 * _FIRST_PORT))
+        drawn = random.Random(str(self.folder)).sample(candidates, len(candidates))  # noqa: S311 - no secret
+        return (port for port in drawn if port not in used and is_free(port))
 
 
 def _addresses(seats: list[Seat], table: str, shards: int, shard: int) -> list[str]:
@@ -219,14 +247,3 @@ def is_free(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _free_ports(number: int) -> list[int]:
-    """Choose ports that nobody listens on, below those that the kernel lends to connections.
-
-    From among those, a connection of anybody's could take the port of a server that is just being restarted.
-    """
-    lent = int(_LENT_PORTS.read_text(encoding="ascii").split()[0]) if _LENT_PORTS.exists() else _FIRST_PORT
-    candidates = range(_FIRST_PORT, max(lent, 2 * _FIRST_PORT))
-    drawn = random.SystemRandom().sample(candidates, len(candidates))
-    return list(islice(filter(is_free, drawn), number))

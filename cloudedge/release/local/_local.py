@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -50,6 +49,7 @@ def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> L
         Unavailable: a process does not come up; says what it wrote last.
     """
     layout = layout_of(name, config=config)
+    layout.take_ports()
     seats = [*layout.sparse(), *layout.dense()]
     _require_ports(layout, seats, SystemClock())
     admins = {seat.process: seat.admin for seat in seats}
@@ -107,13 +107,13 @@ class LocalLayouts:
         self._layout.publish(shards or None)
 
     def retire(self) -> Collection[str]:
-        """See `Layouts`."""
+        """See `Layouts`: what no longer shall run is gone, and the supervisor sees to it whatever happens to us."""
         empty = [seat for seats in self._layout.earlier() if self._hold_nothing(seats) for seat in seats]
+        gone = [seat.process for seat in empty]
         if empty:
-            self._layout.leave(empty)
-            supervisor.change(self._layout.folder, self._layout.specs(), gone=[seat.process for seat in empty])
-            for seat in empty:
-                shutil.rmtree(self._layout.folder / seat.process, ignore_errors=True)
+            left = [spec for spec in self._layout.specs() if spec.name not in gone]
+            supervisor.change(self._layout.folder, left, gone=gone)
+        self._layout.tidy()
         return [seat.place for seat in empty]
 
     def _hold_nothing(self, seats: Sequence[Seat]) -> bool:
