@@ -17,7 +17,7 @@ from cloudedge.errors import ConfigError, InputError, NotFound
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
-    from cloudedge.cube.transfer import Delivery, DeliveryPlan, Layout, TableVersion
+    from cloudedge.cube.transfer import ConfiguredTransfer, Delivery, DeliveryPlan, Layout, TableVersion
 
 __all__ = ["app"]
 
@@ -27,6 +27,10 @@ LAYOUT = typer.Option(None, help="YAML with the servers and their admin ports by
 CONF = typer.Option(None, help="A cube.conf instead; admin ports are those after the data ports.")
 WORK = typer.Option(Path("cube-work"), help="Where artifacts are made and the journal is kept.")
 HUB = typer.Option(None, metavar="DIR", help="The local hub; ~/.cloudedge/hub if left out.")
+FILES_HOST = typer.Option(
+    "127.0.0.1", help="Where the servers fetch from: an address of this machine, which then needs the token."
+)
+LIMIT = typer.Option(None, min=0.001, metavar="MB/S", help="For all that leaves this machine.")
 
 
 @app.command()
@@ -38,6 +42,8 @@ def deliver(
     layout: Path | None = LAYOUT,
     conf: Path | None = CONF,
     work: Path = WORK,
+    files_host: str = FILES_HOST,
+    limit_mb_s: float | None = LIMIT,
     hub: Path | None = HUB,
     rollback: bool = typer.Option(False, "--rollback", help="Activate what was active before; nothing travels."),
     abort: bool = typer.Option(False, "--abort", help="Give up a delivery that was cut short before it activated."),
@@ -49,7 +55,7 @@ def deliver(
     The admin token comes from CLOUDEDGE_CUBE_TOKEN. Example: cloudedge cube deliver ctr:7 --to ctr
     """
     from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube.transfer import ConfiguredTransfer, Delivery, Workshop  # noqa: PLC0415
+    from cloudedge.cube.transfer import ConfiguredTransfer  # noqa: PLC0415
 
     if bool(bundle) + rollback + abort != 1:
         raise InputError("say one thing to do: a bundle to deliver, --rollback, or --abort")
@@ -59,7 +65,7 @@ def deliver(
     opening = (
         ConfiguredTransfer(to, configuration(), token=token).delivery()
         if to
-        else Delivery(read_layout(layout, conf).replicas(token=token), Workshop(work), files_token=token)
+        else _delivery(read_layout(layout, conf), work, token, files_host, limit_mb_s)
     )
     with opening as delivery:
         if abort:
@@ -86,10 +92,12 @@ def deliver(
 @app.command()
 def reshard(
     bundle: str = typer.Argument("", help="The bundle that is active, in the local hub; none with --free."),
-    old: Path = typer.Option(..., help="Layout YAML of the servers as they are."),
-    new: Path | None = typer.Option(None, help="Layout YAML of the new servers, which are running and empty."),
+    old: str = typer.Option(..., help="Layout YAML of the servers as they are, or an entry of `transfers`."),
+    new: str = typer.Option("", help="The same of the new servers, which are running and empty."),
     conf: Path = typer.Option(..., help="The cube.conf that readers read; replaced once the new servers are ready."),
     work: Path = WORK,
+    files_host: str = FILES_HOST,
+    limit_mb_s: float | None = LIMIT,
     hub: Path | None = HUB,
     free: bool = typer.Option(False, "--free", help="Afterwards: drain the old servers once nobody asks them."),
     rest_s: float = typer.Option(5, min=0.1, help="With --free: how long nobody may have asked them."),
@@ -100,29 +108,34 @@ def reshard(
     """Move a bundle's tables to another number of shards; both layouts answer until readers have changed over.
 
     The version before goes too, where the old servers and the hub have it: it can be rolled back to on the new ones.
+    An entry of `transfers` in cloudedge.yaml says how to deliver as well: token, work, files_host, bandwidth.
     Example: cloudedge cube reshard ctr:7 --old four.yaml --new eight.yaml --conf cube.conf
     Then: cloudedge cube reshard --free --old four.yaml --conf cube.conf
     """
     from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube.transfer import Delivery, Layout, Workshop, require_apart  # noqa: PLC0415
+    from cloudedge.cube.transfer import require_apart, require_live  # noqa: PLC0415
     from cloudedge.cube.transfer import reshard as move  # noqa: PLC0415
+    from cloudedge.cube.transfer._steps import observe  # noqa: PLC0415
 
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    before = Layout.from_file(old)
+    before, token, _ = _place(old)
     if free:
         if bundle or new:
             raise InputError("--free lets the servers of --old go and takes neither a bundle nor --new")
         _free(before, conf, token, rest_s=rest_s, within_s=within_s, dry_run=dry_run, as_json=as_json)
         return
-    if not bundle or new is None:
+    if not bundle or not new:
         raise InputError("name the bundle that is active, and its new servers with --new")
-    after = Layout.from_file(new)
+    after, new_token, configured = _place(new)
     opened = Bundle.open(bundle, hub=local_hub(hub))
     versions = _versions(opened)
     require_apart([each.table for each in versions], before, after)
     kept = _before(opened, before, token)
-    with Delivery(after.replicas(token=token), Workshop(work), files_token=token) as delivery:
+    opening = configured.delivery() if configured else _delivery(after, work, new_token, files_host, limit_mb_s)
+    with opening as delivery:
         if dry_run:
+            seen = [observe(each) for each in before.replicas(token=token)]
+            for each in versions:
+                require_live(each, seen, "old")
             _show_plan(delivery.plan(versions), as_json=as_json)
             return
         moved = move([*kept, *versions], old=before, new=after, delivery=delivery, conf=conf, token=token)
@@ -136,6 +149,29 @@ def reshard(
     say("{} shipped; on the new servers {}", size(moved.shipped_bytes), back)
     say(
         "readers that read {0} ask the new servers; next: cloudedge cube reshard --free --old {1} --conf {0}", conf, old
+    )
+
+
+def _place(named: str) -> tuple[Layout, str, ConfiguredTransfer | None]:
+    """Return servers by a layout's file or by the name of a transfer, and their token."""
+    from cloudedge.cube.transfer import ConfiguredTransfer, Layout  # noqa: PLC0415
+
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if Path(named).exists() or named not in configuration().transfers:
+        return Layout.from_file(Path(named)), token, None
+    configured = ConfiguredTransfer(named, configuration(), token=token)
+    return configured.layout, configured.token, configured
+
+
+def _delivery(places: Layout, work: Path, token: str, files_host: str, limit_mb_s: float | None) -> Delivery:
+    from cloudedge.cube.transfer import Delivery, Workshop  # noqa: PLC0415
+
+    return Delivery(
+        places.replicas(token=token),
+        Workshop(work),
+        files_host=files_host,
+        files_token=token,
+        limit_bytes_per_s=None if limit_mb_s is None else limit_mb_s * 1e6,
     )
 
 

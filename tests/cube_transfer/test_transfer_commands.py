@@ -113,6 +113,12 @@ def test_reshard(run, tmp_path):
         where = ("--old", files[0], "--new", files[1], "--conf", conf, "--work", tmp_path / "w3")
         run("reshard", "model:1", *where, *hub, "--dry-run")
         assert not conf.exists()
+        tables.fresh()  # model:2, which is in the hub and nowhere live
+        for more in ((), ("--dry-run",)):
+            wrong = run("reshard", "model:2", *where, *hub, *more, ok=False)
+            assert f"answers from {version.version}, not from" in str(wrong.exception)
+        assert not conf.exists()
+        assert {each.status().active for each in new.replicas()} == {None}
         (moved,) = json.loads(run("reshard", "model:1", *where, *hub, "--json").stdout)["tables"]
         assert (moved["from"], moved["to"]) == (2, 3)
         with Client.from_conf(conf, "emb") as client:
@@ -182,8 +188,11 @@ def test_only_the_tables_that_move_are_written(tmp_path):
             {"tables": {**after.model_dump()["tables"], "other": [[{"address": "10.0.0.2:1"}]]}}
         )
         write_conf(conf, before.to_conf())
+        version = tables.fresh()
+        with Delivery(old.replicas(), Workshop(tmp_path / "o")) as delivery:
+            delivery.deliver([version])
         with Delivery(new.replicas(), Workshop(tmp_path / "w")) as delivery:
-            reshard([tables.fresh()], old=before, new=after, delivery=delivery, conf=conf, token=TOKEN)
+            reshard([version], old=before, new=after, delivery=delivery, conf=conf, token=TOKEN)
         assert CubeConf.from_file(conf)["other"].replicas(0) == (("10.0.0.1", 1),)
         assert CubeConf.from_file(conf)["emb"].shards == 2
 

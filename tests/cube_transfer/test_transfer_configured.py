@@ -8,7 +8,7 @@ import json
 import pytest
 import yaml
 from delivery_kinds import SCALE, SHARDS, running
-from transfer_fleet import TOKEN
+from transfer_fleet import TOKEN, Fleet
 from transfer_tables import Tables
 from typer.testing import CliRunner
 
@@ -86,6 +86,25 @@ def test_bundles_and_donefiles_to_our_servers(run, tmp_path):
         assert servers.serves({**rows, key: rows[key] + 1}, "10_11")
         run("transfer", "ctr", "--rollback")
         assert servers.serves(rows, "10")
+
+
+def test_reshard_between_two_entries(run, tmp_path):
+    tables = Tables(tmp_path / "t")
+    with running("cube", tmp_path / "fleet") as servers, Fleet(tmp_path / "new", 3, 1) as new:
+        shards = [[{"address": each.address, "admin": each.admin}] for each in new.replicas()]
+        common = {"token": "env:FLEET", "bandwidth": "50MB"}
+        entries = {
+            "two": {"tables": own(servers), "work": str(tmp_path / "w2"), **common},
+            "three": {"tables": {"emb": {"shards": shards}}, "work": str(tmp_path / "w3"), **common},
+        }
+        (tmp_path / "cloudedge.yaml").write_text(yaml.safe_dump({"transfers": entries}))
+        version = tables.fresh()
+        run("deliver", "model:1", "--to", "two", "--hub", tables.folder)
+        moved = run("reshard", "model:1", "--old", "two", "--new", "three", "--conf", tmp_path / "cube.conf",
+                    "--hub", tables.folder, "--json")  # fmt: skip
+        assert moved["tables"] == [{"table": "emb", "from": SHARDS, "to": 3}]
+        assert {each.status().active for each in new.replicas()} == {version.version}
+        assert (tmp_path / "w3" / "journal.db").exists()
 
 
 def test_donefiles_to_upstreams_servers(run, tmp_path):

@@ -10,9 +10,9 @@ from transfer_fleet import TOKEN, Fleet
 from transfer_tables import Tables, changed
 
 from cloudedge.cube import Client, ClientConfig, CubeConf
-from cloudedge.cube.transfer import Delivery, Layout, Workshop, free_servers, reshard, write_conf
+from cloudedge.cube.transfer import Delivery, Layout, TableVersion, Workshop, free_servers, reshard, write_conf
 from cloudedge.cube.transfer._shards import add_up, sum_shards
-from cloudedge.errors import CloudEdgeError, ConfigError, DeadlineExceeded
+from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, DeadlineExceeded, IntegrityError, Unavailable
 
 
 def layout_of(fleet: Fleet) -> Layout:
@@ -83,6 +83,31 @@ def test_readers_move_from_two_shards_to_three_and_lose_nothing(tmp_path):
             reader.join(30)
             assert reader.problems == []
             assert reader.reads_by_shards[2] > 0
+
+
+def test_nobody_is_moved_on_trust(tmp_path):
+    tables, conf = Tables(tmp_path / "t"), tmp_path / "cube.conf"
+    first, second = tables.fresh(), tables.fresh()
+    with Fleet(tmp_path / "old", 2, 2) as old, Fleet(tmp_path / "new", 3, 1) as new:
+        with Delivery(old.replicas(), Workshop(tmp_path / "w2")) as delivery:
+            delivery.deliver([first])
+
+        def move(version):
+            with Delivery(new.replicas(), Workshop(tmp_path / "w3")) as delivery:
+                reshard([version], old=layout_of(old), new=layout_of(new), delivery=delivery, conf=conf, token=TOKEN)
+
+        with pytest.raises(Conflict, match=f"answers from {first.version}, not from {second.version}"):
+            move(second)
+        with pytest.raises(IntegrityError, match="adds up to"):
+            move(TableVersion("emb", first.version, second.rows))  # the right name with other rows
+        for each in old.servers[2:]:
+            each.kill()
+        with pytest.raises(Unavailable, match="no server of shard 1"):
+            move(first)
+        assert not conf.exists()
+        old.servers[2].start().wait()  # one of a shard is enough to tell
+        move(first)
+        assert CubeConf.from_file(conf)["emb"].shards == 3
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 5, 16])

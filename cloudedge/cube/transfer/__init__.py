@@ -23,7 +23,14 @@ from cloudedge.cube.transfer._ids import VersionIds, journal_memory
 from cloudedge.cube.transfer._layout import Layout, ServerAddress
 from cloudedge.cube.transfer._plan import DeliveryPlan, Observed, Policy, Step, Wanted, plan_delivery, plan_rollback
 from cloudedge.cube.transfer._replica import Replica, ReplicaStatus, VersionState
-from cloudedge.cube.transfer._reshard import Resharded, free_servers, require_apart, reshard, write_conf
+from cloudedge.cube.transfer._reshard import (
+    Resharded,
+    free_servers,
+    require_apart,
+    require_live,
+    reshard,
+    write_conf,
+)
 from cloudedge.cube.transfer._shards import ShardRows, TableVersion
 from cloudedge.cube.transfer._sources import Choice, Donefiles, DonefileSource, Work, choose
 from cloudedge.cube.transfer._status import StatusServer
@@ -86,6 +93,7 @@ __all__ = [
     "plan_rollback",
     "require_agreement",
     "require_apart",
+    "require_live",
     "reshard",
     "write_conf",
 ]

@@ -1,7 +1,7 @@
 """From n shards to m: the new servers get the same versions beside the old ones, then readers are moved.
 
     1  deliver     the versions to the new layout's servers, verified; the old ones go on answering
-    2  compare     rows and checksums: shards' sums add up, so both layouts must come to the same total
+    2  compare     both layouts answer from that version, and the sums of their shards add up to its rows
     3  move        a new cube.conf, published by rename; readers that read it ask the new servers from then on
     4  free        the old servers drain once no reader asks them any more
 
@@ -25,9 +25,9 @@ from cloudedge.cube.transfer._layout import Layout
 from cloudedge.cube.transfer._plan import Observed
 from cloudedge.cube.transfer._shards import TableVersion, add_up
 from cloudedge.cube.transfer._steps import observe, table_of
-from cloudedge.errors import ConfigError, DeadlineExceeded, IntegrityError, StorageError
+from cloudedge.errors import ConfigError, Conflict, DeadlineExceeded, IntegrityError, StorageError, Unavailable
 
-__all__ = ["Resharded", "free_servers", "require_apart", "reshard", "write_conf"]
+__all__ = ["Resharded", "free_servers", "require_apart", "require_live", "reshard", "write_conf"]
 
 _POLL_S = 0.2
 
@@ -65,21 +65,26 @@ def reshard(
 
     Raises:
         ConfigError: a table is in one layout only, or the layouts share a server.
-        IntegrityError: the two layouts do not hold the same rows; nobody was moved.
+        Conflict: the old servers answer from another version; nobody was moved.
+        IntegrityError: a layout does not hold the version's rows; nobody was moved.
         CloudEdgeError: a delivery failed; nobody was moved.
     """
     by_table: dict[str, list[TableVersion]] = {}
     for version in versions:
         by_table.setdefault(version.table, []).append(version)
     require_apart(by_table, old, new)
+    before = [each for each in old.replicas(token=token) if table_of(each) in by_table]
+    for each in by_table.values():
+        require_live(each[-1], list(map(observe, before)), "old")
     shipped = 0
     # Tables go on together, so that what was before is one delivery to go back to.
     for back in range(max(map(len, by_table.values())), 0, -1):
         together = [each[-back] for each in by_table.values() if len(each) >= back]
         bases = [base for each in by_table.values() for base in each[:-back]]
         shipped += delivery.deliver(together, bases).shipped_bytes
-    for each in by_table.values():
-        _require_same_rows(each[-1], old, token, delivery)
+    for each in by_table.values():  # somebody may have delivered to the old servers meanwhile
+        require_live(each[-1], list(map(observe, before)), "old")
+        require_live(each[-1], delivery.observe(), "new")
     path = Path(conf)
     moved = Layout(tables={table: new.tables[table] for table in by_table})
     write_conf(path, moved.to_conf(CubeConf.from_file(path) if path.exists() else old.to_conf()))
@@ -150,27 +155,53 @@ def _counts(servers: Sequence[CubeReplica]) -> dict[str, int]:
     return {server.name: server.status().keys for server in servers}
 
 
-def _require_same_rows(version: TableVersion, old: Layout, token: str, delivery: Delivery) -> None:
-    """Add up both layouts' shards; both must come to the same rows."""
-    width = version.rows.kind.row_bytes
-    before = [observe(each) for each in old.replicas(token=token) if table_of(each) == version.table]
-    now = [each for each in delivery.observe() if each.table == version.table]
-    totals = [_total(observed, version.version, width) for observed in (before, now)]
-    if None not in totals and totals[0] != totals[1]:
+def require_live(version: TableVersion, observed: Sequence[Observed], which: str) -> None:
+    """Make sure that a layout answers from a version, with its rows: each shard, by those of its replicas that answer.
+
+    Raises:
+        Unavailable: no replica of a shard answers.
+        Conflict: one answers from another version.
+        IntegrityError: its shards do not add up to the version's rows.
+    """
+    seen = [each for each in observed if each.table == version.table]
+    for shard in range(max(each.shard for each in seen) + 1):
+        there = [each for each in seen if each.shard == shard and each.status is not None]
+        if not there:
+            raise Unavailable(
+                f"no server of shard {shard} of table {version.table!r} on the {which} servers answers",
+                hint="Nobody was moved. Start one of them, then run the same command again.",
+                table=version.table,
+                shard=shard,
+            )
+        for each in there:
+            if each.status is not None and each.status.active != version.version:
+                raise Conflict(
+                    f"{each.replica}, one of the {which} servers, answers from {each.status.active or 'no version'}, "
+                    f"not from {version.version}",
+                    hint="Nobody was moved. Name what is active (cloudedge cube status), or deliver this first.",
+                    table=version.table,
+                    replica=each.replica,
+                )
+    total = _total(seen, version.version, version.rows.kind.row_bytes)
+    if total != version.checksum:
         raise IntegrityError(
-            f"version {version.version} of table {version.table!r} adds up to {totals[0]} on the old shards and to "
-            f"{totals[1]} on the new ones",
+            f"version {version.version} of table {version.table!r} adds up to {total or 'nothing known'} on the "
+            f"{which} servers, its rows to {version.checksum}",
             hint="Nobody was moved. Deliver the version to both layouts again.",
             table=version.table,
         )
 
 
 def _total(observed: Sequence[Observed], version: str, width: int) -> str | None:
-    """Sum up the shards' rows; None where a shard cannot tell."""
+    """Sum up the shards' rows; None where a shard cannot tell, or its replicas do not agree."""
     sums: dict[int, str] = {}
     for each in observed:
         held = each.status.loaded().get(version) if each.status else None
-        if held is not None and held.checksum is not None:
-            sums[each.shard] = held.checksum
+        if (
+            held is not None
+            and held.checksum is not None
+            and sums.setdefault(each.shard, held.checksum) != held.checksum
+        ):
+            return None
     shards = max(each.shard for each in observed) + 1
     return add_up(sums, shards, width) if len(sums) == shards else None
