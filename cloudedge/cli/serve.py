@@ -25,6 +25,7 @@ __all__ = ["serve"]
 
 AGAIN_S = 5.0
 """Until what could not be brought back after a restart is tried again."""
+LOOK_S = 0.1
 ADMIN_TOKEN = "CLOUDEDGE_SERVING_TOKEN"  # noqa: S105 - the variable's name, not a token
 
 
@@ -49,6 +50,9 @@ def serve(
         None, metavar="FILE", help="Have and answer what this document says, whenever it changes; needs --state."
     ),
     pull: str = typer.Option("", metavar="HUB", help="With --follow: where bundles come from that are not here."),
+    listen_when_loaded: bool = typer.Option(
+        False, "--listen-when-loaded", help="With --follow: open the ports once all that it names is loaded."
+    ),
     workers: int = typer.Option(0, help="Threads that run models; 0: one per core."),
     max_rows: int = typer.Option(1024, help="In one request; more are refused."),
     max_batch_rows: int = typer.Option(256, help="Rows of several requests run together; 1: each request by itself."),
@@ -101,6 +105,8 @@ def serve(
                     "--follow needs --state FILE, and neither bundles nor --cube: the document says which"
                 )
             follower = stack.enter_context(_follower(runtime, follow, state, pull))
+            while listen_when_loaded and not follower.has_loaded and not stop.wait(LOOK_S):
+                pass
         pins = [runtime.load(bundle).pin for bundle in bundles or ()]
         if runtime.wanted.active is None and pins:
             runtime.activate(pins[0])

@@ -21,7 +21,15 @@ from cloudedge.config._clouds import CloudConfig, ObjectsConfig
 from cloudedge.config._edge import EdgeAbort, EdgeLeg, EdgeNeeds, EdgeTimeouts
 from cloudedge.config._fields import Duration, Name, Secret, Section, Size, explain, reveal
 from cloudedge.config._hubs import HubConfig
-from cloudedge.config._targets import CubePods, DenseLeg, PodsConfig, ServingPods, SparseLeg, TargetConfig
+from cloudedge.config._targets import (
+    CubePods,
+    DenseLeg,
+    KnativeConfig,
+    PodsConfig,
+    ServingPods,
+    SparseLeg,
+    TargetConfig,
+)
 from cloudedge.config._transfers import TransferConfig, TransferServer, TransferTable
 from cloudedge.errors import ConfigError
 
@@ -35,6 +43,7 @@ __all__ = [
     "EdgeNeeds",
     "EdgeTimeouts",
     "HubConfig",
+    "KnativeConfig",
     "Limits",
     "ObjectsConfig",
     "PodsConfig",

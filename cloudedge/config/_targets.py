@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from cloudedge.config._edge import EdgeLeg
-from cloudedge.config._fields import Name, Section
+from cloudedge.config._fields import Duration, Name, Section
 from cloudedge.config._hubs import HubConfig
 
-__all__ = ["CubePods", "DenseLeg", "PodsConfig", "ServingPods", "SparseLeg", "TargetConfig"]
+__all__ = ["CubePods", "DenseLeg", "KnativeConfig", "PodsConfig", "ServingPods", "SparseLeg", "TargetConfig"]
 
 _Resources = dict[str, Annotated[str, BeforeValidator(str), Field(pattern=r"^[0-9.]+[a-zA-Z]*$")]]
 
@@ -41,6 +41,21 @@ class CubePods(Section):
     node_selector: dict[str, str] = Field({}, description="labels of the nodes they run on")
 
 
+class KnativeConfig(Section):
+    """Serving as a PaddleService, whose pods Knative scales."""
+
+    min_scale: int = Field(1, ge=0, description="pods of a revision, at least; 0: they go when nobody asks")
+    max_scale: int = Field(0, ge=0, description="at most; 0: no limit")
+    metric: Literal["concurrency", "rps", "cpu"] = Field("concurrency", description="what is measured")
+    target: int | None = Field(None, ge=1, description="how much of it one pod shall have; it takes no more at once")
+    utilization: int | None = Field(None, ge=1, le=100, description="percent of the target that is aimed at")
+    window: Duration | None = Field(None, description="over which it is measured")
+    panic_window: int | None = Field(None, ge=1, le=100, description="percent of the window, for sudden load")
+    panic_threshold: int | None = Field(
+        None, ge=110, le=1000, description="percent of the target from which load is sudden"
+    )
+
+
 class ServingPods(Section):
     """Pods of a target of the kind kubernetes: the serving replicas."""
 
@@ -54,6 +69,9 @@ class ServingPods(Section):
     hub_secret: str = Field("", description="a Secret whose keys are those environment variables")
     ingress_host: str = Field("", description="a host name for an Ingress; none: only the Service")
     ingress_class: str = Field("", description="who serves the Ingress; the cluster's default if left out")
+    knative: KnativeConfig | None = Field(
+        None, description="a PaddleService instead of a Deployment; {} for one with the defaults"
+    )
 
 
 class PodsConfig(Section):

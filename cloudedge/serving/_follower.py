@@ -58,6 +58,11 @@ class Follower:
         """The newest document there is."""
         return self._desired
 
+    @property
+    def has_loaded(self) -> bool:
+        """Whether all that the document names is loaded, and pointed at unless its probes fail."""
+        return self._tried == self._desired.order and self._is_there(self._desired)
+
     def status(self) -> dict[str, Any]:
         """Say how far it is: the order it follows, the last it tried and the last it reached, and what failed."""
         with self._lock:

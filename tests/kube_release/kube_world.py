@@ -8,12 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import lab_images
 import pytest
 import yaml
+from kubelab import documented_role
 from real_world import Load, Made, make, wait
 
 from cloudedge.config import load as load_config
@@ -24,7 +24,6 @@ from cloudedge.release import Target
 from cloudedge.release.kubernetes._names import SERVING_PORT, labels, named, selector
 
 NAME = "ads"
-ROOT = Path(__file__).parents[2]
 
 
 def sh(*command, **options) -> str:
@@ -53,10 +52,7 @@ def gateway() -> str:
 
 def humble(cluster: Cluster, config: str, folder: Path) -> str:
     """Return a kubeconfig of somebody who may do what the guide says is needed, and nothing else."""
-    page = (ROOT / "docs" / "release-kubernetes.md").read_text()
-    role = yaml.safe_load(
-        textwrap.dedent("    apiVersion: rbac" + page.split("    apiVersion: rbac")[1].split("\n\n")[0])
-    )
+    role = documented_role()
     role["metadata"]["namespace"] = cluster.namespace
     who = {"name": "releaser", "namespace": cluster.namespace}
     group = "rbac.authorization.k8s.io"

@@ -1,22 +1,17 @@
-"""All serving pods as one place: real followers behind a real API server; only the kubelet is played.
-
-Pods are objects that no scheduler touches, with loopback addresses at which replicas listen in this process.
-"""
+"""All serving pods as one place: real followers behind a real API server; only the kubelet is played."""
 
 from __future__ import annotations
 
-import os
 import threading
-from contextlib import ExitStack
 
 import pytest
 from kubelab import lab
 
 pytest.importorskip("paddle", reason="paddlepaddle is not installed")
 
+from kube_pods import Pod
 from real_world import home, make, wait
 
-from cloudedge.bundle import Bundle
 from cloudedge.config import TargetConfig
 from cloudedge.errors import Conflict, InputError, NotFound, Unavailable
 from cloudedge.hub import LocalHub
@@ -25,9 +20,9 @@ from cloudedge.release import Version
 from cloudedge.release.kubernetes import Facts, objects
 from cloudedge.release.kubernetes import _deployment as deployment_module
 from cloudedge.release.kubernetes._deployment import DeploymentPlace
-from cloudedge.release.kubernetes._names import SERVING_ADMIN, STATE_FILE, labels
+from cloudedge.release.kubernetes._names import STATE_FILE, labels
 from cloudedge.release.kubernetes._site import Site
-from cloudedge.serving import AdminServer, Desired, Follower, Runtime, Server, ServerConfig
+from cloudedge.serving import Desired
 from cloudedge.serving import _follower as follower_module
 
 CONFIG = {
@@ -58,55 +53,6 @@ def _quick(monkeypatch, made):
     monkeypatch.setattr(follower_module, "_AGAIN_S", 0.05)
 
 
-class Pod:
-    """A pod whose container is this process; what it reads as its file is what the ConfigMap said when it was made."""
-
-    def __init__(self, cluster, site, folder, number):
-        self.cluster, self.site, self.folder, self.name = cluster, site, folder, f"serving-fast-{number}"
-        process = os.getpid()  # pods of tests that run side by side have different addresses, as pods have
-        self.ip = f"127.{process >> 8 & 255}.{process & 255}.{number + 20}"
-        self.hub = LocalHub(folder / self.name / "hub")
-        self._stack, self.only = ExitStack(), None
-        found = cluster.get(Kind.CONFIG_MAP, STATE)
-        (folder / self.name).mkdir(exist_ok=True)
-        (folder / self.name / "state.json").write_text((found.get("data") or {}).get(STATE_FILE, ""))
-        spec = {"schedulerName": "nobody", "containers": [{"name": "serving", "image": "none/serving:1"}]}
-        meta = {"name": self.name, "labels": labels("serving", "fast")}
-        cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
-        self.condition(Ready="False")
-
-    def condition(self, **found):
-        conditions = [{"type": name, "status": status} for name, status in {"PodScheduled": "True", **found}.items()]
-        status = {"phase": "Running", "podIP": self.ip, "podIPs": [{"ip": self.ip}], "conditions": conditions}
-        self.cluster.patch(Kind.POD, self.name, {"status": status}, subresource="status")
-
-    def start(self):
-        folder = self.folder / self.name
-        self.runtime = self._stack.enter_context(Runtime(hub=self.hub))
-        self.follower = self._stack.enter_context(
-            Follower(
-                self.runtime,
-                folder / "state.json",
-                kept=folder / "kept.json",
-                fetch=self._fetch,
-            )
-        )
-        server = self._stack.enter_context(Server(self.runtime, ServerConfig(port=0)))
-        admin = AdminServer(server, host=self.ip, port=SERVING_ADMIN, token=self.site.token, follower=self.follower)
-        self._stack.enter_context(admin)
-        self.condition(Ready="True")
-        return self
-
-    def _fetch(self, ref, tables):
-        if self.only is not None and ref not in self.only:
-            raise NotFound(f"no {ref} in the hub")
-        Bundle.pull(ref, LocalHub(), hub=self.hub, tables=tables)
-
-    def end(self):
-        self.cluster.delete(Kind.POD, self.name, wait_s=60)
-        self._stack.close()
-
-
 class Fast:
     """A deployment of such pods."""
 
@@ -120,7 +66,11 @@ class Fast:
         self.pods = []
 
     def pod(self) -> Pod:
-        self.pods.append(Pod(self.cluster, self.site, self.folder, len(self.pods)))
+        found = self.cluster.get(Kind.CONFIG_MAP, STATE)
+        document = (found.get("data") or {}).get(STATE_FILE, "")
+        name = f"serving-fast-{len(self.pods)}"
+        mine = labels("serving", "fast")
+        self.pods.append(Pod(self.cluster, self.site, self.folder, name, labels=mine, document=document))
         return self.pods[-1]
 
     def document(self) -> Desired:

@@ -6,11 +6,13 @@ CLOUDEDGE_WRITE_GOLDEN=1 writes the golden files anew; the difference is then fo
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import yaml
-from kubelab import collected, kubeconfig, lab
+from kubelab import account, collected, documented_role, kubeconfig, lab
 from typer.testing import CliRunner
 
 from cloudedge.cli import app
@@ -20,7 +22,7 @@ from cloudedge.errors import ConfigError, Conflict, NotFound
 from cloudedge.kube import FIELD_MANAGER, Kind
 from cloudedge.release import Target
 from cloudedge.release.kubernetes import Facts, objects
-from cloudedge.release.kubernetes._names import Part, named
+from cloudedge.release.kubernetes._names import Part, labels, named
 from cloudedge.release.kubernetes._reach import is_direct
 from cloudedge.release.kubernetes._site import Site
 
@@ -222,6 +224,35 @@ def test_layouts_of_before_stay_until_they_are_retired(cluster):
     plain = {each.dict_name: each.shards for each in CubeConf.from_text(site.cube_conf()).dicts}
     assert plain == {"embedding": 1, "embedding@1": 1}
     site.delete(site.owned(everything=True))
+
+
+def test_what_the_guide_allows_is_enough_to_wait_for_volumes_to_go(cluster):
+    """A claim stays for as long as a pod uses it: who may not watch it cannot wait for that."""
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "labels": labels("cube", "claimed"), "finalizers": ["cloudedge.io/test"]},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    with account(cluster, documented_role()["rules"]) as humble:
+        site = Site("claimed", section(SMALL), humble)
+        cluster.apply(claim)
+        going = threading.Thread(target=_let_go, args=(cluster, "data"))
+        going.start()
+        try:
+            site.delete(site.owned(everything=True))
+        finally:
+            going.join()
+    assert cluster.get(Kind.PVC, "data") is None
+
+
+def _let_go(cluster, name):
+    def is_going(found):
+        return found is not None and found["metadata"].get("deletionTimestamp")
+
+    cluster.wait(Kind.PVC, name, is_going, timeout_s=60, what="waiting for the claim to be deleted")
+    time.sleep(2)  # whoever waits has begun to
+    cluster.patch(Kind.PVC, name, {"metadata": {"finalizers": None}})
 
 
 def test_a_namesake_is_left_alone(cluster):

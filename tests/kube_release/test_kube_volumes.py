@@ -7,15 +7,19 @@ import secrets
 
 import pytest
 import yaml
+from kube_world import humble
 from kubelab import kubeconfig, lab
 from real_world import make, wait
 
 from cloudedge.config import load as load_config
+from cloudedge.errors import Unavailable
 from cloudedge.kube import Kind
-from cloudedge.release import Target
+from cloudedge.release import Target, Unfinished
+from cloudedge.release._servers import ShardPlace
 from cloudedge.release.kubernetes import down, up
 
 pytestmark = pytest.mark.timeout(1800)
+POD = "cube-kept-embedding-0of1-0"
 
 
 @pytest.fixture
@@ -47,11 +51,13 @@ def volume(tmp_path):
             cluster.delete(Kind.PV, name)
 
 
-def test_a_shard_comes_back_with_its_volume(volume, pod_images, tmp_path):
+@pytest.fixture
+def kept(volume, pod_images, tmp_path):
+    """A target of one shard on such a volume, with a version that is live."""
     cluster, storage = volume
     section = {
         "kind": "kubernetes",
-        "kubeconfig": kubeconfig(),
+        "kubeconfig": humble(cluster, kubeconfig(), tmp_path),
         "namespace": cluster.namespace,
         "sparse": {"shards": 1, "replicas": 1},
         "pods": {
@@ -62,27 +68,52 @@ def test_a_shard_comes_back_with_its_volume(volume, pod_images, tmp_path):
     file = tmp_path / "cloudedge.yaml"
     file.write_text(yaml.safe_dump({"targets": {"kept": section}}))
     config = load_config(file)
-    made = make(tmp_path / "v1", 1)
     up("kept", config=config, within_s=300)
     target = Target.load("kept", config=config)
-    pod = "cube-kept-embedding-0of1-0"
     try:
-        target.apply(target.plan(made.bundle)).wait(300)
+        target.apply(target.plan(make(tmp_path / "v1", 1).bundle)).wait(300)
         assert target.status().is_whole
-        for end in (
-            lambda: cluster.delete(Kind.POD, pod, wait_s=300),
-            lambda: (down("kept", config=config), up("kept", config=config, within_s=300)),
-        ):
-            end()
-            wait(lambda: _is_ready(cluster, pod), f"{pod} to be ready", 120)
-            assert target.status().is_whole
-            assert target.resume() is None  # there was nothing to repair
+        yield cluster, config, target
     finally:
         target._ground.journal.close()
         down("kept", config=config, everything=True)
     assert cluster.list(Kind.PVC) == []
 
 
-def _is_ready(cluster, pod):
-    found = cluster.get(Kind.POD, pod) or {"status": {}}
+def test_a_shard_comes_back_with_its_volume(kept):
+    cluster, config, target = kept
+    for end in (
+        lambda: cluster.delete(Kind.POD, POD, wait_s=300),
+        lambda: (down("kept", config=config), up("kept", config=config, within_s=300)),
+    ):
+        end()
+        wait(lambda: _is_ready(cluster), f"{POD} to be ready", 120)
+        assert target.status().is_whole
+        assert target.resume() is None  # there was nothing to repair
+
+
+def test_a_shard_that_missed_a_switch_comes_back_and_is_not_ready(kept, tmp_path, monkeypatch):
+    """It has the version before, loaded and active; what is live is another one by now."""
+    cluster, _, target = kept
+    made = make(tmp_path / "v2", 2)
+
+    def away(*_, **__):
+        raise Unavailable("it went just now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardPlace, "switch", away)
+        with pytest.raises(Unfinished, match="it went just now"):
+            target.apply(target.plan(made.bundle, attempts=1)).wait(300)
+    cluster.delete(Kind.POD, POD, wait_s=300)
+    wait(lambda: target.status().places[0].answers, f"{POD} to answer", 120)
+    assert target.status().places[0].answers != {made.pin: 1.0}
+    assert not _is_ready(cluster)
+    target.resume()
+    wait(lambda: _is_ready(cluster), f"{POD} to be ready", 120)
+    assert target.status().is_whole
+    assert target.status().places[0].answers == {made.pin: 1.0}
+
+
+def _is_ready(cluster):
+    found = cluster.get(Kind.POD, POD) or {"status": {}}
     return any(c["type"] == "Ready" and c["status"] == "True" for c in found["status"].get("conditions") or ())

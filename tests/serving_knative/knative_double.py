@@ -7,10 +7,11 @@ the service down for good, as upstream does: the revision is deleted, and the ne
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from cloudedge.errors import CloudEdgeError
 from cloudedge.kube import Cluster, Kind
+from cloudedge.serving.knative import Endpoint
 
 REVISION_DEFINITION = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -33,10 +34,19 @@ REVISION_DEFINITION = {
 }
 
 
+class Runner(Protocol):
+    """Runs revisions as pods; without one they are objects alone."""
+
+    def start(self, revision: str, endpoint: Endpoint) -> None: ...
+
+    def end(self, revision: str) -> None: ...
+
+
 class KnativeDouble:
-    def __init__(self, cluster: Cluster, kind: Kind) -> None:
+    def __init__(self, cluster: Cluster, kind: Kind, runner: Runner | None = None) -> None:
         self._cluster = cluster
         self._kind = kind
+        self._runner = runner
         self._stop = threading.Event()
         self._seen: dict[str, dict[str, Any]] = {}
         self._template: dict[str, str] = {}
@@ -64,6 +74,8 @@ class KnativeDouble:
                         self._seen[name] = spec
                 for name in self._seen.keys() - there.keys():
                     self._cluster.delete(Kind.KNATIVE_SERVICE, name)
+                    for role in ("default", "canary"):
+                        self._end(f"{name}-{role}")
                     del self._seen[name]
             except CloudEdgeError:
                 if not self._stop.is_set():
@@ -74,32 +86,39 @@ class KnativeDouble:
         if old is not None and old["default"] != new["default"]:
             if self._template[name] != f"{name}-canary":
                 self.outages.append(name)
-                self._cluster.delete(Kind.KNATIVE_REVISION, f"{name}-default")
+                self._end(f"{name}-default")
                 self._tell(name, {}, reason="RevisionMissing", message="changes without a name change")
                 return
             # The route still names the canary alone only if it has everything; else a share of requests fails here.
             if percent != 100:
                 self.outages.append(name)
-            self._cluster.delete(Kind.KNATIVE_REVISION, f"{name}-default", wait_s=5)
+            self._end(f"{name}-default")
         is_new = old is None or old["default"] != new["default"]
         if is_new and not self._revision(name, "default", new["default"]):
             return
         if canary and (old is None or (old.get("canary"), old.get("canaryTrafficPercent")) != (canary, percent)):
             self._tell(name, {f"{name}-default": 100})
-            self._cluster.delete(Kind.KNATIVE_REVISION, f"{name}-canary", wait_s=5)
+            self._end(f"{name}-canary")
             if not self._revision(name, "canary", canary):
                 return
         if not canary:
             self._tell(name, {f"{name}-default": 100})
-            self._cluster.delete(Kind.KNATIVE_REVISION, f"{name}-canary")
+            self._end(f"{name}-canary")
         else:
             shares = {f"{name}-default": 100 - percent, f"{name}-canary": percent}
             self._tell(name, shares)
+
+    def _end(self, revision: str) -> None:
+        self._cluster.delete(Kind.KNATIVE_REVISION, revision, wait_s=5)
+        if self._runner is not None:
+            self._runner.end(revision)
 
     def _revision(self, name: str, role: str, endpoint: dict[str, Any]) -> bool:
         image = f"{endpoint['containerImage']}:{endpoint['tag']}"
         self._template[name] = f"{name}-{role}"
         revision = f"{name}-{role}"
+        if self._runner is not None:
+            self._runner.start(revision, Endpoint.from_manifest(endpoint))
         self._cluster.apply(
             {
                 "apiVersion": "serving.knative.dev/v1",

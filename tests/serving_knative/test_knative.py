@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from knative_double import REVISION_DEFINITION, KnativeDouble
-from kubelab import lab
+from kubelab import lab, serve
 
 from cloudedge.errors import Conflict, InputError, NotFound, Rejected
-from cloudedge.kube import PADDLE_SERVICES, Kind
+from cloudedge.kube import PADDLE_SERVICES
 from cloudedge.serving.knative import Autoscale, Endpoint, PaddleService, PaddleServices
 
 START = "exec python3 -m paddle_serving_server.serve --model m --port 9292"
@@ -86,16 +86,7 @@ class TestDescription:
 @pytest.fixture(scope="module")
 def cluster():
     with lab("paddleservices", "services.serving") as found:
-        found.apply(REVISION_DEFINITION, force=True)
-        found.wait(
-            Kind.CRD,
-            "revisions.serving.knative.dev",
-            lambda now: any(
-                c["type"] == "Established" for c in ((now or {}).get("status") or {}).get("conditions") or ()
-            ),
-            timeout_s=30,
-            what="installing revisions",
-        )
+        serve(found, REVISION_DEFINITION)
         found.capabilities(again=True)
         yield found
 
@@ -210,7 +201,7 @@ def test_a_rollback_within_a_promotion_says_what_is_so(world, monkeypatch):
 def test_a_canary_of_somebody_else_without_a_share_gets_half(world, cluster):
     services, _ = world
     services.deploy(PaddleService("ctr", OLD))
-    cluster.patch(services._kind, "ctr", {"spec": {"canary": NEW.manifest()}})
+    cluster.patch(services.kind, "ctr", {"spec": {"canary": NEW.manifest()}})
     assert services._settled("ctr").traffic == {"ctr-default": 50, "ctr-canary": 50}
 
 
@@ -244,9 +235,9 @@ def test_a_version_that_cannot_run_is_said_at_once_and_the_old_one_answers(world
 def test_the_blind_change_that_this_avoids_does_take_it_down(world, cluster):
     services, double = world
     services.deploy(PaddleService("ctr", OLD))
-    cluster.patch(services._kind, "ctr", {"spec": {"default": NEW.manifest()}})
+    cluster.patch(services.kind, "ctr", {"spec": {"default": NEW.manifest()}})
     with pytest.raises(Exception, match=r"RevisionMissing|changes without a name"):
-        PaddleServices(cluster, timeout_s=1, kind=services._kind)._settled("ctr")
+        PaddleServices(cluster, timeout_s=1, kind=services.kind)._settled("ctr")
     assert double.outages == ["ctr"]
 
 

@@ -9,65 +9,30 @@ the file it reads.
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from cloudedge import errors
 from cloudedge.adminhttp import ordered
 from cloudedge.bundle import Bundle
 from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, InputError, NotFound, Unavailable
 from cloudedge.hub import LocalHub
-from cloudedge.kube import Kind, Object
-from cloudedge.release._breach import add_up
-from cloudedge.release._places import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped, Traffic
-from cloudedge.release._servers import (
-    changed_bytes,
-    loaded_state,
-    require_probed,
-    shares_in,
-    tables_of,
-    traffic_of,
-    traffic_since,
-)
+from cloudedge.release._places import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped
+from cloudedge.release._servers import changed_bytes, loaded_state, require_probed, shares_in
 from cloudedge.release._version import Version
-from cloudedge.release.kubernetes._names import SERVING_ADMIN, STATE_FILE, labels, named, selector
+from cloudedge.release.kubernetes._names import STATE_FILE, labels, named, selector
+from cloudedge.release.kubernetes._pods import Pod, Pods
+from cloudedge.release.kubernetes._revision import desired
 from cloudedge.release.kubernetes._site import Site
-from cloudedge.serving import AdminClient, Desired, DesiredVersion
+from cloudedge.serving import Desired
 
 __all__ = ["DeploymentPlace"]
 
 _LOAD_S = 600.0
 _RENEWED_S = 150.0
 """After so long the kubelet has renewed the file of every pod: it looks every minute, and at what it learned since."""
-_GONE_S = 60.0
-"""Longer than a pod's grace period; one that is still listed then is on a node that nobody hears of."""
 _LOOK_S = 0.2
-_ASK_S = 10.0
-_WRITES = 8
 _BYTES_PER_S = 100e6
-_Found = TypeVar("_Found")
-
-
-@dataclass(frozen=True)
-class _Pod:
-    """A pod that may answer, now or soon."""
-
-    name: str
-    ip: str
-    is_ready: bool
-
-    @classmethod
-    def read(cls, found: Object) -> _Pod | None:
-        """Read a pod; None for one that is going, or has no node yet, and with that no file either."""
-        status = found.get("status") or {}
-        conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
-        is_over = status.get("phase") in ("Failed", "Succeeded")
-        if found["metadata"].get("deletionTimestamp") or is_over or conditions.get("PodScheduled") != "True":
-            return None
-        return cls(found["metadata"]["name"], status.get("podIP") or "", conditions.get("Ready") == "True")
 
 
 class DeploymentPlace:
@@ -80,12 +45,11 @@ class DeploymentPlace:
         self._site = site
         self._hub = hub
         self._clock = site.cluster.clock
-        self._seen: dict[str, dict[str, Traffic]] = {}
-        self._clients: dict[tuple[str, str], AdminClient] = {}
+        self._pods = Pods(site, selector(labels("serving", site.name)), place=self.name)
 
     def observe(self) -> Observed:
         """See `Place`: a version is there if every pod has it, and answers in the share that it has over all pods."""
-        found = list(self._require(self._answers(lambda admin: admin.versions())).values())
+        found = list(self._pods.require(self._pods.answers(lambda admin: admin.versions())).values())
         pins = dict.fromkeys(version["pin"] for pod in found for version in pod["versions"])
         active = _mean([shares_in(pod) for pod in found])
         live = max(active, key=lambda pin: active[pin], default=None)
@@ -101,15 +65,14 @@ class DeploymentPlace:
 
     def estimate(self, version: Version) -> Estimate:
         """See `Place`."""
-        found = self._answers(lambda admin: admin.versions())
+        found = self._pods.answers(lambda admin: admin.versions())
         loaded = {each["bundle"] for pod in found.values() for each in pod["versions"]}
         ship = changed_bytes(version, loaded, self._hub) * len(found)
         return Estimate(ship_bytes=ship, memory_bytes=2 * version.dense_bytes, seconds=1 + ship / _BYTES_PER_S)
 
     def prepare(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
-        rows = {name: (table.dtype, table.dim) for name, table in version.tables.items()}
-        wanted = DesiredVersion(pin=version.pin, bundle=version.ref, tables=tables_of(version), rows=rows)
+        wanted = desired(version)
         ship = self.estimate(version).ship_bytes
 
         def add(now: Desired) -> Desired:
@@ -121,7 +84,7 @@ class DeploymentPlace:
 
     def check(self, version: Version) -> None:
         """See `Place`: every pod is asked."""
-        for answered in self._require(self._answers(lambda admin: admin.probe(version.pin))).values():
+        for answered in self._pods.require(self._pods.answers(lambda admin: admin.probe(version.pin))).values():
             require_probed(self.name, version, answered)
 
     def switch(self, shares: Shares, *, order: int) -> None:
@@ -144,27 +107,19 @@ class DeploymentPlace:
             return now.model_copy(update={"versions": tuple(each for each in now.versions if each.pin != pin)})
 
         self._reach(drop, order, about=[])
-        # A pod that is going was not asked, and may still answer with it; rows go when this returns.
-        end = self._clock.monotonic() + _GONE_S
-        while self._clock.monotonic() < end and any(map(_is_leaving, self._listed())):
-            self._clock.sleep(_LOOK_S)
+        self._pods.wait_left()  # rows go when this returns
 
     def watch(self) -> Health:
         """See `Place`: what all pods did together."""
-        since = []
-        for pod, stats in self._answers(lambda admin: admin.stats()).items():
-            now = {pin: traffic_of(found) for pin, found in stats["versions"].items()}
-            before, self._seen[pod] = self._seen.get(pod, {}), now
-            since.append(Health({pin: traffic_since(each, before.get(pin, Traffic())) for pin, each in now.items()}))
-        return Health(add_up(since))
+        return self._pods.watch()
 
     def _reach(self, change: Callable[[Desired], Desired], order: int, *, about: Sequence[str]) -> None:
         """Change the document and have every pod get there."""
-        desired = self._write(change, order)
+        written = self._write(change, order)
         begun = self._clock.monotonic()
         with ordered(order):
             while True:
-                waiting = self._waiting(desired, about, seconds=self._clock.monotonic() - begun)
+                waiting = self._waiting(written, about, seconds=self._clock.monotonic() - begun)
                 if not waiting:
                     return
                 if self._clock.monotonic() - begun > _LOAD_S:
@@ -172,32 +127,26 @@ class DeploymentPlace:
                 self._clock.sleep(_LOOK_S)
 
     def _write(self, change: Callable[[Desired], Desired], order: int) -> Desired:
-        """Write the document under an order; of two who write at the same time one writes again."""
-        name = named("serving", self._site.name, dotted="state")
-        for _ in range(_WRITES):
-            found = self._site.cluster.get(Kind.CONFIG_MAP, name)
-            if found is None:
-                raise NotFound(f"{self.name} is not there", hint=f"Bring it up: cloudedge up {self._site.name}")
-            text = (found.get("data") or {}).get(STATE_FILE, "")
+        """Write the document under an order.
+
+        Raises:
+            Conflict: a later order was written.
+        """
+        written = Desired()
+
+        def rewritten(text: str) -> str:
+            nonlocal written
             now = Desired.parse(text) if text else Desired()
             if now.order > order:
                 raise Conflict(
                     f"{self.name}: order {order} comes after order {now.order} was written",
                     hint="Somebody else releases to this target, or the journal that numbers orders was lost.",
                 )
-            wanted = change(now).model_copy(update={"order": order})
-            if wanted == now:
-                return now
-            written = wanted.model_dump_json(indent=1)
-            version = found["metadata"]["resourceVersion"]
-            try:
-                self._site.cluster.patch(
-                    Kind.CONFIG_MAP, name, {"metadata": {"resourceVersion": version}, "data": {STATE_FILE: written}}
-                )
-            except Conflict:
-                continue  # somebody wrote meanwhile: look again
-            return wanted
-        raise Unavailable(f"{self.name}: ConfigMap {name} changes all the time")
+            written = change(now).model_copy(update={"order": order})
+            return text if written == now else written.model_dump_json(indent=1)
+
+        self._site.rewrite(named("serving", self._site.name, dotted="state"), STATE_FILE, rewritten)
+        return written
 
     def _waiting(self, desired: Desired, about: Sequence[str], *, seconds: float) -> list[str]:
         """Give the document to every pod that does not have it; say who is not there yet.
@@ -206,8 +155,8 @@ class DeploymentPlace:
             CloudEdgeError: a pod cannot get there; says why.
         """
 
-        def give(pod: _Pod) -> str:
-            admin = self._admin(pod)
+        def give(pod: Pod) -> str:
+            admin = self._pods.admin(pod)
             try:
                 status = admin.desired()
                 if status["order"] < desired.order:
@@ -223,77 +172,10 @@ class DeploymentPlace:
             # What else failed there, such as a version to go back to that no shard has any more, is not this step's.
             return "" if status["tried"] >= desired.order else f"{pod.name} is on its way"
 
-        pods = self._pods()
+        pods = self._pods.there()
         if not pods:
             return ["there is no pod"]
-        return [found for found in self._each(pods, give) if found]
-
-    def _answers(self, ask: Callable[[AdminClient], _Found]) -> dict[str, _Found]:
-        """Ask every pod that takes requests, and those others that answer.
-
-        Raises:
-            Unavailable: one that takes requests does not answer.
-        """
-
-        def one(pod: _Pod) -> tuple[str, _Found | None]:
-            try:
-                return pod.name, ask(self._admin(pod))
-            except Unavailable:
-                if pod.is_ready and any(each == pod for each in self._pods()):
-                    raise
-                return pod.name, None
-
-        return {name: found for name, found in self._each(self._pods(), one) if found is not None}
-
-    def _require(self, answers: dict[str, _Found]) -> dict[str, _Found]:
-        """Return what pods said.
-
-        Raises:
-            Unavailable: none said anything, so that nobody knows.
-        """
-        if not answers:
-            raise Unavailable(f"{self.name}: no pod answers", hint=f"kubectl get pods -l {self._selector}")
-        return answers
-
-    def _each(self, pods: Sequence[_Pod], do: Callable[[_Pod], _Found]) -> list[_Found]:
-        if not pods:
-            return []
-        with ThreadPoolExecutor(min(16, len(pods)), thread_name_prefix="serving-pods") as pool:
-            # Orders are numbered per thread: each call takes the number along.
-            return list(pool.map(_with_context(do), pods))
-
-    @property
-    def _selector(self) -> str:
-        return selector(labels("serving", self._site.name))
-
-    def _listed(self) -> list[Object]:
-        return self._site.cluster.list(Kind.POD, selector=self._selector)
-
-    def _pods(self) -> list[_Pod]:
-        found = [_Pod.read(each) for each in self._listed()]
-        pods = [pod for pod in found if pod is not None]
-        names = {pod.name for pod in pods}
-        for key in [key for key in list(self._clients) if key[0] not in names]:
-            gone = self._clients.pop(key, None)
-            if gone is not None:
-                gone.close()
-                self._site.reach.forget(key[0])
-        return pods
-
-    def _admin(self, pod: _Pod) -> AdminClient:
-        address = self._site.reach.address(pod.name, SERVING_ADMIN, ip=pod.ip)
-        if (pod.name, address) not in self._clients:
-            self._clients[pod.name, address] = AdminClient(address, token=self._site.token, timeout_s=_ASK_S)
-        return self._clients[pod.name, address]
-
-
-def _is_leaving(pod: Object) -> bool:
-    return bool(pod["metadata"].get("deletionTimestamp"))
-
-
-def _with_context(do: Callable[[_Pod], _Found]) -> Callable[[_Pod], _Found]:
-    context = contextvars.copy_context()
-    return lambda pod: context.copy().run(do, pod)
+        return [found for found in self._pods.each(pods, give) if found]
 
 
 def _mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:

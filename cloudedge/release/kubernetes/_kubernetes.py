@@ -13,9 +13,11 @@ from cloudedge.hub import LocalHub
 from cloudedge.kube import Kind, Object
 from cloudedge.release._layouts import Layouts, Shards
 from cloudedge.release._places import Place
-from cloudedge.release._servers import Dispatch, ShardPlace, shard_replica
+from cloudedge.release._servers import Dispatch, shard_replica
 from cloudedge.release.kubernetes._deployment import DeploymentPlace
+from cloudedge.release.kubernetes._knative import KnativePlace
 from cloudedge.release.kubernetes._names import CUBE_PORT, SERVING_PORT, Part, labels, named, selector
+from cloudedge.release.kubernetes._shard import PodShardPlace
 from cloudedge.release.kubernetes._site import Site
 
 __all__ = ["Standing", "down", "layouts", "manifests", "places", "up"]
@@ -49,7 +51,8 @@ def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> S
             part.place(r): f"{part.pod(name, r)}:{CUBE_PORT}" for part in site.parts() for r in range(part.replicas)
         }
         if site.config.dense:
-            found[f"dense/{named('serving', name)}"] = f"{named('serving', name)}:{SERVING_PORT}"
+            port = "" if site.is_knative else f":{SERVING_PORT}"
+            found[f"dense/{named('serving', name)}"] = f"{named('serving', name)}{port}"
         return Standing(site.cluster.namespace, found)
     finally:
         site.reach.close()
@@ -101,8 +104,10 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
         )
         for shards in {seat.shards for seat in seats}
     }
-    sparse: list[Place] = [ShardPlace(seat, cuts[seat.shards]) for seat in seats]
-    return [*sparse, *([DeploymentPlace(site, hub=hub)] if section.dense else [])]
+    sparse: list[Place] = [PodShardPlace(seat, cuts[seat.shards], site) for seat in seats]
+    if not section.dense:
+        return sparse
+    return [*sparse, KnativePlace(site, hub=hub) if site.is_knative else DeploymentPlace(site, hub=hub)]
 
 
 def layouts(name: str, section: TargetConfig) -> Layouts:

@@ -21,6 +21,7 @@ __all__ = [
     "named",
     "parts_of",
     "selector",
+    "wanted_file",
 ]
 
 CUBE_PORT, CUBE_ADMIN = 8027, 8028
@@ -77,6 +78,11 @@ def parts_of(config: TargetConfig) -> Iterator[Part]:
     if leg is not None:
         for table in leg.tables:
             yield from (Part(table, shard, leg.shards, leg.replicas) for shard in range(leg.shards))
+
+
+def wanted_file(table: str, shards: int) -> str:
+    """Name the key under which the shards of a layout find which version shall be active."""
+    return f"{table}-of{shards}.json"
 
 
 def named(component: str, target: str, rest: str = "", *, dotted: str = "") -> str:

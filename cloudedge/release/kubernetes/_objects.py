@@ -30,7 +30,9 @@ from cloudedge.release.kubernetes._names import (
     labels,
     named,
     parts_of,
+    wanted_file,
 )
+from cloudedge.release.kubernetes._revision import check_knative
 
 __all__ = ["Facts", "check", "conf_map", "objects", "services"]
 
@@ -84,6 +86,7 @@ def check(target: str, config: TargetConfig) -> PodsConfig:
                 f"target {target!r}: pods have no such file: pods.serving.hub.{name}",
                 hint="Write env:NAME, and name a Secret with that key in pods.serving.hub_secret.",
             )
+    check_knative(target, config)
     return pods
 
 
@@ -104,6 +107,8 @@ def objects(target: str, config: TargetConfig, facts: Facts) -> list[Object]:
     if config.sparse:
         found += services(target, config)
         found.append(conf_map(target, config, facts))
+        # Without data: which version makes a pod ready is written by releases, and an `up` leaves it alone.
+        found.append(_head("v1", "ConfigMap", named("cube", target, dotted="state"), labels("cube", target)))
         parts = [*parts_of(config), *facts.earlier]
         found += chain.from_iterable(_shard(target, part, pods, facts) for part in parts)
     if config.dense:
@@ -168,7 +173,11 @@ def _account(target: str) -> Object:
 def _shard(target: str, part: Part, pods: PodsConfig, facts: Facts) -> Iterator[Object]:
     name, own = part.name(target), labels("cube", target) | part.labels
     yield _budget(name, own, facts)
-    volumes = [_tmp(), _from_secret("admin", named("cloudedge", target, dotted="admin"))]
+    volumes = [
+        _tmp(),
+        _from_secret("admin", named("cloudedge", target, dotted="admin")),
+        _from_state(named("cube", target, dotted="state")),
+    ]
     claims = []
     if pods.cube.storage_class:
         spec = {
@@ -184,12 +193,16 @@ def _shard(target: str, part: Part, pods: PodsConfig, facts: Facts) -> Iterator[
         "name": "cube",
         "image": pods.cube.image,
         "imagePullPolicy": pods.pull_policy,
-        "args": [f"--token-file={_MOUNTS}/admin/{ADMIN}", f"--drain-s={_DRAIN_S}"],
+        "args": [
+            f"--token-file={_MOUNTS}/admin/{ADMIN}",
+            f"--wanted={_MOUNTS}/state/{wanted_file(part.table, part.shards)}",
+            f"--drain-s={_DRAIN_S}",
+        ],
         "ports": [{"name": "data", "containerPort": CUBE_PORT}, {"name": "admin", "containerPort": CUBE_ADMIN}],
         "volumeMounts": [
             {"name": "data", "mountPath": "/data"},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
-            {"name": "admin", "mountPath": f"{_MOUNTS}/admin", "readOnly": True},
+            *({"name": each, "mountPath": f"{_MOUNTS}/{each}", "readOnly": True} for each in ("admin", "state")),
         ],
         **_probes("admin", slow_s=600),  # rows of a volume are loaded before it answers
         **_secured(pods.cube),
@@ -217,6 +230,8 @@ def _serving(target: str, config: TargetConfig, pods: PodsConfig, facts: Facts) 
     hub = settings.hub.model_dump(mode="json", exclude_unset=True)
     text = yaml.safe_dump({"hubs": {"serving": hub}})
     yield {**_head("v1", "ConfigMap", name, labels("serving", target)), "data": {"cloudedge.yaml": text}}
+    if settings.knative is not None:
+        return  # the PaddleService comes with the first release: without a version there is nothing to run
     # Without data: what serving shall have is written by releases, and an `up` leaves it alone.
     yield _head("v1", "ConfigMap", named("serving", target, dotted="state"), labels("serving", target))
     yield _budget(name, own, facts)
@@ -265,7 +280,7 @@ def _serving(target: str, config: TargetConfig, pods: PodsConfig, facts: Facts) 
         {"name": "models", "emptyDir": {}},
         _tmp(),
         _from_secret("admin", named("cloudedge", target, dotted="admin")),
-        {"name": "state", "configMap": {"name": named("serving", target, dotted="state"), "optional": True}},
+        _from_state(named("serving", target, dotted="state")),
         {"name": "serving", "configMap": {"name": name}},
     ]
     noted = {"cloudedge.io/config": hashlib.sha256(text.encode()).hexdigest()[:16]}
@@ -370,6 +385,10 @@ def _ports(**ports: int) -> list[Object]:
 
 def _tmp() -> Object:
     return {"name": "tmp", "emptyDir": {}}
+
+
+def _from_state(name: str) -> Object:
+    return {"name": "state", "configMap": {"name": name, "optional": True}}
 
 
 def _from_secret(name: str, secret: str) -> Object:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from cloudedge.config import TargetConfig, home
 from cloudedge.cube import CubeConf
-from cloudedge.errors import Conflict, NotFound
+from cloudedge.errors import Conflict, NotFound, Unavailable
 from cloudedge.kube import Cluster, Kind, Object, identity
 from cloudedge.release._layouts import Shards
 from cloudedge.release._seats import live_shards
@@ -28,12 +28,14 @@ from cloudedge.release.kubernetes._names import (
 )
 from cloudedge.release.kubernetes._objects import Facts, check, conf_map, objects, services
 from cloudedge.release.kubernetes._reach import Reach, is_direct
+from cloudedge.serving.knative import PaddleServices
 
 __all__ = ["PodSeat", "Site"]
 
 _TOKEN_BYTES = 32
 _DELETED_S = 300.0
 _POLICY_V1 = (1, 21)
+_WRITES = 16
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,10 @@ class Site:
         self.name = name
         self.config = config
         self.cluster = cluster or Cluster.connect(
-            kubeconfig=config.kubeconfig or None, context=config.context or None, namespace=config.namespace or None
+            kubeconfig=config.kubeconfig or None,
+            context=config.context or None,
+            namespace=config.namespace or None,
+            paddle_service_group=config.paddle_service_group,
         )
         self.reach = Reach(self.cluster, direct=is_direct(config))
 
@@ -69,6 +74,19 @@ class Site:
     def folder(self) -> Path:
         """Where this machine keeps what it makes for the target."""
         return home() / "targets" / self.name
+
+    @property
+    def is_knative(self) -> bool:
+        """Whether serving is a PaddleService."""
+        return bool(self.config.dense and self.config.pods and self.config.pods.serving.knative)
+
+    def paddle_services(self, order: int = 0) -> PaddleServices:
+        """Return the PaddleServices of the namespace, to be changed under an order.
+
+        Raises:
+            NotFound: the cluster has none.
+        """
+        return PaddleServices(self.cluster, order=order)
 
     def now(self) -> Shards:
         """Say into how many shards each table is cut from now on."""
@@ -137,6 +155,35 @@ class Site:
         if wanted["data"]["cube.conf"] != self.cube_conf():
             self.cluster.apply(wanted)
 
+    def rewrite(self, name: str, key: str, change: Callable[[str], str]) -> None:
+        """Change one text of a ConfigMap; of two who write at the same time one looks again.
+
+        Args:
+            name: Of the ConfigMap.
+            key: Of the text.
+            change: Gets what is there, empty if there is nothing, and returns what shall be.
+
+        Raises:
+            NotFound: there is no such ConfigMap.
+        """
+        for _ in range(_WRITES):
+            found = self.cluster.get(Kind.CONFIG_MAP, name)
+            if found is None:
+                raise NotFound(f"ConfigMap {name} is not there", hint=f"Bring it up: cloudedge up {self.name}")
+            now = (found.get("data") or {}).get(key, "")
+            wanted = change(now)
+            if wanted == now:
+                return
+            version = found["metadata"]["resourceVersion"]
+            try:
+                self.cluster.patch(
+                    Kind.CONFIG_MAP, name, {"metadata": {"resourceVersion": version}, "data": {key: wanted}}
+                )
+            except Conflict:
+                continue  # somebody wrote meanwhile: look again
+            return
+        raise Unavailable(f"ConfigMap {name} changes all the time")
+
     def facts(self, live: Shards | None = None, *, token: str = "") -> Facts:
         """Ask the cluster what its objects depend on."""
         conf = self.cube_conf() if live is None else ""
@@ -161,6 +208,8 @@ class Site:
             Conflict: an object of that name belongs to somebody else.
         """
         check(self.name, self.config)
+        if self.is_knative:
+            self.paddle_services()  # or this says what is missing
         token = self._token() or secrets.token_hex(_TOKEN_BYTES)
         first = services(self.name, self.config)
         for each in first:
@@ -178,6 +227,8 @@ class Site:
         policy = self.cluster.kind_of({**_EMPTY, "apiVersion": self._policy, "kind": "PodDisruptionBudget"})
         ingress = self.cluster.kind_of({**_EMPTY, "apiVersion": "networking.k8s.io/v1", "kind": "Ingress"})
         kinds = [Kind.DEPLOYMENT, Kind.STATEFUL_SET, ingress, policy]
+        if self.is_knative:
+            kinds.insert(0, self.paddle_services().kind)
         kept = [Kind.SERVICE, Kind.CONFIG_MAP, Kind.SECRET, Kind.SERVICE_ACCOUNT, Kind.PVC]
         mine = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/managed-by=cloudedge"
         return [
@@ -190,6 +241,8 @@ class Site:
         """Delete objects; returns when they are gone, and their pods with them."""
         for wait_s in (None, _DELETED_S):  # all are told to go before the first is waited for
             for kind, name in owned:
+                if kind.kind == "PaddleService" and wait_s is not None:
+                    self.paddle_services().delete(name, wait_s=wait_s)  # Knative's part too
                 makes_pods = kind in (Kind.DEPLOYMENT, Kind.STATEFUL_SET)
                 self.cluster.delete(kind, name, propagation="Foreground" if makes_pods else "Background", wait_s=wait_s)
 

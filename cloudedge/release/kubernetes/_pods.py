@@ -1,0 +1,140 @@
+"""Serving pods as a release asks them: all that take requests have to answer, those that start may."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cloudedge.errors import Unavailable
+from cloudedge.kube import Kind, Object
+from cloudedge.release._breach import add_up
+from cloudedge.release._places import Health, Traffic
+from cloudedge.release._servers import traffic_of, traffic_since
+from cloudedge.release.kubernetes._names import SERVING_ADMIN
+from cloudedge.release.kubernetes._site import Site
+from cloudedge.serving import AdminClient
+
+__all__ = ["Pod", "Pods"]
+
+_GONE_S = 60.0
+"""Longer than a pod's grace period; one that is still listed then is on a node that nobody hears of."""
+_LOOK_S = 0.2
+_ASK_S = 10.0
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod that may answer, now or soon."""
+
+    name: str
+    ip: str
+    is_ready: bool
+
+    @classmethod
+    def read(cls, found: Object) -> Pod | None:
+        """Read a pod; None for one that is going, or has no node yet, and with that no file either."""
+        status = found.get("status") or {}
+        conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+        is_over = status.get("phase") in ("Failed", "Succeeded")
+        if found["metadata"].get("deletionTimestamp") or is_over or conditions.get("PodScheduled") != "True":
+            return None
+        return cls(found["metadata"]["name"], status.get("podIP") or "", conditions.get("Ready") == "True")
+
+
+class Pods:
+    """The serving pods that a selector finds.
+
+    Args:
+        site: The target.
+        selector: Which of its namespace's pods.
+        place: What they are called together, for errors.
+    """
+
+    def __init__(self, site: Site, selector: str, *, place: str) -> None:
+        self._site = site
+        self._selector = selector
+        self._place = place
+        self._clock = site.cluster.clock
+        self._seen: dict[str, dict[str, Traffic]] = {}
+        self._clients: dict[tuple[str, str], AdminClient] = {}
+
+    def answers(self, ask: Callable[[AdminClient], _Found | None]) -> dict[str, _Found]:
+        """Ask every pod that takes requests, and those others that answer; None is no answer.
+
+        Raises:
+            Unavailable: one that takes requests does not answer.
+        """
+
+        def one(pod: Pod) -> tuple[str, _Found | None]:
+            try:
+                return pod.name, ask(self.admin(pod))
+            except Unavailable:
+                if pod.is_ready and any(each == pod for each in self.there()):
+                    raise
+                return pod.name, None
+
+        return {name: found for name, found in self.each(self.there(), one) if found is not None}
+
+    def require(self, answers: dict[str, _Found]) -> dict[str, _Found]:
+        """Return what pods said.
+
+        Raises:
+            Unavailable: none said anything, so that nobody knows.
+        """
+        if not answers:
+            raise Unavailable(f"{self._place}: no pod answers", hint=f"kubectl get pods -l {self._selector}")
+        return answers
+
+    def watch(self) -> Health:
+        """Say what all pods did together since this was last asked."""
+        since = []
+        for pod, stats in self.answers(lambda admin: admin.stats()).items():
+            now = {pin: traffic_of(found) for pin, found in stats["versions"].items()}
+            before, self._seen[pod] = self._seen.get(pod, {}), now
+            since.append(Health({pin: traffic_since(each, before.get(pin, Traffic())) for pin, each in now.items()}))
+        return Health(add_up(since))
+
+    def wait_left(self) -> None:
+        """Wait until those that are going are gone: they are not asked, and may still answer."""
+        end = self._clock.monotonic() + _GONE_S
+        while self._clock.monotonic() < end and any(each["metadata"].get("deletionTimestamp") for each in self._list()):
+            self._clock.sleep(_LOOK_S)
+
+    def each(self, pods: Sequence[Pod], do: Callable[[Pod], _Found]) -> list[_Found]:
+        """Do something with pods, side by side."""
+        if not pods:
+            return []
+        with ThreadPoolExecutor(min(16, len(pods)), thread_name_prefix="serving-pods") as pool:
+            # Orders are numbered per thread: each call takes the number along.
+            return list(pool.map(_with_context(do), pods))
+
+    def there(self) -> list[Pod]:
+        """List the pods that may answer."""
+        found = [Pod.read(each) for each in self._list()]
+        pods = [pod for pod in found if pod is not None]
+        names = {pod.name for pod in pods}
+        for key in [key for key in list(self._clients) if key[0] not in names]:
+            gone = self._clients.pop(key, None)
+            if gone is not None:
+                gone.close()
+                self._site.reach.forget(key[0])
+        return pods
+
+    def admin(self, pod: Pod) -> AdminClient:
+        """Return the way to a pod."""
+        address = self._site.reach.address(pod.name, SERVING_ADMIN, ip=pod.ip)
+        if (pod.name, address) not in self._clients:
+            self._clients[pod.name, address] = AdminClient(address, token=self._site.token, timeout_s=_ASK_S)
+        return self._clients[pod.name, address]
+
+    def _list(self) -> list[Object]:
+        return self._site.cluster.list(Kind.POD, selector=self._selector)
+
+
+def _with_context(do: Callable[[Pod], _Found]) -> Callable[[Pod], _Found]:
+    context = contextvars.copy_context()
+    return lambda pod: context.copy().run(do, pod)
