@@ -195,7 +195,7 @@ class Lane:
             home.call_soon(self._flush) if inline and home is not None else self._pool.ready.put(self)
 
     def _require_room(self, item: Item) -> None:
-        wait_s = self.queued_rows * self._row_s / len(self._pool)
+        wait_s = self.queued_rows * self._row_s / (1 if self.is_inline else len(self._pool))
         if (
             self.queued_rows + item.rows > self._max_queue_rows
             or self.queued_bytes + item.bytes > self._max_queue_bytes
@@ -239,18 +239,18 @@ class Lane:
         self._done(len(expired) + len(batch))
 
     def _flush(self) -> None:
-        """Run everything that is queued, here and now."""
+        """Run one batch here and now; what else can be read or answered on this thread comes before the next."""
+        batch, expired, more = self._take()
         with self._lock:
-            self._flush_scheduled = False
-        more = True
-        while more:
-            batch, expired, more = self._take()
-            self._expire(expired)
-            if batch:
-                self._run(batch, self.version.inline_predictor)
-            for item in expired + batch:
-                _settle(item)
-            self._done(len(expired) + len(batch))
+            self._flush_scheduled = more
+        self._expire(expired)
+        if batch:
+            self._run(batch, self.version.inline_predictor)
+        for item in expired + batch:
+            _settle(item)
+        self._done(len(expired) + len(batch))
+        if more:
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _expire(self, items: list[Item]) -> None:
         for item in items:

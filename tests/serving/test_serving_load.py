@@ -7,10 +7,11 @@ import time
 
 import numpy as np
 import pytest
-from serving_models import pack_rows
+from serving_models import ctr_feed, pack_rows
 
 from cloudedge.errors import CloudEdgeError
-from cloudedge.serving import Runtime, RuntimeConfig, Server, ServerConfig
+from cloudedge.serving import Call, Runtime, RuntimeConfig, Server, ServerConfig
+from cloudedge.serving._inputs import FeedCheck
 from cloudedge.serving._metrics import resident_bytes
 
 CONNECTIONS = 32
@@ -93,6 +94,38 @@ def test_looked_up_answers_over_http_belong_to_their_requests(models, tmp_path, 
     assert metrics.runs < calls, "nothing was ever batched"
 
 
+@pytest.mark.parametrize(
+    ("name", "inline_below_s"), [("tiny", 1.0), ("tiny", 1e-9), ("ctr", 1e-9)], ids=["tiny-inline", "tiny", "ctr"]
+)
+@pytest.mark.parametrize("calls", [10_000])
+def test_every_answer_of_a_real_network_belongs_to_its_request(models, name, inline_below_s, calls):
+    clients, wrong = 16, []
+    feed = ctr_feed(calls) if name == "ctr" else {"x": np.random.default_rng(0).random((calls, 13), np.float32)}
+
+    async def client(runtime, number, expected):
+        for i in range(number, calls, clients):
+            answer = await runtime.predict(Call({each: array[i : i + 1] for each, array in feed.items()}))
+            (found,) = answer.outputs.values()
+            if not np.allclose(found[0], expected[i], rtol=0, atol=2e-6):
+                wrong.append((i, found, expected[i]))
+
+    async def everybody(runtime, expected):
+        runtime.home = asyncio.get_running_loop()
+        await asyncio.gather(*(client(runtime, number, expected) for number in range(clients)))
+
+    with Runtime(RuntimeConfig(workers=2, inline_below_s=inline_below_s, max_wait_s=60), hub=models.hub) as runtime:
+        pin = runtime.load(models.ref(getattr(models, name))).pin
+        runtime.activate(pin)
+        version = runtime.lanes[pin].version
+        arrays, _, _ = FeedCheck(version.signature, max_rows=calls, max_bytes=1 << 30).check(feed)
+        (expected,), _ = version.execute(arrays, version.inline_predictor)
+        assert len(np.unique(expected)) > calls * 0.9, "whose answer it is could not be told"
+        asyncio.run(everybody(runtime, expected))
+        assert (version.metrics.succeeded, version.metrics.failed) == (calls, 0)
+        assert version.metrics.runs < calls, "nothing was ever batched"
+    assert not wrong
+
+
 @pytest.mark.parametrize("changes", [40])
 @pytest.mark.parametrize("inline_below_s", [1.0, 1e-9], ids=["inline", "threads"])
 def test_versions_change_under_load_and_nobody_notices(models, changes, inline_below_s):
@@ -121,10 +154,11 @@ def test_versions_change_under_load_and_nobody_notices(models, changes, inline_b
         assert resident[-1] - resident[changes // 2] < 48 * 2**20
 
 
-def test_too_much_is_refused_and_the_rest_is_answered(models):
+@pytest.mark.parametrize("inline_below_s", [1.0, 1e-9], ids=["inline", "threads"])
+def test_too_much_is_refused_and_the_rest_is_answered(models, inline_below_s):
     """Three times what the queue takes: what is answered is right, and afterwards everything is as before."""
     marks = {models.marked[0].pin: 0.0}
-    config = RuntimeConfig(workers=1, max_queue_rows=CONNECTIONS // 3, max_batch_rows=2, inline_below_s=1e-9)
+    config = RuntimeConfig(workers=1, max_queue_rows=CONNECTIONS // 3, max_batch_rows=2, inline_below_s=inline_below_s)
     with Runtime(config, hub=models.hub) as runtime, Server(runtime, ServerConfig(port=0)) as server:
         runtime.load(models.ref(models.marked[0]))
         runtime.activate(models.marked[0].pin)

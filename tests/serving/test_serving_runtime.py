@@ -250,6 +250,23 @@ def test_a_full_queue_refuses_and_recovers(models):
         assert runtime.ask({"x": ONE}).outputs["y"].tolist() == [[1, 1]]
 
 
+def test_between_two_batches_run_where_requests_are_read_the_others_have_their_turn(models):
+    """Else a flood of one model would keep everything else, health checks included, waiting until it is over."""
+    with Runtime(RuntimeConfig(workers=1, inline_below_s=INLINE, max_batch_rows=1), hub=models.hub) as runtime:
+        pin = load(runtime, models, models.marked[0])
+        metrics, seen = runtime.lanes[pin].version.metrics, []
+
+        async def ask():
+            runtime.home = asyncio.get_running_loop()
+            waiting = [asyncio.ensure_future(runtime.predict(Call({"x": ONE}))) for _ in range(3)]
+            await asyncio.sleep(0)  # all three are queued now
+            runtime.home.call_soon(lambda: seen.append(metrics.runs))
+            await asyncio.gather(*waiting)
+
+        asyncio.run(ask())
+        assert (seen, metrics.runs) == ([1], 3)
+
+
 def test_a_deadline_that_is_over_is_kept(marked):
     with pytest.raises(DeadlineExceeded):
         asyncio.run(marked.predict(Call({"x": ONE}, deadline=time.monotonic() - 1)))
