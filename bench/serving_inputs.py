@@ -1,7 +1,7 @@
 """What feeding Paddle's engine costs: copying arrays, as the runtime does, or lending them to it.
 
-Lending takes Paddle's own tensors, which are made of arrays without copying (DLPack) and have to outlive the run. Prints
-microseconds of processor time for all inputs of one run, the quickest of many; the run itself is not counted.
+Lending takes Paddle's own tensors, which are made of arrays without copying (DLPack) and have to outlive the run.
+Prints microseconds of processor time for all inputs of one run, the quickest of many; the run itself is not counted.
 
     python bench/serving_inputs.py [--json]
 """
@@ -21,9 +21,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "serving"))
 
-from serving_models import DIM, SLOTS, paddle, save_ctr_dense, save_tiny  # noqa: E402 - found through the line above
+from serving_models import DIM, SLOTS, paddle, save_ctr_dense, save_tiny
 
-from cloudedge.serving._predictor import DenseModel  # noqa: E402
+from cloudedge.serving._predictor import DenseModel
 
 ROUNDS = 300
 
@@ -40,7 +40,7 @@ def main() -> None:
             with DenseModel(files) as model:
                 predictor = model.predictor()
             for count in (1, 32, 256):
-                rows.append({"model": name, "rows": count, **_measure(predictor, inputs(count))})
+                rows += [{"model": name, "rows": count, **_measure(predictor, inputs(count))}]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
