@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from sync_samples import app, config, desired, example
 from cloudedge.clock import ManualClock
 from cloudedge.config import HubConfig, ObjectsConfig
 from cloudedge.edge_bie.client import AuditFile, Bie, Config, Node, Text, open_objects
+from cloudedge.edge_bie.client._turns import turn
 from cloudedge.edge_bie.lab import Faults, Lab
 from cloudedge.edge_bie.sync import Sync, desired_state, export_documents, load_documents, write_documents
 from cloudedge.errors import Conflict, InputError, NotFound, Unavailable
@@ -221,9 +223,89 @@ def test_nodes_that_were_not_told_are_told(lab, tmp_path):
         assert bie.node("n1").desire_apps["serving"] == bie.app("serving").version
 
 
+def faults(lab, **shares):
+    calm = dict.fromkeys(("delay", "error", "drop", "lost_answer", "cut", "lost_write", "duplicate"), 0.0)
+    answer = requests.put(f"{lab.admin_url}/_lab/faults", json={"seed": 1, **calm, **shares}, timeout=5)
+    assert answer.ok, answer.text
+
+
+def test_a_desire_that_was_lost_is_seen_by_the_next_plan_and_mended_by_the_next_apply(lab, bie, sync):
+    """As when the process is killed after a write and before it looked whether nodes were told."""
+    wanted = desired(config(), app(selector="ring=canary"))
+    bie.put_node(Node("n1"))
+    sync.apply(wanted)
+    faults(lab, lost_desire=1.0)
+    body = requests.get(f"{lab.admin_url}/v1/nodes/n1", timeout=5).json()
+    body["labels"]["ring"] = "canary"
+    assert requests.put(f"{lab.admin_url}/v1/nodes/n1", json=body, timeout=5).ok
+    faults(lab)
+    assert verbs(sync.plan(wanted)) == [("tell", "app/serving")]
+    assert verbs(sync.drift("ours")) == [("tell", "app/serving")]
+    sync.apply(wanted)
+    assert bie.node("n1").desire_apps["serving"] == bie.app("serving").version
+    assert sync.plan(wanted).is_in_sync
+
+
+def test_a_control_plane_that_forgets_to_tell_nodes(lab, bie, sync):
+    """Only labels change: the app that nodes then match is not written, and they have to be told all the same."""
+    names = [f"n{number}" for number in range(6)]
+    for name in names:
+        bie.put_node(Node(name))
+
+    def wanted(ring):
+        nodes = [{"kind": "node", "name": name, "labels": {"ring": ring}} for name in names]
+        return desired(config(), app(selector="ring=canary"), *nodes)
+
+    sync.apply(wanted("beta"))
+    faults(lab, lost_desire=0.5)
+    sync.apply(wanted("canary"))
+    assert {bie.node(name).desire_apps["serving"] for name in names} == {bie.app("serving").version}
+    assert sync.plan(wanted("canary")).is_in_sync
+
+
 def test_two_at_once_on_one_machine(sync, tmp_path):
-    with sync.history.applying(sync.plan(desired(config())), ()), pytest.raises(Conflict, match="is at work here"):
+    with sync.history.writing(), pytest.raises(Conflict, match="is at work here"):
         sync.apply(desired(config()))
+
+
+def test_what_is_planned_is_what_there_is_when_it_is_our_turn(lab, bie, sync, tmp_path):
+    """Another writer of the same account, a fleet say, is at it: nothing is looked at before it is done."""
+    wanted, looked = desired(config()), []
+    honest = sync.observe
+    sync.observe = lambda state: looked.append(1) or honest(state)
+    with ThreadPoolExecutor(1) as pool:
+        with bie.turn():
+            waiting = pool.submit(sync.apply, wanted)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+            assert not looked
+            bie.put_config(wanted.configs["greeting"])
+        assert waiting.result(60).plan.is_in_sync  # somebody did it meanwhile
+
+
+def test_who_waits_too_long_for_its_turn_is_told_who_has_it(bie):
+    with (
+        bie.turn(),
+        pytest.raises(Conflict, match=rf"process {os.getpid()}.* has been writing"),
+        turn(bie.settings, ManualClock(), wait_s=5),
+    ):
+        pytest.fail("two at once")
+
+
+def test_keys_of_storage_are_named_and_kept_nowhere(sync, bie, tmp_path, monkeypatch):
+    monkeypatch.setenv("BOS_SK", "s3cret-key")
+    entry = {"url": "https://x/m.zip", "md5": "0" * 32, "extra": {"sk": "env:BOS_SK", "bucket": "models"}}
+    model = {"kind": "config", "name": "model", "files": {"m.zip": entry}}
+    sync.apply(desired(model))
+    assert bie.config("model").items["m.zip"].extra["sk"] == "s3cret-key"
+    assert b"s3cret-key" not in b"".join(path.read_bytes() for path in (tmp_path / "state").iterdir())
+    assert sync.plan(desired(model)).is_in_sync
+    monkeypatch.setenv("BOS_SK", "another-s3cret")
+    assert verbs(sync.plan(desired(model))) == [("update", "config/model")]
+    entry["extra"]["sk"] = "s3cret-key"
+    with pytest.raises(InputError, match=r"extra\.sk is a secret") as caught:
+        desired(model)
+    assert "s3cret-key" not in str(caught.value)
 
 
 def test_a_file_that_changes_after_the_plan_is_not_applied(sync, bie, seed, tmp_path):

@@ -181,6 +181,25 @@ def test_an_app_on_an_older_version_is_written_again():
     assert steps(plan(changed, observed)) == [("update", "config", "greeting")], "which brings the app along"
 
 
+def test_an_app_on_an_older_version_of_a_secret_is_written_again(monkeypatch):
+    monkeypatch.setenv("TOKEN", "t")
+    secret = {"kind": "secret", "name": "keys", "values": {"token": "env:TOKEN"}}
+    volumes = [{"name": "vol", "secret": {"name": "keys"}}]
+    state = desired(secret, app(volumes=volumes))
+    observed, serving = there(state), state.apps["serving"]
+    pinned = replace(serving, volumes=(replace(serving.volumes[0], version="1"),))
+    observed = replace(
+        observed, secrets={"keys": replace(state.secrets["keys"], version="2")}, apps={"serving": pinned}
+    )
+    assert steps(plan(state, observed)) == [("repin", "app", "serving")]
+
+
+def test_nodes_that_were_not_told_are_a_difference():
+    state = everything()
+    (step,) = plan(state, there(state, untold={"serving": ("n1", "n2")})).steps
+    assert (step.verb, step.name, step.reason) == ("tell", "serving", "2 nodes were not told of it, such as n1")
+
+
 PROBLEMS = {
     "no node": (lambda o: replace(o, labels={}), "there is no node n1: make it first"),
     "another type": (

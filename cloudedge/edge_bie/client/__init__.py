@@ -5,7 +5,7 @@ from cloudedge.edge_bie.client._audit import Audit, AuditFile, Write, state_fold
 from cloudedge.edge_bie.client._bie import Bie, Mountable
 from cloudedge.edge_bie.client._diff import Difference, compare
 from cloudedge.edge_bie.client._items import Config, File, Item, Registry, Secret, Text
-from cloudedge.edge_bie.client._masking import MASK, masked
+from cloudedge.edge_bie.client._masking import MASK, is_secret, masked
 from cloudedge.edge_bie.client._node_calls import Properties
 from cloudedge.edge_bie.client._nodes import AppStats, Container, Instance, Node, Ready, Report
 from cloudedge.edge_bie.client._normal import normal, same
@@ -56,6 +56,7 @@ __all__ = [
     "check_registry",
     "check_secret",
     "compare",
+    "is_secret",
     "masked",
     "matches",
     "normal",

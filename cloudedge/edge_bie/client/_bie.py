@@ -6,6 +6,7 @@ showing one thing differ in does not leave this module, nor do its paths.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Final, Literal
 
 from cloudedge.clock import Clock, SystemClock
@@ -22,6 +23,7 @@ from cloudedge.edge_bie.client._rules import (
     check_registry,
     check_secret,
 )
+from cloudedge.edge_bie.client._turns import turn
 from cloudedge.edge_bie.client._writes import Writer, Written
 from cloudedge.errors import Conflict, InputError
 
@@ -67,6 +69,14 @@ class Bie(NodeCalls):
     def url(self) -> str:
         """The control plane's address."""
         return self._transport.url
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Be the only one on this machine who writes to this namespace; waits for whoever does.
+
+        Raises:
+            Conflict: somebody else has been at it for too long.
+        """
+        return turn(self.settings, self._clock)
 
     def close(self) -> None:
         """Give the connections back."""

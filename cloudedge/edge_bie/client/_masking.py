@@ -8,13 +8,18 @@ from typing import Any
 
 from cloudedge.hub import canonical_json
 
-__all__ = ["MASK", "body_digest", "masked"]
+__all__ = ["MASK", "body_digest", "is_secret", "masked"]
 
 MASK = "***"
 _SECRET = frozenset(
     {"ak", "sk", "password", "token", "secretkey", "secret_key", "accesskey", "access_key", "authorization", "key.pem"}
 )
 """`ak` and `sk` come back in clear from every read of a config that refers to a bucket."""
+
+
+def is_secret(key: str) -> bool:
+    """Tell whether what has this name must not be shown."""
+    return key.lower() in _SECRET
 
 
 def masked(value: Any, *, everything: bool = False) -> Any:
@@ -27,7 +32,7 @@ def masked(value: Any, *, everything: bool = False) -> Any:
     if isinstance(value, Mapping):
         return {
             key: MASK
-            if (str(key).lower() in _SECRET and inner)
+            if (is_secret(str(key)) and inner)
             else dict.fromkeys(inner, MASK)
             if everything and key == "data" and isinstance(inner, Mapping)
             else masked(inner, everything=everything)

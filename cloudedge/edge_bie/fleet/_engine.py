@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -109,6 +110,7 @@ class Engine:
         probe: Asks a node's server, for nodes that do not do that themselves.
         clock: Where time comes from.
         runner: How labels are written side by side.
+        turn: Keeps others on this machine from writing to the account meanwhile.
         tell: Told what is going on, for people.
     """
 
@@ -124,6 +126,7 @@ class Engine:
         probe: Callable[[Node], Probed],
         clock: Clock,
         runner: Runner = in_threads,
+        turn: Callable[[], AbstractContextManager[None]] = nullcontext,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._cloud = cloud
@@ -135,6 +138,7 @@ class Engine:
         self._probe = probe
         self._clock = clock
         self._runner = runner
+        self._turn = turn
         self._tell = tell
         self._label = node_label(plan.app)
         self._state = State.replay(writer.journal.entries(number), ())
@@ -217,7 +221,8 @@ class Engine:
         if action.repairs:
             self._say(f"writing {action.repairs} labels that are not there again")
         calls = [partial(self._write_label, node, revision) for node, revision in action.nodes.items()]
-        self._runner(calls, self._plan.policy.jobs)
+        with self._turn():
+            self._runner(calls, self._plan.policy.jobs)
 
     def _write_label(self, node: str, revision: str) -> None:
         apps = [app_name(self._plan.app, revision)] if revision else []

@@ -324,6 +324,7 @@ class Fleet(FleetView):
             probe=self._probe(),
             clock=self._clock,
             runner=self._runner,
+            turn=self.bie.turn,
             tell=self.tell,
         )
         return engine.run(wait_paused=wait_paused, is_rollback=operation.kind == "rollback")

@@ -109,7 +109,8 @@ class Publisher:
             Conflict: a name is taken by something else.
             StorageError: a blob cannot be uploaded.
         """
-        return Published(proposal.revisions, self._put_all(writer, bundle.hub, proposal))
+        with self._bie.turn():
+            return Published(proposal.revisions, self._put_all(writer, bundle.hub, proposal))
 
     def _put_all(self, writer: Writer, hub: LocalHub, proposal: Proposal) -> int:
         there = {config.name: config for config in self._bie.configs(selector=f"{OWNER_LABEL}=owned")}
@@ -127,6 +128,10 @@ class Publisher:
         Raises:
             NotFound: there is no such revision any more, or its bundle is not here.
         """
+        with self._bie.turn():
+            return self._republish(writer, name)
+
+    def _republish(self, writer: Writer, name: str) -> str:
         known = self.revisions()
         old = known.get(name)
         if old is None:
@@ -165,6 +170,10 @@ class Publisher:
 
     def forget(self, names: Sequence[str]) -> None:
         """Delete revisions, and the configs that only they used. Blobs stay where they are uploaded."""
+        with self._bie.turn():
+            self._forget(names)
+
+    def _forget(self, names: Sequence[str]) -> None:
         known = self.revisions()
         gone = [known[name] for name in names if name in known]
         used = {blob.digest for name, each in known.items() if name not in names for blob in each.statement.every_blob}

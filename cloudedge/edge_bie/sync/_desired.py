@@ -27,6 +27,7 @@ from cloudedge.edge_bie.client import (
     check_labels,
     check_registry,
     check_secret,
+    is_secret,
 )
 from cloudedge.edge_bie.sync._documents import (
     AppDocument,
@@ -232,7 +233,9 @@ class _Builder:
 
 
 def _reference(entry: FileEntry) -> File:
-    extra = {key: KEEP if value is None else value for key, value in entry.extra.items()}
+    extra = {
+        key: KEEP if value is None else reveal(value) if is_secret(key) else value for key, value in entry.extra.items()
+    }
     return File(entry.url, entry.md5, entry.unpack, entry.sha256, entry.source, extra)
 
 

@@ -1,7 +1,7 @@
 """The desired state as people write it: YAML documents in a file or a folder.
 
     kind: set         name: seed                      whose objects these are; once at most
-    kind: config      name, labels, description, texts: {key: text or path}, files: {key: url or path, unpack}
+    kind: config      name, labels, description, texts: {key: text or path}, files: {key: url or path, unpack, extra}
     kind: secret      name, description, values: {key: env:NAME, file:PATH or null}
     kind: registry    name, description, address, username, password: env:NAME, file:PATH or null
     kind: app         an app in BIE's own words (services, volumes, selector...), and probes of ours
@@ -20,6 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from cloudedge.config import Secret as SecretReference
+from cloudedge.edge_bie.client import is_secret
 from cloudedge.errors import InputError, NotFound
 
 __all__ = [
@@ -69,7 +70,8 @@ class FileEntry(_Document):
     unpack: str = ""
     source: str = "http"
     extra: dict[str, str | None] = {}
-    """Whatever else BIE keeps with it; null keeps what is there."""
+    """Whatever else BIE keeps with it; null keeps what is there. Keys of storage (``ak``, ``sk``, ``token``...) are
+    named, as ``env:NAME`` or ``file:PATH``, and not written."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> FileEntry:
@@ -77,6 +79,11 @@ class FileEntry(_Document):
             raise ValueError("wanted either path, of a file to upload, or url")
         if self.path and (self.md5 or self.sha256):
             raise ValueError("md5 and sha256 of a file given by its path are computed")
+        for key, value in self.extra.items():
+            if is_secret(key) and value is not None and not value.startswith(("env:", "file:")):
+                raise ValueError(
+                    f"extra.{key} is a secret: name it as env:NAME or file:PATH, or null to keep what is there"
+                )
         return self
 
 

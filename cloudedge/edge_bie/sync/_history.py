@@ -116,28 +116,32 @@ class History:
         return secrets.compare_digest(known["scrypt"], _scrypt(registry.password, bytes.fromhex(known["salt"])))
 
     @contextmanager
-    def applying(self, plan: Plan, documents: tuple[Any, ...], by: str = "") -> Iterator[Attempt]:
-        """Be the one who writes; the plan is on disk before the block begins, and what came of it after.
+    def writing(self) -> Iterator[Writer]:
+        """Be the one who writes.
 
         Raises:
             Conflict: somebody else on this machine is at it.
         """
-        by = by or who()
-        with self._journal.writing(by) as writer:
+        with self._journal.writing(who()) as writer:
             left = self._journal.unfinished()
-            if left is not None:  # killed half-way; this plan begins where that one got to
+            if left is not None:  # killed half-way; the next plan begins where that one got to
                 writer.set_state(left.number, "failed", why="interrupted")
-            what = {
-                "documents": [each.model_dump(mode="json") for each in documents],
-                "steps": [asdict(step) for step in plan.steps],
-            }
-            operation = writer.begin(_KIND, plan.set, plan=what, by=by)
-            try:
-                yield Attempt(writer, operation.number)
-            except BaseException as error:
-                writer.set_state(operation.number, "failed", why=type(error).__name__)
-                raise
-            writer.set_state(operation.number, "done")
+            yield writer
+
+    @contextmanager
+    def applying(self, writer: Writer, plan: Plan, documents: tuple[Any, ...]) -> Iterator[Attempt]:
+        """Carry out a plan; it is on disk before the block begins, and what came of it after."""
+        what = {
+            "documents": [each.model_dump(mode="json") for each in documents],
+            "steps": [asdict(step) for step in plan.steps],
+        }
+        operation = writer.begin(_KIND, plan.set, plan=what, by=who())
+        try:
+            yield Attempt(writer, operation.number)
+        except BaseException as error:
+            writer.set_state(operation.number, "failed", why=type(error).__name__)
+            raise
+        writer.set_state(operation.number, "done")
 
 
 def _state(operation: Operation) -> AppliedState:

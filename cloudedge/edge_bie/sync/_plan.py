@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from cloudedge.edge_bie._names import OWNER_LABEL
-from cloudedge.edge_bie.client import App, Config, Difference, File, Registry, Secret, compare, normal
+from cloudedge.edge_bie.client import App, Config, Difference, File, Registry, Secret, Volume, compare, normal
 from cloudedge.edge_bie.sync._desired import KEEP, SET_LABEL, Desired, owner_of, owner_of_words, unmarked
 
 __all__ = ["Kind", "Observed", "Plan", "Step", "Thing", "Verb", "filled", "mounted", "owner", "plan"]
 
 Kind = Literal["config", "secret", "registry", "app", "node"]
-Verb = Literal["create", "update", "adopt", "repin", "refresh", "label", "delete"]
+Verb = Literal["create", "update", "adopt", "repin", "refresh", "label", "tell", "delete"]
 Thing = Config | Secret | Registry | App
 
 
@@ -66,6 +66,8 @@ class Observed:
     """Which apps mount what could be deleted."""
     passwords: Mapping[str, bool] = field(default_factory=dict)
     """Registry to whether the password last applied is the one wanted; absent: none was applied from here."""
+    untold: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """App to the nodes that match it and were not told of this version: the control plane forgets some."""
     previous: frozenset[tuple[Kind, str]] = frozenset()
     """What the apps of the state before mount."""
 
@@ -143,14 +145,20 @@ class _Planner:
         if isinstance(wanted, Registry):
             self._password(wanted)
         if isinstance(found, App):
-            late = [name for name, version in found.configs.items() if self._is_late(name, version)]
+            late = [volume.config or volume.secret for volume in found.volumes if self._is_late(volume)]
+            untold = self._observed.untold.get(wanted.name, ())
             if late:
                 self.steps.append(Step("repin", kind, wanted.name, f"it is on an older version of {', '.join(late)}"))
+            elif untold:
+                why = f"{len(untold)} nodes were not told of it, such as {untold[0]}"
+                self.steps.append(Step("tell", kind, wanted.name, why))
 
-    def _is_late(self, config: str, version: str) -> bool:
-        current = self._observed.configs.get(config)
-        is_written = any(s.kind == "config" and s.name == config for s in self.steps)  # which brings its apps along
-        return current is not None and not is_written and bool(version) and current.version != version
+    def _is_late(self, volume: Volume) -> bool:
+        kind, there = ("config", self._observed.configs) if volume.config else ("secret", self._observed.secrets)
+        name = volume.config or volume.secret
+        current = there.get(name)
+        is_written = any(s.kind == kind and s.name == name for s in self.steps)  # which brings its apps along
+        return current is not None and not is_written and bool(volume.version) and current.version != volume.version
 
     def _password(self, wanted: Registry) -> None:
         known = self._observed.passwords.get(wanted.name)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cloudedge.clock import Clock
-from cloudedge.edge_bie.client import Bie, File, Mountable, Objects, put_file, state_folder
+from cloudedge.edge_bie.client import App, Bie, File, Mountable, Objects, put_file, state_folder
 from cloudedge.edge_bie.sync._desired import Desired, app_of, desired_state
 from cloudedge.edge_bie.sync._documents import AppDocument
 from cloudedge.edge_bie.sync._history import AppliedState, History
 from cloudedge.edge_bie.sync._plan import Kind, Observed, Plan, Step, filled, mounted, owner, plan
 from cloudedge.errors import InputError, NotFound
+from cloudedge.journal import Writer
 
 __all__ = ["Applied", "Sync"]
 
@@ -71,8 +72,13 @@ class Sync:
             InputError: something stands in the way; nothing was written.
             CloudEdgeError: a write failed; those before it are made, and the same call goes on from there.
         """
-        observed = self.observe(desired)
-        planned = plan(desired, observed, adopt=adopt, delete=delete)
+        # What was seen before others were done writing is not what there is.
+        with self.history.writing() as writer, self.bie.turn():
+            observed = self.observe(desired)
+            planned = plan(desired, observed, adopt=adopt, delete=delete)
+            return self._apply(writer, desired, observed, planned, on_step)
+
+    def _apply(self, writer: Writer, desired: Desired, observed: Observed, planned: Plan, on_step: Told) -> Applied:
         if planned.problems:
             raise InputError(
                 f"set {desired.set} cannot be applied: {'; '.join(planned.problems)}",
@@ -82,7 +88,7 @@ class Sync:
         last = self.history.last(desired.set)
         if not planned.steps and last is not None and last.documents == desired.documents:
             return Applied(planned, None)
-        with self.history.applying(planned, desired.documents) as attempt:
+        with self.history.applying(writer, planned, desired.documents) as attempt:
             sent = self._upload(desired, planned)
             for step in planned.steps:
                 on_step(step)
@@ -90,7 +96,7 @@ class Sync:
                     self._make(step, desired, observed)
                 if step.kind == "registry" and step.verb in ("create", "refresh"):
                     attempt.applied_password(desired.registries[step.name])
-            self._tell_nodes(planned)
+            self._tell_nodes(desired)
             return Applied(planned, attempt.number, sent)
 
     def drift(self, named: str) -> Plan:
@@ -140,8 +146,22 @@ class Sync:
                 if owner(found[name]) == desired.set
             },
             passwords={name: is_it for name, is_it in known.items() if is_it is not None},
+            untold=self._untold(whole.values()),
             previous=frozenset() if before is None else self._mounted_by(before),
         )
+
+    def _untold(self, apps: Iterable[App]) -> dict[str, tuple[str, ...]]:
+        """Return the nodes that match an app and were not told of its version; each is asked for, lists do not say."""
+        told: dict[str, Mapping[str, str]] = {}
+        found: dict[str, tuple[str, ...]] = {}
+        for app in apps:
+            names = [node.name for node in self.bie.nodes(selector=app.selector)] if app.selector else []
+            for name in names:
+                if name not in told:
+                    node = self.bie.node(name)
+                    told[name] = node.desire_apps if node is not None else {}
+            found[app.name] = tuple(name for name in names if told[name].get(app.name) != app.version)
+        return found
 
     def _mounted_by(self, state: AppliedState) -> frozenset[tuple[Kind, str]]:
         apps = [app_of(each) for each in state.documents if isinstance(each, AppDocument)]
@@ -166,6 +186,8 @@ class Sync:
             self.bie.delete(step.kind, step.name)
         elif step.kind == "node":
             self.bie.set_labels(step.name, desired.labels[step.name])
+        elif step.verb == "tell":
+            pass  # that is done for every app at the end
         elif step.verb == "repin":
             self.bie.repin(step.name)
         elif step.verb == "refresh":
@@ -173,17 +195,16 @@ class Sync:
         else:
             self._put(step, desired, observed)
 
-    def _tell_nodes(self, planned: Plan) -> None:
-        """Make sure that every node which matches an app that was written was told of it.
+    def _tell_nodes(self, desired: Desired) -> None:
+        """Make sure that every node which matches an app was told of it, whichever of the two was written.
 
         The control plane forgets one when two writes meet; it matches anew when the node is written.
         """
-        written = {step.name for step in planned.steps if step.kind == "app" and step.verb != "delete"}
-        for name in sorted(written):
-            app = self.bie.app(name)
-            if app is not None and app.selector:
-                for node in self.bie.nodes(selector=app.selector):
-                    self.bie.set_labels(node.name, {}, apps={name: app.version})
+        apps = [app for name in sorted(desired.apps) if (app := self.bie.app(name)) is not None]
+        for name, nodes in self._untold(apps).items():
+            version = next(app.version for app in apps if app.name == name)
+            for node in nodes:
+                self.bie.set_labels(node, {}, apps={name: version})
 
     def _put(self, step: Step, desired: Desired, observed: Observed) -> None:
         groups: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
