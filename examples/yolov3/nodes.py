@@ -79,8 +79,8 @@ class EdgeNode:
             self._agent = None
 
 
-def docker_image() -> str:
-    """Return an image for a node that runs containers, pinned by digest; empty if no engine here has one.
+def docker_image() -> tuple[str, str]:
+    """Return an image for a node that runs containers, pinned by digest; else nothing, and what to do about that.
 
     It holds cloudedge with Paddle: what `cloudedge image build serving` makes, or what `CLOUDEDGE_EDGE_IMAGE` names.
     The app brings what it starts, so the image's own entry point does not matter. One that is in no registry is pinned
@@ -91,8 +91,11 @@ def docker_image() -> str:
     try:
         answer = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return ""
+        return "", "no Docker engine here: all nodes run plain processes"
     if answer.returncode != 0:
-        return ""
+        if "o such image" not in answer.stderr and "not found" not in answer.stderr:
+            return "", "no Docker engine answers: all nodes run plain processes"
+        how = "cloudedge image build serving" if name == "cloudedge-serving" else f"docker pull {name}"
+        return "", f"the Docker engine has no image {name}: with it ({how}), one node would run a container"
     own_id, digests = json.loads(answer.stdout)
-    return str(digests[0]) if digests else f"{name.rpartition('/')[2].partition(':')[0]}@{own_id}"
+    return str(digests[0]) if digests else f"{name.rpartition('/')[2].partition(':')[0]}@{own_id}", ""

@@ -204,7 +204,9 @@ def main() -> None:  # noqa: PLR0915 - a story is told from beginning to end
         say("\n[bold]3. A control plane like BIE's, and three nodes[/]")
         lab = stack.enter_context(Lab(OUT / "lab"))
         requests.put(f"{lab.admin_url}/_lab/settings", json={"rate": _HURRY}, timeout=10).raise_for_status()
-        image = docker_image()
+        image, missing = docker_image()
+        if missing:
+            say(f"   {missing}")
         config = _config(lab, image)
         fleet = stack.enter_context(Fleet.load(TARGET, config=config, tell=_tell))
         nodes = _nodes(image)

@@ -20,10 +20,9 @@ from shapes import SIDE, draw_many
 from web_service import boxes_of
 
 from cloudedge import Bundle, LocalHub
-from cloudedge.bundle import ProbeRequest, Probes
+from cloudedge.bundle import ProbeRequest, Probes, find_program
 from cloudedge.errors import CloudEdgeError, InputError
 from cloudedge.serving import Runtime, RuntimeConfig, Server, ServerConfig, load_ops
-from cloudedge.serving._predictor import find_program
 
 pytestmark = pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "yolov3"
