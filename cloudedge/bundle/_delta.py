@@ -106,6 +106,11 @@ class DeltaFile:
         if not fits or int(sizes.sum()) != frames.shape[0] or (self._blocks[:, (0, 2)] > ROWS_PER_WINDOW).any():
             raise IntegrityError(f"{path}: its blocks do not add up")
 
+    @property
+    def count(self) -> int:
+        """How many rows it speaks of: new, changed and removed ones."""
+        return int(self._blocks[:, (0, 2)].sum())
+
     def rows(self) -> Iterator[Rows]:
         """Read the new and changed rows, block by block."""
         widths = [spec.row_bytes for name, spec in self._kind.columns(0).items() if name != "keys"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -23,6 +24,8 @@ app = typer.Typer(help="Serve and read embedding tables.", no_args_is_help=True)
 
 TOKEN_VARIABLE = "CLOUDEDGE_CUBE_TOKEN"  # noqa: S105 - the variable's name, not a token
 
+_MAX_ANSWER = 1 << 20
+
 SERVERS = typer.Option(
     ["127.0.0.1:8027"], "--server", "-s", help="A shard's replicas, host:port[,host:port...]; once for each shard."
 )
@@ -41,6 +44,13 @@ def serve(
     ),
     threads: int = typer.Option(0, help="Threads that answer; 0: one per core."),
     spin_us: int = typer.Option(100, help="How long a busy thread looks for the next request before it sleeps."),
+    max_connections: int = typer.Option(20_000, min=1, help="Connections at once; one more is closed."),
+    max_keys: int = typer.Option(262_144, min=1, help="Keys in one request."),
+    max_body_mb: float = typer.Option(64, min=0.001, help="MiB of one request or answer."),
+    max_held_mb: float = typer.Option(1024, min=0.001, help="MiB held for all connections together."),
+    idle_timeout_s: float = typer.Option(600, min=0.001, help="For a connection between two requests."),
+    request_timeout_s: float = typer.Option(30, min=0.001, help="From a request's first byte to its last."),
+    write_timeout_s: float = typer.Option(30, min=0.001, help="For a client that does not read its answers."),
     admin_port: int = typer.Option(8028, help="Port of the admin API; 0 takes any free one."),
     admin_host: str = typer.Option("127.0.0.1", help=f"Its address; others than loopback need {TOKEN_VARIABLE}."),
     token_file: Path | None = typer.Option(None, help=f"File with the admin token, instead of {TOKEN_VARIABLE}."),
@@ -59,6 +69,7 @@ def serve(
 
     Example: cloudedge cube serve data --port 8027
     """
+    from cloudedge.cube._address import join_address  # noqa: PLC0415
     from cloudedge.cube._admin import AdminServer  # noqa: PLC0415 - numpy is not needed for --help
     from cloudedge.cube._holdings import Holdings  # noqa: PLC0415
     from cloudedge.cube._server import Server, ServerConfig  # noqa: PLC0415
@@ -66,13 +77,25 @@ def serve(
     if remote_control and state is not None:
         raise InputError("a server with --state takes no control commands, so --remote-control cannot be had with it")
     config = ServerConfig(
-        host=host, port=port, threads=threads, data_dir=directory, remote_control=remote_control, spin_us=spin_us
+        host=host,
+        port=port,
+        threads=threads,
+        data_dir=directory,
+        remote_control=remote_control,
+        max_body_bytes=int(max_body_mb * (1 << 20)),
+        max_keys=max_keys,
+        max_connections=max_connections,
+        max_held_bytes=int(max_held_mb * (1 << 20)),
+        idle_timeout_s=idle_timeout_s,
+        request_timeout_s=request_timeout_s,
+        write_timeout_s=write_timeout_s,
+        spin_us=spin_us,
     )
     stop = threading.Event()
     server = Server(config)
     holdings = None if state is None else Holdings(server, state, limit_bytes_per_s=fetch_limit)
     for problem in holdings.restore() if holdings else ():
-        say("[bold yellow]warning[/]: left out, and has to be delivered again: {}", problem)
+        say("[bold yellow]warning[/]: not loaded; deliver it again, or start again once it can be read: {}", problem)
     if not empty and not server.versions():
         path, name = find_version(directory, version)
         if holdings is None:
@@ -94,7 +117,7 @@ def serve(
         ) as admin,
     ):
         on_signals(stop.set, *STOP)
-        _announce(server, f"{admin_host}:{admin.port}", as_json=as_json)
+        _announce(server, join_address(admin_host, admin.port), as_json=as_json)
         stop.wait()
         stop_at_once()
         server.drain(drain_s)
@@ -193,17 +216,20 @@ def stat(server: list[str] = SERVERS, as_json: bool = JSON) -> None:
 def _stat(address: str) -> dict[str, Any]:
     import requests  # noqa: PLC0415
 
-    from cloudedge.cube._client import parse_address  # noqa: PLC0415
+    from cloudedge.cube._address import parse_address  # noqa: PLC0415
+    from cloudedge.httpbody import read_body  # noqa: PLC0415
 
     parse_address(address)
     try:
         # Not the control service's status: upstream's answers with freed memory.
-        seek = requests.post(f"http://{address}/DictService/seek", json={"version_required": True}, timeout=5)
-        page = requests.get(f"http://{address}/vars", timeout=5)
-        version = seek.json().get("version", "") if seek.ok else None
-    except (requests.RequestException, ValueError) as error:
+        asked = {"version_required": True}
+        with requests.post(f"http://{address}/DictService/seek", json=asked, timeout=5, stream=True) as answer:
+            version = json.loads(read_body(answer, _MAX_ANSWER)).get("version", "") if answer.ok else None
+        with requests.get(f"http://{address}/vars", timeout=5, stream=True) as answer:
+            page = read_body(answer, _MAX_ANSWER).decode(errors="replace")
+    except (requests.RequestException, ValueError, AttributeError, RecursionError) as error:
         raise Unavailable(f"{address} does not answer like a cube server: {error}") from error
-    pairs = (line.split(" : ", 1) for line in page.text.splitlines() if " : " in line)
+    pairs = (line.split(" : ", 1) for line in page.splitlines() if " : " in line)
     return {"server": address, "version": version, "vars": {name: _number(value) for name, value in pairs}}
 
 
@@ -284,7 +310,7 @@ def _rates(measured: dict[str, Any], requests: int) -> dict[str, float]:
 
 def _raw_load(server: str, *, seconds: float, **load: Any) -> dict[str, Any]:
     from cloudedge import _core  # noqa: PLC0415
-    from cloudedge.cube._client import parse_address  # noqa: PLC0415
+    from cloudedge.cube._address import parse_address  # noqa: PLC0415
 
     host, port = parse_address(server)
     try:

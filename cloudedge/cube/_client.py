@@ -24,11 +24,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from cloudedge import _core
 from cloudedge.clock import Clock, SystemClock
+from cloudedge.cube._address import join_address, parse_address
 from cloudedge.cube._conf import CubeConf, CubeDict
 from cloudedge.cube._errors import ShardUnavailable, UnknownVersion, VersionSkew
 from cloudedge.errors import ConfigError, InputError, IntegrityError, Rejected
 
-__all__ = ["Client", "ClientConfig", "KeyLike", "SeekResult", "parse_address"]
+__all__ = ["Client", "ClientConfig", "KeyLike", "SeekResult"]
 
 _UNKNOWN_VERSION = 10404
 _ELSEWHERE = {0, 1011, 2003, 2004}
@@ -41,14 +42,6 @@ _FOUND, _FAILED = 1, 2
 _ALL_BITS = 2**64 - 1
 _SKEW_ROUNDS = 4
 _SKEW_WAIT_S = 0.005
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Split ``host:port``; an IPv6 address stands in brackets."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"{text!r} is not an address", hint="write host:port, for example 127.0.0.1:8027")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _as_keys(keys: KeyLike) -> NDArray[np.uint64]:
@@ -117,10 +110,7 @@ class ClientConfig:
         brpc's balancers that look at load (``la``) become ``least``, all others ``rr``.
         """
         return cls(
-            [
-                [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in table.replicas(shard)]
-                for shard in range(table.shards)
-            ],
+            [[join_address(*endpoint) for endpoint in table.replicas(shard)] for shard in range(table.shards)],
             timeout_ms=table.timeout_ms,
             retry=table.retry,
             backup_request_ms=table.backup_request_ms,

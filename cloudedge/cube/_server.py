@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from cloudedge import _core
+from cloudedge.cube._address import join_address
 from cloudedge.cube._loading import load_patch, load_version
 from cloudedge.errors import ConfigError, Conflict, NotFound
 
@@ -143,8 +144,7 @@ class Server:
     @property
     def address(self) -> str:
         """host:port, as clients want it."""
-        host = self.config.host
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return join_address(self.config.host, self.port)
 
     @property
     def is_ready(self) -> bool:

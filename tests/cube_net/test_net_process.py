@@ -299,6 +299,13 @@ def test_restarting_replicas_one_after_the_other_fails_no_call(serve):
     assert load.failures == []
 
 
+def test_limits_are_options(serve):
+    one = serve("--max-keys", "3", "--max-connections", "50", "--max-body-mb", "1", "--max-held-mb", "8")
+    with plain.Peer(one.port) as peer:
+        assert peer.call(plain.request(plain.keys(1, 2, 3))).code == 0
+        assert peer.call(plain.request(plain.keys(1, 2, 3, 4))).code != 0
+
+
 def test_the_admin_api_of_a_process(serve, data):
     write_part(data / "101", {1: value(9.0, 9.0)})
     one = serve(env={"CLOUDEDGE_CUBE_TOKEN": "secret"})

@@ -152,6 +152,22 @@ def test_an_md5_beside_a_file_is_compared(run, tmp_path):
         assert servers.serves(rows, "10")
 
 
+@pytest.mark.parametrize("kind", ["cube", "upstream"])
+def test_the_deadline_holds_for_every_step(tmp_path, kind):
+    """A server that hangs is not waited for any longer than the whole delivery may take."""
+    server = {"address": "127.0.0.1:1"} | ({"agent": "127.0.0.1:2", "folder": "/f"} if kind == "upstream" else {})
+    table = {"shards": [[server]], "donefiles": str(tmp_path)}
+    write_config(tmp_path, servers=kind, tables={"emb": table}, work=str(tmp_path / "w"), deadline="2m")
+    configured = ConfiguredTransfer("ctr", load(tmp_path / "cloudedge.yaml"))
+    with configured.transfer() as transfer:
+        (replica,) = transfer.replicas
+    steps = [replica._deadline_s] if kind == "cube" else [replica._times.stage_s, replica._times.load_s]
+    assert steps == [120] * len(steps)
+    if kind == "cube":
+        with configured.delivery() as delivery:
+            assert [each._deadline_s for each in delivery.replicas.values()] == [120]
+
+
 def test_what_is_missing_is_named(run, tmp_path):
     table = {"shards": [[{"address": "127.0.0.1:1"}]]}
     write_config(tmp_path, tables={"a": table | {"donefiles": "/d"}, "b": table | {"donefiles": "/e"}, "c": table})

@@ -22,9 +22,28 @@ from cloudedge.errors import InputError, IntegrityError, StorageError, Unavailab
 SUM = "{:032x}".format
 
 
-def wanted(version="v9", shards=2, rows=1000, deltas=()):
+def wanted(version="v9", shards=2, rows=1000, deltas=(), changed=()):
     held = tuple(ShardRows(rows, SUM(900 + shard)) for shard in range(shards))
-    return Wanted("emb", version, 64, held, (84_000,) * shards, dict(deltas))
+    return Wanted("emb", version, 64, held, (84_000,) * shards, dict(deltas), dict(changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "base", "needed"),
+    [
+        (100, {}, 3 * 100 * 96),
+        (240, {"deltas": 1, "memory_bytes": 50 * 96}, 3 * 240 * 96 + 50 * 96 + 1000 * 96),
+        (300, {}, 3 * 300 * 96 + 1000 * 96),
+    ],
+    ids=["a few rows", "with those it had, a table of its own", "a table of its own"],
+)
+def test_a_delta_that_compresses_well_still_needs_room_for_its_rows(changed, base, needed):
+    """However small it travels; one of more than a quarter of the rows becomes a whole table there."""
+    want = wanted(shards=1, deltas={SUM(100): 500}, changed={SUM(100): changed})
+    for free, refused in ((needed, False), (needed - 1, True)):
+        seen = [replica(versions={"v1": loaded(1, **base)}, active="v1", free_memory_bytes=free)]
+        plan = plan_delivery([want], seen, Policy())
+        assert {step.how for step in plan.of("stage")} == {"delta"}
+        assert [str(needed) in each.message for each in plan.refusals] == ([True] if refused else [])
 
 
 def loaded(number, shard=0, **more):

@@ -9,6 +9,7 @@ import requests
 from transfer_tables import changed
 
 from cloudedge.adminhttp import ordered, piece_header
+from cloudedge.clock import ManualClock
 from cloudedge.cube import AdminServer, Server, ServerConfig
 from cloudedge.cube._holdings import Holdings
 from cloudedge.cube.transfer import Courier, CubeReplica
@@ -59,6 +60,16 @@ def test_a_base_and_a_delta_are_sent(shard, tables, workshop, monkeypatch):
         courier.verify(shard.replica, later)
     assert 0 < changes < whole == workshop.base(base, 1)[0].size
     assert [each.name for each in shard.server.versions()] == [base.version, later.version]
+
+
+def test_what_is_sent_keeps_to_the_limit_of_who_delivers(shard, tables, workshop, monkeypatch):
+    monkeypatch.setattr(replica_module, "_PIECE", 1000)
+    clock, version = ManualClock(), tables.fresh()
+    with Courier([shard.replica], workshop, limit_bytes_per_s=1000, clock=clock) as courier:
+        begun = clock.monotonic()
+        sent = courier.prepare(shard.replica, version)
+    assert sent > 3000
+    assert clock.monotonic() - begun >= (sent - 1000) / 1000  # a clock that only its sleepers move
 
 
 def test_it_goes_on_where_it_stopped(shard, tables, workshop, monkeypatch):

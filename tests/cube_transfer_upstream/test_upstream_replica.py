@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import threading
 import time
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from upstream_tables import build_rows, table, value
 
 from cloudedge.clock import ManualClock
 from cloudedge.cube import Client, ClientConfig
+from cloudedge.cube._transfer_conf import CubeAddress
 from cloudedge.cube.transfer import (
     Artifact,
     ArtifactFile,
@@ -23,6 +26,7 @@ from cloudedge.cube.transfer import (
     VersionIds,
     journal_memory,
 )
+from cloudedge.cube.transfer._upstream_calls import UpstreamCalls
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Rejected, Unavailable
 from cloudedge.journal import Journal
 from cloudedge.testing.upstream_cube import UpstreamCluster
@@ -319,6 +323,33 @@ def test_a_guarded_switch_that_is_refused_goes_back_everywhere(tmp_path):
         assert here.cluster.versions() == [str(here.ids.number("monday"))] * 4
         GuardedSwitch(here.replicas).switch("tuesday")
         assert here.cluster.versions() == [str(here.ids.number("tuesday"))] * 4
+
+
+def test_an_answer_without_an_end_is_read_to_its_limit(tmp_path):
+    class Endless(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b"total_key_num : 5\n" + b"x" * 65536 + b"\n")
+
+        do_POST = do_GET  # noqa: N815 - the name it is called by
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        here = ("127.0.0.1", server.server_address[1])
+        calls = UpstreamCalls("emb/0/0", here, CubeAddress(*here, "/"), call_s=30)
+        assert calls.counters() == {"total_key_num": 5}
+        assert calls.is_loading() is False
+        with pytest.raises(Unavailable, match="does not answer like a cube-agent"):
+            calls.agent({"command": "download"}, within_s=30)
+        calls.close()
+        server.shutdown()
 
 
 def test_a_server_that_dies_while_switching_brings_the_others_back(tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from cloudedge.config import Config, HubConfig, TransferConfig, TransferTable, home, reveal
+from cloudedge.cube._address import parse_address
 from cloudedge.cube._transfer_conf import CubeAddress, TransferConf
 from cloudedge.cube.transfer._cube_transfer import CubeTransfer
 from cloudedge.cube.transfer._deliver import Delivery
@@ -14,6 +16,7 @@ from cloudedge.cube.transfer._layout import Layout
 from cloudedge.cube.transfer._plan import Policy
 from cloudedge.cube.transfer._replica import Replica
 from cloudedge.cube.transfer._transfer import Transfer, TransferOptions
+from cloudedge.cube.transfer._upstream import UpstreamTimes
 from cloudedge.cube.transfer._workshop import Workshop
 from cloudedge.errors import ConfigError
 
@@ -94,7 +97,7 @@ class ConfiguredTransfer:
     def delivery(self) -> Delivery:
         """Open a delivery of bundles' tables; a context."""
         return Delivery(
-            self.layout.replicas(token=self.token),
+            self.layout.replicas(token=self.token, deadline_s=self.policy.deadline_s),
             Workshop(self.work),
             policy=self.policy,
             files_host=self.config.files_host,
@@ -130,6 +133,7 @@ class ConfiguredTransfer:
             files_host=self.config.files_host,
             limit_bytes_per_s=self.config.bandwidth,
             through_agent=self.config.through_agent,
+            times=_within(self.policy.deadline_s),
             policy=self.policy,
         )
         conf = self._conf(name, where)
@@ -155,15 +159,16 @@ class ConfiguredTransfer:
             copy_num=max(len(servers) for servers in table.shards),
             deploy_path="",
             transfer_address=self.config.public_host or self.config.files_host,
-            agents={place: _endpoint(server.agent) for place, server in instances.items() if server.agent},
+            agents={place: parse_address(server.agent) for place, server in instances.items() if server.agent},
             cubes={
-                place: CubeAddress(*_endpoint(server.address), server.folder)
+                place: CubeAddress(*parse_address(server.address), server.folder)
                 for place, server in instances.items()
                 if server.agent
             },
         )
 
 
-def _endpoint(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
+def _within(deadline_s: float) -> UpstreamTimes:
+    """Return how long single steps may take where all of them together have so long."""
+    usual = UpstreamTimes()
+    return replace(usual, stage_s=min(usual.stage_s, deadline_s), load_s=min(usual.load_s, deadline_s))

@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
+from cloudedge.bundle._delta import DeltaFile
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.cube.transfer._artifact import Artifact, Source
+from cloudedge.cube.transfer._artifact import DELTA_FILE, Artifact, Source
+from cloudedge.cube.transfer._cube_replica import CubeReplica
 from cloudedge.cube.transfer._files import FileServer
 from cloudedge.cube.transfer._plan import DeliveryPlan, Observed, Policy, Step, Wanted, plan_delivery, plan_forget
 from cloudedge.cube.transfer._replica import Replica
@@ -67,8 +69,12 @@ class Courier:
         self._public_host = public_host or None
         self._files_token = files_token
         self._files = FileServer(
-            workshop.artifacts, files_host, files_port, token=files_token or None, limit_bytes_per_s=limit_bytes_per_s
-        )
+            workshop.artifacts, files_host, files_port, token=files_token or None, limit_bytes_per_s=limit_bytes_per_s,
+            clock=self._clock,
+        )  # fmt: skip
+        for replica in replicas:  # what is sent leaves this machine as well as what is fetched
+            if isinstance(replica, CubeReplica):
+                replica.limit = self._files.throttle
 
     def close(self) -> None:
         """Stop serving files."""
@@ -171,15 +177,17 @@ class Courier:
             if base.table == version.table and base.rows.kind == kind and base.checksum != version.checksum
         ]
         sizes: dict[str, int] = {}
+        counts: dict[str, int] = {}
         parent: TableVersion | None = None
         for base in usable:
             if any(rows.checksum in has for rows in self.workshop.shards(base, shards)):
                 deltas = self.workshop.delta(base, version, shards)
                 sizes |= {delta.base: delta.size for delta in deltas}
+                counts |= {delta.base: DeltaFile(delta.directory / DELTA_FILE, kind).count for delta in deltas}
                 parent = base
         held = self.workshop.shards(version, shards, parent)
         full = tuple(self.workshop.base_bytes(each.rows, kind.row_bytes) for each in held)
-        return Wanted(version.table, version.version, kind.row_bytes, held, full, sizes)
+        return Wanted(version.table, version.version, kind.row_bytes, held, full, sizes, counts)
 
     def _artifact(self, step: Step, version: TableVersion, bases: Sequence[TableVersion], shard: int) -> Artifact:
         shards = self.shards_of(version.table)

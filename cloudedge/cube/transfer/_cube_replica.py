@@ -15,8 +15,10 @@ import numpy as np
 from cloudedge import errors
 from cloudedge.adminhttp import order_header, piece_header
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.cube._client import Client, ClientConfig, parse_address
+from cloudedge.cube._address import join_address, parse_address
+from cloudedge.cube._client import Client, ClientConfig
 from cloudedge.cube.transfer._artifact import Artifact, ArtifactFile, Source
+from cloudedge.cube.transfer._fetch import Throttle
 from cloudedge.cube.transfer._replica import Loading, ReplicaStatus, VersionState
 from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, NotFound, Rejected, StorageError, Unavailable
 from cloudedge.httpbody import read_body
@@ -81,6 +83,8 @@ class CubeReplica:
         self._push = push
         self._clock = clock or SystemClock()
         self._files_port: int | None = None
+        self.limit: Throttle | None = None
+        """For what is sent to it; whoever delivers sets it, for all replicas together."""
 
     def status(self) -> ReplicaStatus:
         """Ask what it has."""
@@ -144,6 +148,8 @@ class CubeReplica:
             with (artifact.directory / file.name).open("rb") as content:
                 content.seek(there)
                 while piece := content.read(_PIECE):
+                    if self.limit is not None:
+                        self.limit.take(len(piece))
                     self._ask("PUT", path, piece=piece, offset=there)
                     there += len(piece)
                     yield len(piece)
@@ -185,8 +191,7 @@ class CubeReplica:
         """Return where others may fetch a version that was staged here."""
         if self._files_port is None:
             return None
-        host = f"[{self._admin_host}]" if ":" in self._admin_host else self._admin_host
-        return Source(f"http://{host}:{self._files_port}/{quote(name)}", self._token)
+        return Source(f"http://{join_address(self._admin_host, self._files_port)}/{quote(name)}", self._token)
 
     def drain(self, within_s: float = 10) -> None:
         """Ask the process to finish what is under way and end."""

@@ -45,7 +45,7 @@ class CubeTransfer(Transfer):
         super().__init__(conf, hubs=hubs, options=options, clock=clock)
 
     def _open_replicas(self) -> Sequence[Replica]:
-        return self._layout.replicas(token=self._token)
+        return self._layout.replicas(token=self._token, deadline_s=self.options.policy.deadline_s)
 
     def _bases(self) -> Sequence[TableVersion]:
         """Return the rows that were delivered last, if they are still here: the delta is made from them."""

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from cloudedge.cube._client import parse_address
+from cloudedge.cube._address import join_address, parse_address
 from cloudedge.cube._conf import CubeConf, CubeDict, NodeList, read_text_file
 from cloudedge.cube.transfer._cube_replica import CubeReplica
 from cloudedge.errors import ConfigError
@@ -52,7 +52,7 @@ class ServerAddress(BaseModel):
         if self.admin:
             return self.admin
         host, port = parse_address(self.address)
-        return f"[{host}]:{port + 1}" if ":" in host else f"{host}:{port + 1}"
+        return join_address(host, port + 1)
 
 
 class Layout(BaseModel):
@@ -91,7 +91,7 @@ class Layout(BaseModel):
             {
                 "tables": {
                     each.dict_name: [
-                        [{"address": _text(host, port)} for host, port in each.replicas(shard)]
+                        [{"address": join_address(host, port)} for host, port in each.replicas(shard)]
                         for shard in range(each.shards)
                     ]
                     for each in conf.dicts
@@ -129,7 +129,3 @@ def _dict(table: str, shards: tuple[tuple[ServerAddress, ...], ...], before: Cub
     nodes = [NodeList(ipport_list="list://" + ",".join(each.address for each in servers)) for servers in shards]
     placed = {"dict_name": table, "shard": len(shards), "dup": len(shards[0]), "type": "ipport_list", "nodes": nodes}
     return CubeDict.model_validate({**kept, **placed})
-
-
-def _text(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -20,6 +20,10 @@ __all__ = ["DeliveryPlan", "Observed", "Policy", "Step", "Wanted", "plan_deliver
 StepKind = Literal["stage", "load", "verify", "activate", "forget"]
 _ROW_OVERHEAD = 32
 """Bytes a row takes in memory beside its value: key, place in the table, room to grow."""
+_WHILE_LOADED = 3
+"""How often the rows of a delta are in memory at most: as they are read, as one array, as a table."""
+_LARGEST_OVERLAY = 4
+"""A server makes a whole table of a version that differs from its base in more than this part of the rows."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Wanted:
     base_bytes: tuple[int, ...]
     delta_bytes: Mapping[str, int] = field(default_factory=dict)
     """By the checksum of the rows it applies to: what a shard's delta takes."""
+    delta_rows: Mapping[str, int] = field(default_factory=dict)
+    """The same: how many rows it speaks of."""
 
 
 @dataclass(frozen=True)
@@ -234,9 +240,7 @@ def _choose(wanted: Wanted, each: Observed, status: ReplicaStatus, policy: Polic
 
 
 def _no_room(wanted: Wanted, each: Observed, status: ReplicaStatus, stage: Step) -> list[CloudEdgeError]:
-    rows = wanted.shards[each.shard].rows
-    is_base = stage.how == "base"
-    memory = rows * (wanted.width + _ROW_OVERHEAD) if is_base else 2 * wanted.delta_bytes.get(stage.base or "", 0)
+    memory = _memory(wanted, wanted.shards[each.shard].rows, status, stage)
     needs = (
         ("disk", stage.bytes, status.free_disk_bytes, "Free space there, or keep fewer versions."),
         ("memory", memory, status.free_memory_bytes, "Keep fewer versions, use more shards, or give it more memory."),
@@ -252,6 +256,18 @@ def _no_room(wanted: Wanted, each: Observed, status: ReplicaStatus, stage: Step)
         for what, needed, free, hint in needs
         if free is not None and free < needed
     ]
+
+
+def _memory(wanted: Wanted, rows: int, status: ReplicaStatus, stage: Step) -> int:
+    """Say what loading takes at most, beside what is loaded."""
+    per_row = wanted.width + _ROW_OVERHEAD
+    if stage.how == "base":
+        return rows * per_row
+    changed = wanted.delta_rows.get(stage.base or "", 0)
+    base = next((held for held in status.loaded().values() if held.checksum == stage.base), None)
+    below = base.memory_bytes if base is not None and base.deltas else 0  # is laid together with what comes
+    is_overlay = changed + below // per_row <= rows // _LARGEST_OVERLAY
+    return _WHILE_LOADED * changed * per_row + below + (0 if is_overlay else rows * per_row)
 
 
 def _facts(each: Observed) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from cloudedge.cube.transfer._upstream import UpstreamReplica, UpstreamTimes
 from cloudedge.cube.transfer._upstream_delivery import UpstreamDelivery
 from cloudedge.cube.transfer._workshop import Workshop
 from cloudedge.errors import CloudEdgeError, Conflict, StorageError
+from cloudedge.httpbody import read_body
 from cloudedge.journal import Journal, Writer
 
 if TYPE_CHECKING:
@@ -335,7 +336,8 @@ class Transfer:
         text = secrets.token_hex(8)
         try:
             mark.write_text(text)
-            served = requests.get(f"{url}{mark}", timeout=10).text == text
+            with requests.get(f"{url}{mark}", timeout=10, stream=True) as answer:
+                served = read_body(answer, 2 * len(text)) == text.encode()
         except requests.RequestException:
             served = False
         except OSError as error:

@@ -10,30 +10,25 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from cloudedge.cube._address import join_address
 from cloudedge.cube._client import Client, ClientConfig
 from cloudedge.cube._conf import Endpoint
 from cloudedge.cube._transfer_conf import CubeAddress
 from cloudedge.errors import Rejected, Unavailable
+from cloudedge.httpbody import read_body
 
-if TYPE_CHECKING:
-    import requests
-
-__all__ = ["AgentAnswer", "UpstreamCalls", "address"]
+__all__ = ["AgentAnswer", "UpstreamCalls"]
 
 _LOADING = re.compile(rb'"status"\s*:\s*1\b')
 _COUNTER = re.compile(r"^(\w+)\s*:\s*([0-9]{1,19})\s*$", re.MULTILINE)
 _CONNECT_S = 5.0
 _SHORTEST_S = 0.05
 _OK = 200
-
-
-def address(host: str, port: int) -> str:
-    """Write an address as clients want it."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+_MAX_ANSWER = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -56,8 +51,8 @@ class UpstreamCalls:
 
     def __init__(self, name: str, agent: Endpoint, cube: CubeAddress, *, call_s: float) -> None:
         self.name = name
-        self._agent = address(*agent)
-        self._cube = address(cube.host, cube.port)
+        self._agent = join_address(*agent)
+        self._cube = join_address(cube.host, cube.port)
         self._call_s = call_s
         # One replica and no pin: the answer's version is whatever the server has.
         self._client = Client(
@@ -75,13 +70,13 @@ class UpstreamCalls:
             Unavailable: it did not answer in time, or not as an agent does.
         """
         # `json=` says application/json; with any form type the agent finds an empty body.
-        answer = self._post(f"http://{self._agent}/agent/cmd", work, within_s)
+        status, content = self._post(f"http://{self._agent}/agent/cmd", work, within_s)
         try:
-            told = answer.json()
+            told = json.loads(content)
             return AgentAnswer(told["success"] == "0", str(told["message"])[:500])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Unavailable(
-                f"{self.name}: {self._agent} does not answer like a cube-agent (HTTP {answer.status_code})",
+                f"{self.name}: {self._agent} does not answer like a cube-agent (HTTP {status})",
                 hint="Check the agent's address in transfer.conf.",
                 replica=self.name,
             ) from error
@@ -93,19 +88,19 @@ class UpstreamCalls:
             Unavailable: it did not answer in time.
             Rejected: it takes no control commands from here.
         """
-        answer = self._post(f"http://{self._cube}/ControlService/cmd", body, within_s or self._call_s)
-        if answer.status_code == 403:  # noqa: PLR2004 - cloudedge's own server, for control from elsewhere
+        status, _ = self._post(f"http://{self._cube}/ControlService/cmd", body, within_s or self._call_s)
+        if status == 403:  # noqa: PLR2004 - cloudedge's own server, for control from elsewhere
             raise Rejected(
                 f"{self.name}: {self._cube} takes no control commands from this machine",
                 hint="Send them through its agent, or start the server with --remote-control.",
                 replica=self.name,
             )
-        return answer.status_code == _OK
+        return status == _OK
 
     def is_loading(self) -> bool:
         """Ask whether a load is under way."""
-        answer = self._post(f"http://{self._cube}/ControlService/cmd", {"cmd": "status"}, self._call_s)
-        return bool(_LOADING.search(answer.content))
+        _, content = self._post(f"http://{self._cube}/ControlService/cmd", {"cmd": "status"}, self._call_s)
+        return bool(_LOADING.search(content))
 
     def seek(self, keys: Sequence[int]) -> tuple[list[bytes | None], str]:
         """Read keys from the version that answers, whichever that is, and return its version string.
@@ -123,16 +118,18 @@ class UpstreamCalls:
         import requests  # noqa: PLC0415 - slow to import
 
         try:
-            page = requests.get(f"http://{self._cube}/vars", timeout=(_CONNECT_S, self._call_s)).text
+            with requests.get(f"http://{self._cube}/vars", timeout=(_CONNECT_S, self._call_s), stream=True) as answer:
+                page = read_body(answer, _MAX_ANSWER).decode(errors="replace")
         except requests.RequestException:
             return {}
-        return {name: int(value) for name, value in _COUNTER.findall(page[: 1 << 20])}
+        return {name: int(value) for name, value in _COUNTER.findall(page)}
 
-    def _post(self, url: str, body: dict[str, Any], within_s: float) -> requests.Response:
+    def _post(self, url: str, body: dict[str, Any], within_s: float) -> tuple[int, bytes]:
         import requests  # noqa: PLC0415 - slow to import
 
         try:
-            return requests.post(url, json=body, timeout=(_CONNECT_S, max(_SHORTEST_S, within_s)))
+            with requests.post(url, json=body, timeout=(_CONNECT_S, max(_SHORTEST_S, within_s)), stream=True) as answer:
+                return answer.status_code, read_body(answer, _MAX_ANSWER)
         except requests.RequestException as error:
             asked = json.dumps(body.get("command") or body.get("cmd"))
             raise Unavailable(
