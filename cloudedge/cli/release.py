@@ -30,6 +30,8 @@ RETAIN = typer.Option(1, min=1, help="Versions before the live one that stay loa
 CHANGED = typer.Option(False, "--allow-signature-change", help="Clients can cope with other feeds and fetches.")
 EVERY = typer.Option(2.0, "--every", min=0.1, help="Seconds between two looks.")
 
+_LEFT = 3
+"""The exit code of what a resume has to go on with."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -88,15 +90,15 @@ def rollback(
     """Go back to what was live before; moves no bytes if that is still loaded. An unfinished release is taken back."""
     found = _target(target)
     back = int(to) if to.isdecimal() else to or None
-    if found.unfinished is not None and not dry_run:
-        _ask(f"Take {found.unfinished} back?", yes=yes)
-        _tell(found.rollback(back), target, as_json=as_json)
-        return
-    planned = found.plan_abort() if found.unfinished is not None and back is None else found.plan_rollback(back)
+    number = found.unfinished_number
     if dry_run:
-        _show(planned, as_json=as_json)
-        return
-    _carry_out(found, planned, yes=yes, as_json=as_json)
+        is_undo = number is not None and back is None
+        _show(found.plan_abort() if is_undo else found.plan_rollback(back), as_json=as_json)
+    elif number is not None:
+        _ask(f"Take {found.unfinished} back?", yes=yes)
+        _tell(found.rollback(back, expected=number), target, as_json=as_json)
+    else:
+        _carry_out(found, found.plan_rollback(back, patient=True), yes=yes, as_json=as_json)
 
 
 def resume(target: str = TARGET, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
@@ -118,9 +120,10 @@ def abort(target: str = TARGET, dry_run: bool = DRY_RUN, yes: bool = YES, as_jso
     if dry_run:
         _show(found.plan_abort(), as_json=as_json)
         return
+    number = found.unfinished_number
     _ask(f"Take {found.unfinished or 'what is unfinished'} back?", yes=yes)
-    asked = "The process that carries it out was asked to take it back."
-    _tell(found.abort(), target, as_json=as_json, nothing=asked, wanted="undone")
+    asked = "The process that carries it out was asked to take it back; it says so if that comes too late."
+    _tell(found.abort(expected=number), target, as_json=as_json, nothing=asked, wanted="undone")
 
 
 def promote(target: str = TARGET, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
@@ -216,7 +219,7 @@ def history(
 def _target(name: str) -> Target:
     from cloudedge.release import Target  # noqa: PLC0415 - numpy is not needed for --help
 
-    return Target.load(name)
+    return Target.load(name, tell=lambda text: say("{}", text))
 
 
 def _options(canary: str, bake: str, on_breach: str, retain: int, *, changed: bool) -> Options:
@@ -282,6 +285,8 @@ def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str =
         json_out(outcome.to_json())
     for step, why in outcome.owed.items():
         say("[yellow]not tidied up[/]: {}: {} (the next release does it)", step, why)
+    for place, why in outcome.away.items():
+        say("[yellow]not reached[/]: {}: {} (cloudedge resume {} does it once it answers)", place, why, target)
     if outcome.state == "done":
         say(
             "[green]done[/]: {} is live on {}: {} moved in {} s",
@@ -290,12 +295,17 @@ def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str =
             size(outcome.bytes),
             outcome.seconds,
         )
+        if outcome.why:
+            say("[yellow]note[/]: {}; to go back: cloudedge rollback {}", outcome.why, target)
         say("Next: cloudedge status {}", target)
     else:
         say("[red]undone[/]: {} was taken back on {}: {}", outcome.pin, target, outcome.why)
-        say("Everything is as it was. Next: cloudedge status {}", target)
+        left = ", but for what is named above" if outcome.owed or outcome.away else ""
+        say("Everything is as it was{}. Next: cloudedge status {}", left, target)
     if outcome.state != wanted:
         raise typer.Exit(1)
+    if outcome.away:
+        raise typer.Exit(_LEFT)
 
 
 _STATUS = ("place", "state", "answers with", "since", "lag", "loaded", "memory", "free")

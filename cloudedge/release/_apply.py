@@ -1,9 +1,12 @@
 """Carrying out a plan: intent into the journal, one idempotent step, outcome into the journal; and the way back.
 
 The commit point is the intent to move the first pointer for good (`COMMIT_STAGES`). Before it, a step that fails, a
-canary that does badly or somebody's wish takes everything back. After it a release goes forward only: a step that fails
-leaves it unfinished, both versions stay loaded, and `resume` goes on (or `abort`, which somebody has to ask for, goes
-back). Nothing is kept in memory that the journal and the places could not tell again, so any process can go on.
+canary that does badly or somebody's wish takes everything back. After it a release goes forward only, unless somebody
+asks it to go back before it is marked as live: a step that fails leaves it unfinished with both versions loaded.
+Nothing is kept in memory that the journal and the places could not tell again, so any process can go on.
+
+The way back ends with every place on what was live, but for those that do not answer: these are waited for, and then
+left with the rows of both versions still there, so that whatever they answer with is whole. A later resume brings them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any, Literal
 
 from cloudedge.errors import CloudEdgeError, Conflict, NotFound, StorageError
@@ -24,7 +27,7 @@ from cloudedge.release._plan import plan_undo, same_shares
 from cloudedge.release._steps import COMMIT_STAGES, TIDY_STAGES, Life, Plan, Step
 from cloudedge.release._version import Version
 
-__all__ = ["Outcome", "Run", "committed", "lives_after"]
+__all__ = ["Outcome", "Run", "committed", "is_past_return", "lives_after"]
 
 _BACKOFF_S, _BACKOFF_MAX_S = 0.2, 5.0
 
@@ -44,6 +47,8 @@ class Outcome:
     undone: tuple[str, ...] = ()
     owed: Mapping[str, str] = field(default_factory=dict)
     """What could not be tidied up, and why; the next release does it."""
+    away: Mapping[str, str] = field(default_factory=dict)
+    """Places that did not answer, and why; a resume brings them to what is live."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -81,11 +86,10 @@ class Run:
         for stage, steps in self._plan.stages():
             if self.is_committed and stage in ("dense.canary", "bake"):
                 continue
-            if not self.is_committed:
-                asked = next((w for w in self._ground.journal.wishes(self._number) if w.what == "abort"), None)
-                if asked is not None:
-                    return self.back(f"{asked.by} asked for it")
-                self.is_committed = stage in COMMIT_STAGES
+            asked = self.asked_back
+            if asked and not self.is_too_late(stage):
+                return self.back(f"{asked} asked for it")
+            self.is_committed = self.is_committed or stage in COMMIT_STAGES
             try:
                 failed = self._do(steps)
             except Breach as breach:
@@ -102,24 +106,61 @@ class Run:
                 raise self._stopped(failed, "Both versions stay loaded: resume goes on, abort goes back.")
             elif failed:
                 return self.back("; ".join(f"{step}: {why}" for step, why in failed.items()))
-        return self._end("done", owed=owed)
+        why = f"{self.asked_back} asked to take it back when it was too late" if self.asked_back else ""
+        return self._end("done", why=why, owed=owed, away=self._plan.away)
+
+    @property
+    def asked_back(self) -> str:
+        """Who asked to take it back; empty: nobody did."""
+        return next((w.by for w in self._ground.journal.wishes(self._number) if w.what == "abort"), "")
+
+    def is_too_late(self, stage: str = "") -> bool:
+        """Tell whether it can no longer be taken back, only rolled back once it is done."""
+        steps = set(self._ground.journal.last_words(self._number))
+        return is_past_return({*steps, stage} if stage else steps, self._plan)
 
     def back(self, why: str) -> Outcome:
         """Take everything back, in the order that leaves rows until nobody reads them.
 
         Raises:
-            Unfinished: a pointer could not be moved back; nothing was unloaded.
+            Unfinished: a pointer could not be moved back at a place that answers; nothing was unloaded.
         """
         self._writer.record(self._number, "undo", "note", why=why)
-        touched = set(self._ground.journal.last_words(self._number))
-        owed: dict[str, str] = {}
-        for steps in plan_undo(self._plan, self._ground.observe(), touched):
-            failed = self._do(steps, undo=True)
-            if failed and steps[0].action != "forget":
+        end = self._ground.clock.monotonic() + self._plan.options.patience_s
+        left: dict[str, str] = {}
+        for round_ in count():
+            owed: dict[str, str] = {}
+            failed = self._walk_back(left, owed)
+            if not failed:
+                return self._end("undone", why=why, owed=owed, away={**self._plan.away, **left})
+            if self._ground.clock.monotonic() < end:
+                self._ground.pause(round_, f"to take {self._plan.title} back, waiting for {', '.join(failed)}")
+                continue
+            away = {place.name: place.error for place in self._ground.observe() if not place.is_reachable}
+            places = [step.partition(":")[2] for step in failed]
+            if left.keys() >= set(places) or not away.keys() >= set(places):
                 raise self._stopped(failed, "It is being taken back: resume goes on with that.")
+            left |= {name: away[name] for name in places}
+        raise AssertionError  # counting does not end
+
+    def _walk_back(self, left: Mapping[str, str], owed: dict[str, str]) -> dict[str, str]:
+        """Go back at all places but those that are left as they are; return the pointers that could not be moved."""
+        places, touched = self._ground.observe(), set(self._ground.journal.last_words(self._number))
+        # A replica that is left may still answer with what is undone, and reads its rows.
+        may_read = any(place.name in left and place.leg == "dense" for place in places)
+        for steps in plan_undo(self._plan, places, touched):
+            mine = [step for step in steps if step.place not in left]
+            if steps[0].stage == "sparse.forget" and may_read:
+                owed |= {step.id: f"{', '.join(left)} may still read these rows" for step in steps}
+                continue
+            if left and any(step.pin and step.shares == {} for step in mine):
+                return {step.id: "it lost what was live, and others that answer with that are away" for step in mine}
+            failed = self._do(mine, undo=True)
+            if failed and steps[0].action != "forget":
+                return failed
             owed |= failed
             self._drain(steps[0].stage, failed)
-        return self._end("undone", why=why, owed=owed)
+        return {}
 
     def _do(self, steps: Sequence[Step], *, undo: bool = False) -> dict[str, str]:
         """Carry out the steps of a stage, places side by side and one after the other at each; return what failed."""
@@ -169,7 +210,9 @@ class Run:
         if step.place:
             return self._at_place(step, order)
         if step.action == "fetch":
-            self._ground.shelf.mark({"next": self._plan.ref})
+            self._tell({"next": self._plan.ref})
+            if self._plan.away and self._plan.lives:
+                self._keep_for(self._plan.away, self._plan.lives[0].ref)
             if any(other.action == "check" for other in self._plan.steps):  # else every place has it, checked
                 self._ground.shelf.verify(self._wanted)
         elif step.action in ("gate", "settle"):
@@ -225,15 +268,21 @@ class Run:
         roles = ["live", "previous", *(f"previous-{back}" for back in range(2, self._plan.options.retain + 1))]
         wanted = {role: lives[back].ref if back < len(lives) else None for back, role in enumerate(roles)}
         for role in roles if undo else reversed(roles):
-            try:
-                self._ground.shelf.mark({role: wanted[role]})
-            except NotFound:
-                if role == "live":
-                    raise
-                self._ground.shelf.mark({role: None})  # collected long ago, when more recent ones stood between
+            self._mark(role, wanted[role])
         if lives:
             self._ground.layouts.publish(lives[0].shards)
         self._writer.remember("lives", [asdict(life) for life in lives])
+
+    def _mark(self, role: str, ref: str | None) -> None:
+        try:
+            self._tell({role: ref})
+        except NotFound:
+            if role == "live":
+                raise
+            self._tell({role: None})  # collected long ago, when more recent ones stood between
+
+    def _tell(self, roles: Mapping[str, str | None]) -> str | None:
+        return self._ground.mark(roles, self._writer)
 
     def _drain(self, stage: str, failed: Mapping[str, str]) -> None:
         # A replica that could not be asked may still have requests under way that will read these rows.
@@ -249,8 +298,26 @@ class Run:
             failed=dict(failed),
         )
 
-    def _end(self, state: Literal["done", "undone"], *, why: str = "", owed: Mapping[str, str]) -> Outcome:
-        self._ground.shelf.mark({"next": None})  # only now: what is live and what was is marked on its own
+    def _keep_for(self, away: Mapping[str, str], ref: str) -> None:
+        """Keep what places that do not answer may still answer with from collection, until all were seen again."""
+        before: list[str] = self._ground.journal.recall("behind") or []
+        kept = list(dict.fromkeys([*before, ref])) if away else []
+        for number in range(max(len(before), len(kept))):
+            self._mark(f"behind-{number + 1}", kept[number] if number < len(kept) else None)
+        if kept != before:
+            self._writer.remember("behind", kept)
+
+    def _end(
+        self,
+        state: Literal["done", "undone"],
+        *,
+        why: str = "",
+        owed: Mapping[str, str],
+        away: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        self._keep_for(away or {}, self._plan.ref)
+        untold = self._tell({"next": None})  # only now: what is live and what was is marked on its own
+        owed = {**owed, **({"tag": f"the target's hub could not be told: {untold}"} if untold else {})}
         entries = self._ground.journal.entries(self._number)
         outcome = Outcome(
             number=self._number,
@@ -262,6 +329,7 @@ class Run:
             done=tuple(dict.fromkeys(entry.step for entry in entries if entry.what == "done")),
             undone=tuple(dict.fromkeys(entry.step for entry in entries if entry.what == "undone")),
             owed=dict(owed),
+            away=dict(away or {}),
         )
         told = {key: value for key, value in outcome.to_json().items() if key not in ("number", "state")}
         self._writer.set_state(self._number, state, **told)
@@ -271,6 +339,15 @@ class Run:
 def committed(steps: Collection[str]) -> bool:
     """Tell from the steps that were at least intended whether the commit point was passed."""
     return any(step.split(":")[0] in COMMIT_STAGES for step in steps)
+
+
+def is_past_return(steps: Collection[str], plan: Plan) -> bool:
+    """Tell from the steps that were at least intended whether a wish to take it back comes too late.
+
+    Once it is marked as live, going back is a rollback; and where nothing was live before there is no way back.
+    """
+    is_marked = any(step == "tag" or step.split(":")[0] in TIDY_STAGES for step in steps)
+    return committed(steps) and (is_marked or not plan.lives)
 
 
 def lives_after(plan: Plan) -> tuple[Life, ...]:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Protocol
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.errors import CloudEdgeError
-from cloudedge.journal import Journal
+from cloudedge.errors import CloudEdgeError, NotFound
+from cloudedge.journal import Journal, Writer
 from cloudedge.release._layouts import FixedLayout, Layouts, Shards, at_home, takes
-from cloudedge.release._places import Estimate, Observed, Place
+from cloudedge.release._places import Estimate, Observed, Part, Place
 from cloudedge.release._plan import World
 from cloudedge.release._steps import Life
 from cloudedge.release._version import Version
@@ -20,7 +20,7 @@ from cloudedge.release._version import Version
 __all__ = ["Ground", "Runner", "Shelf", "in_threads"]
 
 _LOOKS = 3
-_LOOK_AGAIN_S = 0.3
+_LOOK_AGAIN_S, _LOOK_SELDOM_S = 0.3, 5.0
 
 Runner = Callable[[Sequence[Callable[[], None]], int], None]
 """Runs calls side by side, at most so many at once, and returns when all have ended."""
@@ -60,8 +60,15 @@ class Shelf(Protocol):
         """
         ...
 
-    def mark(self, roles: Mapping[str, str | None]) -> None:
-        """Keep what plays a role on this target (`live`, `previous`, `next`) from collection; None: nothing does."""
+    def mark(self, roles: Mapping[str, str | None]) -> str | None:
+        """Keep what plays a role on this target (`live`, `previous`, `next`) from collection; None: nothing does.
+
+        Returns:
+            Why somebody else who should know could not be told; None: all know. That is told again later.
+
+        Raises:
+            NotFound: it is nowhere.
+        """
         ...
 
 
@@ -78,6 +85,9 @@ class Ground:
     by: str = "somebody"
     jobs: int = 16
     layouts: Layouts = field(default_factory=FixedLayout)
+    tell: Callable[[str], None] = lambda _: None
+    """Told, in words for people, what is waited for."""
+    _waits_for: str = field(default="", init=False, repr=False)
 
     def observe(self) -> list[Observed]:
         """Ask every place; one that does not answer is there with its error."""
@@ -88,7 +98,7 @@ class Ground:
                 try:
                     found[place.name] = place.observe()
                 except CloudEdgeError as error:
-                    found[place.name] = Observed(place.name, place.leg, error=error.message)
+                    found[place.name] = _away(place, error.message)
                     if not error.retry_helps:
                         return
                 else:
@@ -98,6 +108,13 @@ class Ground:
 
         self.runner([partial(ask, place) for place in self.places.values()], self.jobs)
         return [found[name] for name in self.places]
+
+    def pause(self, round_: int, what: str) -> None:
+        """Wait a moment before looking again, longer from time to time; say what for, once."""
+        if what != self._waits_for:
+            self._waits_for = what
+            self.tell(what)
+        self.clock.sleep(min(_LOOK_AGAIN_S * 2**round_, _LOOK_SELDOM_S) * (0.5 + self.clock.random()))
 
     def lives(self) -> tuple[Life, ...]:
         """Return what is live and what was, the newest first."""
@@ -113,7 +130,8 @@ class Ground:
         Returns:
             The version, in the layout it lives in or would live in, and what is there.
         """
-        observed, lives = self.observe(), self.lives()
+        # In this order: who was here meanwhile then changed what the plan says was live, and the plan is refused.
+        lives, observed = self.lives(), self.observe()
         found = self.shelf.version(ref)
         desired = found.cut(shards) if shards else at_home(found, lives, observed)
         estimates: dict[str, Estimate] = {}
@@ -133,6 +151,31 @@ class Ground:
         was = self._was(lives, desired)
         return desired, World(self.name, observed, estimates, lives, self.known(), was, self.layouts.now())
 
+    def mark(self, roles: Mapping[str, str | None], writer: Writer) -> str | None:
+        """Mark what plays which role, and what somebody could not be told before; remember what still has to be.
+
+        Returns:
+            Why somebody could not be told; None: all know.
+
+        Raises:
+            NotFound: it is nowhere.
+        """
+        before: dict[str, str | None] = self.journal.recall("untold") or {}
+        untold: dict[str, str | None] = {}
+        why: str | None = None
+        for role, ref in ({role: ref for role, ref in before.items() if role not in roles} | dict(roles)).items():
+            try:
+                not_told = self.shelf.mark({role: ref})
+            except NotFound:
+                if role in roles:
+                    raise
+                continue  # what was to be marked then is no longer there
+            if not_told is not None:
+                untold[role], why = ref, not_told
+        if untold != before:
+            writer.remember("untold", untold)
+        return why
+
     def retire(self) -> None:
         """End places that hold nothing and that nothing will use."""
         for name in self.layouts.retire():
@@ -149,3 +192,9 @@ class Ground:
             return self.shelf.version(lives[0].ref)
         except CloudEdgeError:
             return None  # its places still say what clients use
+
+
+def _away(place: Place, error: str) -> Observed:
+    if isinstance(place, Part):
+        return Observed(place.name, place.leg, table=place.table, shard=place.shard, shards=place.shards, error=error)
+    return Observed(place.name, place.leg, error=error)

@@ -64,8 +64,11 @@ def at_home(desired: Version, lives: Sequence[Life], places: Iterable[Observed])
 
 
 def takes(place: Observed, desired: Version) -> bool:
-    """Tell whether a place has anything to hold of a version: shards of another table or another layout do not."""
-    return place.leg != "sparse" or desired.shards.get(place.table) == place.shards
+    """Tell whether a place has anything to hold of a version: shards of another table or another layout do not.
+
+    Of a shard that does not answer and cannot be told from others, nobody knows; it is taken for one that has.
+    """
+    return place.leg != "sparse" or not place.table or desired.shards.get(place.table) == place.shards
 
 
 def is_idle(place: Observed, now: Shards, kept: Iterable[Shards]) -> bool:

@@ -28,6 +28,7 @@ __all__ = [
     "Loaded",
     "Member",
     "Observed",
+    "Part",
     "Place",
     "Shares",
     "Shipped",
@@ -243,6 +244,26 @@ class Member:
     """Of its memory, what is in use, if it reports that."""
     error: str = ""
     """What is wrong with it."""
+
+
+@runtime_checkable
+class Part(Protocol):
+    """A shard replica that knows which part of which table it is there for, also while its server does not answer."""
+
+    @property
+    def table(self) -> str:
+        """The table it holds a shard of."""
+        ...
+
+    @property
+    def shard(self) -> int:
+        """Which one."""
+        ...
+
+    @property
+    def shards(self) -> int:
+        """Into how many shards its layout cuts the table."""
+        ...
 
 
 @runtime_checkable

@@ -63,6 +63,7 @@ def plan(
     *,
     kind: Kind = "release",
     before: Mapping[str, Before] | None = None,
+    leave_away: bool = False,
 ) -> Plan:
     """Decide how a target gets to a version, or why it cannot.
 
@@ -72,11 +73,15 @@ def plan(
         options: What somebody chose.
         kind: A rollback and a repair trust what was live before, and move without a canary.
         before: What places were like when a release that is now resumed was planned first.
+        leave_away: Go on without places that do not answer, as a rollback and a repair do, as long as every shard and
+            the serving replicas are there at least once.
     """
     chosen = options or Options()
-    able = [place for place in world.places if takes(place, desired)]
-    trim = list(_trim(desired, world, able))
-    no = refusals(desired, world, able, chosen, freed=_freed(trim, world))
+    able = [place for place in world.places if place.is_reachable and takes(place, desired)]
+    away = {place.name: place.error for place in world.places if not place.is_reachable and takes(place, desired)}
+    may_leave = leave_away or kind != "release"
+    trim = [] if away else list(_trim(desired, world, able))
+    no = refusals(desired, world, able, chosen, freed=_freed(trim, world), may_leave=may_leave)
     steps = [] if no else [*trim, *_steps(desired, world, able, chosen, kind)]
     if steps:
         total = sum(step.size_bytes for step in steps)
@@ -92,9 +97,10 @@ def plan(
         steps=tuple(steps),
         refusals=tuple(no),
         warnings=tuple(warnings(desired, world, chosen)),
-        before=before if before is not None else {place.name: _before(place, world.live) for place in world.places},
+        before=before if before is not None else _befores(desired, world),
         shards=desired.shards,
         options=chosen,
+        away=away if may_leave else {},
     )
 
 
@@ -139,14 +145,16 @@ def plan_undo(done: Plan, places: Sequence[Observed], touched: Collection[str]) 
 def _restore(place: Observed, done: Plan, touched: Collection[str]) -> Iterator[Step]:
     was = done.before[place.name].active
     stage, reason = _stage(place.leg, "switch"), "back to what it answered with"
+    was_told = any(f"{place.leg}.{how}:{place.name}" in touched for how in ("canary", "switch"))
     if not place.is_reachable:
-        if any(f"{place.leg}.{how}:{place.name}" in touched for how in ("canary", "switch")):
+        if was_told:
             yield Step(stage, place.name, reason, shares=was)
     elif not all(place.has(pin) for pin in was):
         # It restarted without what it had. It must not answer with what is undone; a repair does the rest.
         if done.pin in place.active:
             yield Step(stage, place.name, "nothing, for it lost what it answered with", done.pin, shares={})
-    elif not same_shares(place.active, was):
+    elif was_told or not same_shares(place.active, was):
+        # Told again even where it answers as it should: from then on it refuses a call that is late.
         yield Step(stage, place.name, reason, shares=was)
 
 
@@ -169,7 +177,15 @@ def same_shares(one: Shares, other: Shares) -> bool:
     return all(abs(one.get(pin, 0.0) - other.get(pin, 0.0)) < tiny for pin in {*one, *other})
 
 
-def _before(place: Observed, live: str) -> Before:
+def _befores(desired: Version, world: World) -> Mapping[str, Before]:
+    known = [place for place in world.places if place.is_reachable or takes(place, desired)]
+    return {place.name: _before(place, world.live, desired.pin) for place in known}
+
+
+def _before(place: Observed, live: str, pin: str) -> Before:
+    if not place.is_reachable:
+        # It may have had it already: an undo brings its pointer to what is live, and takes nothing away from it.
+        return Before({live: 1.0} if live else {}, (pin,))
     # A place that lags behind goes back to the live version, not to where it lagged.
     active = {live: 1.0} if live and place.has(live) else dict(place.active)
     return Before(active, tuple(sorted(place.versions)))
@@ -216,7 +232,9 @@ def _steps(desired: Version, world: World, able: list[Observed], options: Option
         yield from (_switch(place, pin, world.live) for place in moves if place.leg == leg)
     if moves or lacking:
         yield Step("settle", "", f"every place answers with {pin}", pin, seconds=_POINTER_S)
-    old = list(_old(pin, desired.shards, world, options)) if kind == "release" else []
+    # Who does not answer may still serve requests with anything that it had.
+    is_all_there = all(place.is_reachable for place in world.places if takes(place, desired))
+    old = list(_old(pin, desired.shards, world, options)) if kind == "release" and is_all_there else []
     if moves or lacking or old or world.live != pin:
         yield Step("tag", "", "what is live, and what to go back to, stays in the hub", pin, undo="tags back")
     yield from old
@@ -225,16 +243,17 @@ def _steps(desired: Version, world: World, able: list[Observed], options: Option
 def _old(pin: str, shards: Shards, world: World, options: Options) -> Iterator[Step]:
     older = [life for life in world.lives if life.pin != pin][: options.retain]
     reason = f"no longer needed to go back {options.retain}"
+    kept = {pin, world.live, *(life.pin for life in older)}
     idle = [place for place in world.places if is_idle(place, world.shards, [shards, *(life.shards for life in older)])]
+    if not _read(world) <= kept:
+        idle = []  # a replica that lags behind may read that layout until it has moved
     yield from (
         Step("sparse.idle", place.name, "no version that is kept reads this layout", shares={}, seconds=_POINTER_S)
         for place in idle
         if place.active
     )
     for leg in _FORGETS:
-        yield from _forget(
-            world, leg, "forget", reason, kept={pin, world.live, *(life.pin for life in older)}, idle=idle
-        )
+        yield from _forget(world, leg, "forget", reason, kept=kept, idle=idle)
     if idle:
         yield Step("retire", "", "servers of a layout that holds nothing any more end", seconds=_POINTER_S)
 
@@ -275,11 +294,17 @@ def _canary(moves: list[Observed], pin: str, live: str, options: Options) -> Ite
 def _forget(
     world: World, leg: Leg, what: str, reason: str, *, kept: Collection[str], idle: Sequence[Observed] = ()
 ) -> Iterator[Step]:
+    read = _read(world) if leg == "sparse" else ()
     for place in world.places:
-        needed = [] if place in idle else [*kept, *place.active]
+        needed = [] if place in idle else [*kept, *place.active, *read]
         for pin in sorted(place.versions):
             if place.leg == leg and pin in world.known and pin not in needed:
                 yield Step(_stage(leg, what), place.name, reason, pin, seconds=_POINTER_S)
+
+
+def _read(world: World) -> set[str]:
+    """Return the versions that serving replicas answer with now, and whose rows they read."""
+    return {pin for place in world.legs["dense"] for pin in place.active}
 
 
 def _stage(leg: str, what: str) -> Stage:

@@ -22,34 +22,59 @@ CUBE_VALUE_BYTES = 1024
 
 
 def refusals(
-    desired: Version, world: World, able: Sequence[Observed], options: Options, *, freed: Mapping[str, int]
+    desired: Version,
+    world: World,
+    able: Sequence[Observed],
+    options: Options,
+    *,
+    freed: Mapping[str, int],
+    may_leave: bool = False,
 ) -> list[Refusal]:
-    """List every reason why a target cannot take a version, not only the first."""
-    away = [
-        Refusal(
-            "unreachable", f"{place.name} cannot be observed: {place.error}", "Start it, or take it out of the target."
-        )
-        for place in world.places
-        if not place.is_reachable
-    ]
-    return away or list(
+    """List every reason why a target cannot take a version, not only the first.
+
+    Args:
+        desired: The version.
+        world: What is there.
+        able: The places that would hold it and answer.
+        options: What somebody chose.
+        freed: Bytes that go before it comes, by place.
+        may_leave: Going on without places that do not answer will do, as long as requests can be answered.
+    """
+    away = [place for place in world.places if not place.is_reachable and takes(place, desired)]
+    if may_leave:  # a fleet of edge nodes answers for itself
+        away = [p for p in away if p.leg != "edge" and not any(_stands_in(other, p) for other in able)]
+    return [_away(place) for place in away] or list(
         chain(
             _trust(desired),
             _legs(desired, world),
-            _tables(desired, world, options),
+            _tables(desired, world, able, options),
             _room(desired, able, world.estimates, freed),
             _clients(desired, world, options),
         )
     )
 
 
+def _away(place: Observed) -> Refusal:
+    what = f"{place.name} cannot be observed: {place.error}"
+    return Refusal("unreachable", what, "Start it, or take it out of the target.")
+
+
+def _stands_in(other: Observed, place: Observed) -> bool:
+    """Tell whether requests that a place would have answered can be answered by another."""
+    if place.leg == "sparse" and place.table:
+        return (other.table, other.shard, other.shards) == (place.table, place.shard, place.shards)
+    return other.leg == place.leg  # of a shard that nobody can tell from others, `shards` says what is missing
+
+
 def warnings(desired: Version, world: World, options: Options) -> Iterator[str]:
     """List what works and should be known."""
     for place in world.places:
+        if not place.is_reachable:
+            yield f"{place.name} cannot be observed ({place.error}): it is brought along once it is back"
         strange = [pin for pin in place.active if pin not in (world.live, desired.pin)]
         if strange and world.live:
             yield f"{place.name} answers with {', '.join(strange)} and not with {world.live}"
-        if place.leg == "sparse" and place.table not in desired.tables:
+        if place.leg == "sparse" and place.is_reachable and place.table not in desired.tables:
             yield f"{place.name}: {desired} has no table {place.table!r}; what it holds stays"
     for table, shards in world.shards.items():
         live = next((life.shards.get(table, shards) for life in world.lives[:1]), shards)
@@ -91,14 +116,14 @@ def _legs(desired: Version, world: World) -> Iterator[Refusal]:
                 )
 
 
-def _tables(desired: Version, world: World, options: Options) -> Iterator[Refusal]:
+def _tables(desired: Version, world: World, able: Sequence[Observed], options: Options) -> Iterator[Refusal]:
     sparse = world.legs["sparse"]
     for name, table in desired.tables.items():
         shards = len(table.shard_rows)
         cuts = {place.shards for place in sparse if place.table == name}
         if not cuts:
             continue
-        holders = [place for place in sparse if place.table == name and takes(place, desired)]
+        holders = [place for place in able if place.table == name]
         if table.row_bytes > CUBE_VALUE_BYTES:
             yield Refusal(
                 "value-size",

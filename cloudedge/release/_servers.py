@@ -96,7 +96,7 @@ class ShardPlace:
 
     def __init__(self, seat: Seat, dispatch: Dispatch) -> None:
         self.name = seat.place
-        self._seat = seat
+        self.table, self.shard, self.shards = seat.table, seat.shard, seat.shards
         self._dispatch = dispatch
         self._replica = dispatch.replicas[seat.place]
 
@@ -117,9 +117,9 @@ class ShardPlace:
                 for pin, version in status.versions.items()
             },
             active={status.active: 1.0} if status.active else {},
-            table=self._seat.table,
-            shard=self._seat.shard,
-            shards=self._seat.shards,
+            table=self.table,
+            shard=self.shard,
+            shards=self.shards,
             memory_free_bytes=status.free_memory_bytes,
             disk_free_bytes=status.free_disk_bytes,
         )
@@ -169,10 +169,9 @@ class ShardPlace:
 
     def _wanted(self, version: Version) -> tuple[TableVersion, list[TableVersion]]:
         bundle = bundle_of(version)
-        table = self._seat.table
         pins = [pin for pin in self._replica.status().loaded() if pin != version.pin]
-        wanted = TableVersion(table, version.pin, bundle.sparse[table])
-        return wanted, self._dispatch.bases(version.name, table, pins)
+        wanted = TableVersion(self.table, version.pin, bundle.sparse[self.table])
+        return wanted, self._dispatch.bases(version.name, self.table, pins)
 
 
 class ServingPlace:

@@ -129,6 +129,9 @@ class Options:
     """Places worked on at the same time."""
     attempts: int = 4
     """How often a step is tried when trying again can help."""
+    patience_s: float = 120.0
+    """How long places that do not answer are waited for once requests have moved, or on the way back: a supervisor
+    starts a process again within half a minute, and loading takes its time."""
     drain_s: float = 30.0
     """How long rows stay for requests under way at a serving replica that could not be asked."""
     limits: Limits = Limits()
@@ -138,8 +141,8 @@ class Options:
             raise InputError(f"a canary share of {self.canary:g} is not between 0 and 1")
         if self.bake_s < 0 or (self.bake_s and not self.canary):
             raise InputError("a bake needs a canary to watch", hint="Give both, such as --canary 5% --bake 10m.")
-        if self.retain < 1 or self.jobs < 1 or self.attempts < 1:
-            raise InputError("retain, jobs and attempts are at least 1")
+        if self.retain < 1 or self.jobs < 1 or self.attempts < 1 or self.patience_s < 0:
+            raise InputError("retain, jobs and attempts are at least 1, and patience at least 0")
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,8 @@ class Plan:
     shards: Mapping[str, int] = field(default_factory=dict)
     """Into how many shards its tables are cut."""
     options: Options = Options()
+    away: Mapping[str, str] = field(default_factory=dict)
+    """Places that do not answer and that this goes on without, with why; a resume brings them once they are back."""
 
     @property
     def live(self) -> str:
@@ -276,6 +281,7 @@ class Plan:
             "warnings": list(self.warnings),
             "before": {name: vars(was) for name, was in self.before.items()},
             "shards": dict(self.shards),
+            "away": dict(self.away),
             "options": asdict(self.options),
         }
 
@@ -292,6 +298,7 @@ class Plan:
             warnings=tuple(value["warnings"]),
             before={name: Before(was["active"], tuple(was["pins"])) for name, was in value["before"].items()},
             shards=value.get("shards", {}),
+            away=value.get("away", {}),
             options=Options(**(options | {"limits": Limits(**options["limits"])})),
         )
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudedge.errors import Conflict, InputError, NotFound, Unavailable
+from cloudedge.errors import CloudEdgeError, Conflict, InputError, NotFound
 from cloudedge.journal import Operation, Writer
-from cloudedge.release._apply import Outcome, Run, committed
+from cloudedge.release._apply import Outcome, Run, committed, is_past_return
+from cloudedge.release._drive import ALLOWED, Driver, check
 from cloudedge.release._errors import Refused, ReleaseUndone, Unfinished
-from cloudedge.release._ground import Ground
 from cloudedge.release._kinds import build
 from cloudedge.release._places import Health
 from cloudedge.release._plan import plan as plan_for
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from cloudedge.config import Config
 
 __all__ = ["Release", "Target"]
-
-_KNOWN = 1000
-"""Pins remembered as this target's own; what was loaded longer ago than so many releases is somebody else's."""
 
 
 class Release:
@@ -74,12 +70,27 @@ class Release:
         self.target.abort()
 
     def rollback(self) -> Outcome:
-        """Go back to what was live before this release, once it is done."""
+        """Take this release back, once it has ended: finished or half way.
+
+        Raises:
+            Conflict: it is not what is live: it was taken back already, or something else followed.
+            NotFound: nothing was live before it.
+        """
         self._thread.join()
-        return self.target.rollback()
+        if isinstance(self._error, Unfinished):
+            return self.target.rollback(expected=self._error.number)
+        if self._outcome is None or self._outcome.state != "done":
+            raise Conflict(f"{self.plan.title} is not live on {self.target.name}: there is nothing to take back")
+        planned = self.target.plan_rollback(patient=True)
+        if planned.live != self.plan.pin:
+            raise Conflict(
+                f"{self.plan.title} is no longer what is live on {self.target.name}",
+                hint=f"The history says what followed: cloudedge history {self.target.name}",
+            )
+        return self.target.run(planned)
 
 
-class Target:
+class Target(Driver):
     """A named place that can run a bundle.
 
     Example:
@@ -89,17 +100,21 @@ class Target:
         >>> target.apply(plan).wait()  # doctest: +SKIP
     """
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-
     @classmethod
-    def load(cls, name: str, *, config: Config | None = None) -> Target:
+    def load(cls, name: str, *, config: Config | None = None, tell: Callable[[str], None] = lambda _: None) -> Target:
         """Open a target that cloudedge.yaml names.
+
+        Args:
+            name: Its name.
+            config: What to read instead of cloudedge.yaml.
+            tell: Told, in words, what is waited for.
 
         Raises:
             ConfigError: there is none of that name, or its kind cannot be had here.
         """
-        return cls(build(name, config))
+        ground = build(name, config)
+        ground.tell = tell
+        return cls(ground)
 
     @property
     def name(self) -> str:
@@ -110,7 +125,13 @@ class Target:
     def unfinished(self) -> str | None:
         """What somebody has to finish or undo, in words."""
         operation = self._ground.journal.unfinished()
-        return f"{operation.kind} {operation.number} of {operation.plan['title']}" if operation else None
+        return _words(operation) if operation else None
+
+    @property
+    def unfinished_number(self) -> int | None:
+        """The number of what somebody has to finish or undo."""
+        operation = self._ground.journal.unfinished()
+        return operation.number if operation else None
 
     def plan(self, bundle: Bundle | Version | str, options: Options | None = None, **choices: Any) -> Plan:
         """Decide what releasing a bundle here would do; nothing on the target changes.
@@ -136,10 +157,11 @@ class Target:
             Unfinished: it stopped half way.
             StorageError: the journal cannot be written; nothing was begun that it does not say.
         """
-        _check(plan)
+        check(plan)
         version = self._ground.shelf.version(plan.ref).cut(plan.shards)
         with self._ground.journal.writing(self._ground.by) as writer:
-            return self._begin(writer, plan, version)
+            begin = self._roll if plan.kind == "rollback" else self._begin
+            return self._catch_up(writer, begin(writer, plan, version), plan.options.patience_s)
 
     def plan_resume(self) -> Plan | None:
         """Decide what `resume` would do, forward or back; None: everything is as it should be. Nothing changes."""
@@ -169,95 +191,127 @@ class Target:
     def resume(self) -> Outcome | None:
         """Finish what is unfinished, forward or back as the journal says; then bring places that lag to what is live.
 
+        Places that do not answer are waited for. A release that has not moved requests needs them all; everything else
+        goes on without them, as long as others stand in for them.
+
         Returns:
             What came of it; None if everything was as it should be.
 
         Raises:
             Conflict: somebody is at work on it.
             Unfinished: it still cannot be finished.
+            Unavailable: nothing is left to do but at places that do not answer.
         """
         with self._ground.journal.writing(self._ground.by) as writer:
             operation = self._ground.journal.unfinished()
             if operation is None:
-                return self._repair(writer)
+                return self._bring(writer, Options().patience_s)
             outcome = self._go_on(writer, operation)
             if outcome.state == "undone":
                 self._mend(writer)
-            return outcome
+            return self._catch_up(writer, outcome, Plan.from_json(operation.plan).options.patience_s)
 
-    def abort(self) -> Outcome | None:
+    def abort(self, *, expected: int | None = None) -> Outcome | None:
         """Take the unfinished release back. If it is under way in another process, ask that one to.
+
+        Args:
+            expected: The number of the release that is meant.
 
         Returns:
             What came of it; None if somebody else was asked.
 
         Raises:
             NotFound: nothing is unfinished.
+            Conflict: it ended in the meantime, or is so far that it can only be rolled back once it is done.
             Refused: requests have moved and there was nothing before to go back to.
         """
-        operation = self._unfinished()
+        seen = self._unfinished(expected)
         try:
             with self._ground.journal.writing(self._ground.by) as writer:
-                outcome = self._back(writer, operation, f"{self._ground.by} asked for it")
+                outcome = self._back(writer, self._still(seen), f"{self._ground.by} asked for it")
                 self._mend(writer)
                 return outcome
         except Conflict as error:
             if "holder" not in error.facts:
                 raise
-            self._ground.journal.ask(operation.number, "abort", by=self._ground.by)
-            return None
+        if is_past_return(self._ground.journal.last_words(seen.number), Plan.from_json(seen.plan)):
+            raise Conflict(
+                f"{self.name}: requests have moved with {_words(seen)}, too far to be taken back half way",
+                hint=f"Once it is done: cloudedge rollback {self.name}",
+            )
+        self._ground.journal.ask(seen.number, "abort", by=self._ground.by)
+        return None
 
     def promote(self) -> Outcome | None:
         """End the bake early. If the release is under way in another process, ask that one to.
 
         Raises:
             NotFound: nothing is unfinished.
+            Conflict: it ended in the meantime.
         """
-        operation = self._unfinished()
-        self._ground.journal.ask(operation.number, "promote", by=self._ground.by)
+        seen = self._unfinished()
+        self._ground.journal.ask(seen.number, "promote", by=self._ground.by)
         try:
             with self._ground.journal.writing(self._ground.by) as writer:
-                return self._go_on(writer, operation)
+                return self._go_on(writer, self._still(seen))
         except Conflict as error:
             if "holder" not in error.facts:
                 raise
             return None  # whoever works on it sees the wish at its next look
 
-    def plan_rollback(self, to: int | str | None = None, **choices: Any) -> Plan:
+    def plan_rollback(self, to: int | str | None = None, *, patient: bool = False, **choices: Any) -> Plan:
         """Decide how to go back.
 
         Args:
             to: The number of a release, or a bundle; None: what was live before.
+            patient: Wait for places that do not answer and that nothing stands in for.
             choices: Fields of `Options`.
 
         Raises:
             NotFound: there is nothing to go back to.
+            InputError: that was never live here.
         """
         lives = self._ground.lives()
-        if to is None:
-            if len(lives) < 2:  # noqa: PLR2004 - the live one and the one before
-                raise NotFound(f"{self.name}: nothing was live before what is live now")
-            ref = lives[1].ref
-        else:
-            ref = self._ground.journal.operation(to).plan["ref"] if isinstance(to, int) else to
-        version, world = self._ground.look(ref)
-        kind: Kind = "rollback" if any(life.pin == version.pin for life in lives) else "release"
-        return plan_for(version, world, Options(**choices), kind=kind)
+        if to is None and len(lives) < 2:  # noqa: PLR2004 - the live one and the one before
+            raise NotFound(f"{self.name}: nothing was live before what is live now")
+        ref = lives[1].ref if to is None else self._ref_of(to) if isinstance(to, int) else to
+        options = replace(ALLOWED, **choices)
 
-    def rollback(self, to: int | str | None = None) -> Outcome:
+        def look() -> tuple[Plan, Version]:
+            version, world = self._ground.look(ref)
+            kind: Kind = "rollback" if any(life.pin == version.pin for life in lives) else "release"
+            if kind == "release" and not self._was_live(version.pin):
+                raise InputError(
+                    f"{version} was never live on {self.name}",
+                    hint=f"Release it: cloudedge release {version.name}:{version.label} --to {self.name}",
+                )
+            return plan_for(version, world, options, kind=kind), version
+
+        return self._patiently(look, options.patience_s if patient else 0.0)[0]
+
+    def rollback(self, to: int | str | None = None, *, expected: int | None = None) -> Outcome:
         """Go back; an unfinished release is taken back first, and that is all unless `to` says otherwise.
+
+        Args:
+            to: See `plan_rollback`.
+            expected: The number of the unfinished release that is meant to be taken back.
 
         Raises:
             NotFound: there is nothing to go back to.
+            Conflict: what was unfinished ended in the meantime, otherwise than done.
         """
-        unfinished = self._ground.journal.unfinished()
-        if unfinished is not None:
+        seen = self._ground.journal.unfinished() if expected is None else self._ground.journal.operation(expected)
+        if seen is not None:
             with self._ground.journal.writing(self._ground.by) as writer:
-                outcome = self._back(writer, unfinished, f"{self._ground.by} rolls back")
-                self._mend(writer)
-            if to is None:
-                return outcome
-        return self.run(self.plan_rollback(to))
+                ended = self._ground.journal.operation(seen.number)
+                if ended.is_open:
+                    outcome = self._back(writer, ended, f"{self._ground.by} rolls back")
+                    self._mend(writer)
+                    if to is None:
+                        return outcome
+                elif ended.state != "done":
+                    self._still(seen)
+        return self.run(self.plan_rollback(to, patient=True))
 
     def status(self) -> Status:
         """Ask every place what it answers with right now."""
@@ -273,29 +327,52 @@ class Target:
         for name, place in self._ground.places.items():
             try:
                 seen[name] = place.watch()
-            except Unavailable:
+            except CloudEdgeError:
                 continue
         return seen
 
-    def _unfinished(self) -> Operation:
+    def _unfinished(self, expected: int | None = None) -> Operation:
         operation = self._ground.journal.unfinished()
+        if operation is not None and expected not in (None, operation.number):
+            return self._still(self._ground.journal.operation(expected or 0))
         if operation is None:
             raise NotFound(f"{self.name}: nothing is unfinished", hint="The history lists what there was.")
         return operation
 
-    def _begin(self, writer: Writer, plan: Plan, version: Version) -> Outcome:
-        if plan.lives != self._ground.lives():
-            raise Conflict(f"{self.name} changed since this was planned", hint="Plan again.")
-        known = [pin for pin in self._ground.journal.recall("known") or () if pin != plan.pin]
-        writer.remember("known", [*known[-_KNOWN:], plan.pin])
-        operation = writer.begin(plan.kind, plan.ref, plan=plan.to_json(), by=self._ground.by)
-        return Run(self._ground, writer, operation.number, plan, version).forward()
+    def _still(self, seen: Operation) -> Operation:
+        """Look again at an operation under the lock: whoever was at it may have ended it before that.
+
+        Raises:
+            Conflict: it is over.
+        """
+        now = self._ground.journal.operation(seen.number)
+        if not now.is_open:
+            raise Conflict(
+                f"{self.name}: {_words(now)} ended in the meantime: it is {now.state}",
+                hint=f"See cloudedge status {self.name}; what is live is taken back with rollback.",
+            )
+        return now
+
+    def _ref_of(self, number: int) -> str:
+        operation = self._ground.journal.operation(number)
+        if operation.state != "done":
+            raise InputError(
+                f"{self.name}: {_words(operation)} was never live: it is {operation.state}",
+                hint=f"The history lists what was: cloudedge history {self.name}",
+            )
+        ref: str = operation.plan["ref"]
+        return ref
+
+    def _was_live(self, pin: str) -> bool:
+        return any(each.state == "done" and each.plan["pin"] == pin for each in self._ground.journal.operations())
 
     def _go_on(self, writer: Writer, operation: Operation) -> Outcome:
         why = self._why_back(operation)
         if why is not None:
             return Run(self._ground, writer, operation.number, Plan.from_json(operation.plan)).back(why)
-        fresh, version = self._plan_on(operation)
+        is_committed = committed(self._ground.journal.last_words(operation.number))
+        patience_s = Plan.from_json(operation.plan).options.patience_s
+        fresh, version = self._patiently(lambda: self._plan_on(operation, leave_away=is_committed), patience_s)
         if fresh.refusals:
             reasons = "; ".join(refusal.what for refusal in fresh.refusals)
             raise Unfinished(
@@ -307,21 +384,15 @@ class Target:
         writer.set_state(operation.number, "open")
         left = [step.id for step in fresh.steps]
         writer.record(operation.number, "resume", "note", by=self._ground.by, left=left)
-        return Run(self._ground, writer, operation.number, fresh, version).forward()
-
-    def _plan_on(self, operation: Operation) -> tuple[Plan, Version]:
-        """Plan the rest of an operation anew, from what is there."""
-        plan = Plan.from_json(operation.plan)
-        version, world = self._ground.look(plan.ref, plan.shards)
-        world = replace(world, lives=plan.lives)
-        return plan_for(version, world, plan.options, kind=plan.kind, before=plan.before), version
+        return self._forward(writer, operation, fresh, version, leave_away=is_committed)
 
     def _plan_rest(self, operation: Operation) -> Plan:
         """Plan how an operation ends, for people to read."""
         if self._why_back(operation) is not None:
             return self._plan_back(operation)
         is_committed = committed(self._ground.journal.last_words(operation.number))
-        return _without(self._plan_on(operation)[0], *(("dense.canary", "bake") if is_committed else ()))
+        plan, _ = self._plan_on(operation, leave_away=is_committed)
+        return _without(plan, *(("dense.canary", "bake") if is_committed else ()))
 
     def _plan_back(self, operation: Operation) -> Plan:
         """Plan the way back, for people to read; whoever goes it plans it again."""
@@ -342,52 +413,30 @@ class Target:
             )
         return plan
 
-    def _why_back(self, operation: Operation) -> str | None:
-        """Return why an operation is being taken back; None if it is not."""
-        entries = self._ground.journal.entries(operation.number)
-        return next((each.detail["why"] for each in entries if (each.step, each.what) == ("undo", "note")), None)
 
-    def _mend(self, writer: Writer) -> None:
-        """Bring back what a place lost while a release was under way; one that is away stays for the next resume."""
-        with suppress(Refused):
-            self._repair(writer)
-
-    def _repair(self, writer: Writer) -> Outcome | None:
-        found = self._plan_repair()
-        if found is None:
-            return None
-        _check(found[0])
-        return self._begin(writer, *found)
-
-    def _plan_repair(self) -> tuple[Plan, Version] | None:
-        lives = self._ground.lives()
-        if not lives:
-            return None
-        version, world = self._ground.look(lives[0].ref)
-        plan = plan_for(version, world, kind="repair")
-        return None if plan.is_empty else (plan, version)
+def _words(operation: Operation) -> str:
+    return f"{operation.kind} {operation.number} of {operation.plan['title']}"
 
 
 def _without(plan: Plan, *stages: str) -> Plan:
     return replace(plan, steps=tuple(step for step in plan.steps if step.stage not in stages))
 
 
-def _check(plan: Plan) -> None:
-    if plan.refusals:
-        raise Refused(plan.summary(), hint="Nothing was touched.", rules=[refusal.rule for refusal in plan.refusals])
-    if not plan.steps:
-        why = " ".join(plan.warnings) or "There is nothing to do."
-        raise InputError(f"{plan.title} is live on {plan.target} already, everywhere", hint=why)
-
-
 def _whole(outcome: Outcome, plan: Plan) -> Outcome:
     if outcome.state != "done":
         raise ReleaseUndone(
             f"{plan.target}: {plan.title} was taken back: {outcome.why}",
-            hint="Everything is as it was before.",
+            hint=" ".join(["Everything answers as it did before.", *_leftovers(outcome)]),
             number=outcome.number,
             why=outcome.why,
             done=outcome.done,
             undone=outcome.undone,
         )
     return outcome
+
+
+def _leftovers(outcome: Outcome) -> Iterator[str]:
+    if outcome.owed:
+        yield f"Left to the next release: {', '.join(outcome.owed)}."
+    if outcome.away:
+        yield f"Not reached, a resume does: {', '.join(outcome.away)}."

@@ -15,8 +15,8 @@ from cloudedge.testing._world import FAULTS, Killed, SimJournal, Violation, Worl
 
 __all__ = ["Result", "run_seed"]
 
-_TURNS = 3
-"""How often cloudedge is started in one story, at most, before the weather clears."""
+_TURNS = (2, 3)
+"""How often cloudedge is started in one story before the weather clears."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class _Story:
     def tell(self) -> None:
         """Let it happen."""
         world = self.world
-        for turn in range(_TURNS):
+        for turn in range(world.rng.choice(_TURNS)):
             world.kill_at = -1
             if "kill" in world.weather and world.rng.random() < 0.7:  # noqa: PLR2004
                 world.kill_at = world.points + world.rng.randrange(1, 250)
@@ -134,6 +134,7 @@ class _Story:
             on_breach=rng.choice(("rollback", "pause")),
             limits=Limits(min_requests=3, score_drift=5.0, error_rate=rng.choice((0.5, 1.0))),
             attempts=rng.choice((1, 3)),
+            patience_s=rng.choice((0.0, 0.0, 10.0)),
         )
 
     def _attempt(self, act: Callable[[], object], by: str = "") -> None:

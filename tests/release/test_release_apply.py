@@ -231,7 +231,7 @@ def test_after_the_commit_point_abort_still_goes_back(tmp_path, hub, made):
     target.run(target.plan(made[0]))
     flaky(target._ground.places["dense/1"], "switch", 4)
     with pytest.raises(Unfinished):
-        target.run(target.plan(made[1]))
+        target.run(target.plan(made[1], patience_s=0))
     assert target.abort().state == "undone"
     assert active(target) == all_on(made[0].pin)
     with pytest.raises(NotFound, match="nothing is unfinished"):
@@ -242,7 +242,7 @@ def test_a_first_release_that_moved_requests_has_nothing_to_go_back_to(tmp_path,
     target = folder_target(tmp_path, hub)
     flaky(target._ground.places["dense/1"], "switch", 4)
     with pytest.raises(Unfinished):
-        target.run(target.plan(made[0]))
+        target.run(target.plan(made[0], patience_s=0))
     with pytest.raises(Refused, match="nothing was live before"):
         target.abort()
     assert target.resume().state == "done"

@@ -36,6 +36,7 @@ def cloudedge(tmp_path, monkeypatch, capsys):
     """Run the command line in this process, as far as its exit code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(_kinds.KINDS, "local", lambda name, section: folder_places(tmp_path / "places"))
+    monkeypatch.delitem(_kinds.LAYOUTS, "local")  # nobody brought the real one up
 
     def run(*words, code=0):
         monkeypatch.setattr(sys, "argv", ["cloudedge", *words])
