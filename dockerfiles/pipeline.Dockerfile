@@ -18,8 +18,8 @@ RUN python3 -m venv /opt/cloudedge \
 FROM ${BASE}
 RUN useradd --system --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin pipeline
 COPY --from=build /opt/cloudedge /opt/cloudedge
-# A step's command begins with python3: it is this one.
-ENV PATH=/opt/cloudedge/bin:$PATH PYTHONDONTWRITEBYTECODE=1 CLOUDEDGE_HOME=/tmp/cloudedge
+# A step's command begins with python3: it is this one. VisualDL writes into the home directory when it is imported.
+ENV PATH=/opt/cloudedge/bin:$PATH PYTHONDONTWRITEBYTECODE=1 CLOUDEDGE_HOME=/tmp/cloudedge HOME=/tmp
 USER 10001
 WORKDIR /tmp
 LABEL cloudedge.image=pipeline

@@ -3,12 +3,13 @@
 from cloudedge.cache._cluster import ClusterDatasets
 from cloudedge.cache._samplejob import SYNC_OPTIONS, Operation, SampleJob, Strategy
 from cloudedge.cache._sampleset import MOUNT_OPTIONS, SOURCES, Level, SampleSet, SecretRef
-from cloudedge.cache._schedule import scheduled
+from cloudedge.cache._schedule import SCHEDULE_VARIABLE, scheduled
 from cloudedge.cache._secrets import file_system_secret, source_secret
 from cloudedge.cache._status import JobStatus, SampleSetStatus, parse_size, read_job, read_sample_set
 
 __all__ = [
     "MOUNT_OPTIONS",
+    "SCHEDULE_VARIABLE",
     "SOURCES",
     "SYNC_OPTIONS",
     "ClusterDatasets",

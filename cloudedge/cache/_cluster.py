@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cloudedge.cache._samplejob import LEFTOVER, Operation, SampleJob
 from cloudedge.cache._sampleset import SampleSet
-from cloudedge.cache._schedule import CRON_VERSIONS, MANAGED, scheduled
+from cloudedge.cache._schedule import CRON_VERSIONS, MANAGED, SCHEDULE, scheduled
 from cloudedge.cache._status import JobStatus, SampleSetStatus, read_job, read_sample_set
 from cloudedge.errors import Conflict, InputError, NotFound, Rejected
 from cloudedge.kube import Kind, Object, state_of
@@ -39,7 +39,7 @@ class ClusterDatasets:
             InputError: it could not work.
             Conflict: a data set of that name is in another namespace, and the volume would be the same.
         """
-        manifest = wanted.manifest()
+        manifest = wanted.manifest(self._cluster.capabilities().paddle_flavour)
         namespace = wanted.namespace or self._cluster.namespace
         for other in self._everywhere():
             place = other["metadata"]["namespace"]
@@ -93,9 +93,20 @@ class ClusterDatasets:
         return read_sample_set(found)
 
     def run(
-        self, job: SampleJob, *, timeout_s: float = _JOB_S, on_change: Callable[[JobStatus], None] = lambda _: None
+        self,
+        job: SampleJob,
+        *,
+        schedule: str = "",
+        timeout_s: float = _JOB_S,
+        on_change: Callable[[JobStatus], None] = lambda _: None,
     ) -> JobStatus:
         """Run an operation to its end and remove the job.
+
+        Args:
+            job: What to do.
+            schedule: On whose behalf. What its runs before left, because they failed or were killed, is removed.
+            timeout_s: How long.
+            on_change: Told of every phase.
 
         Raises:
             Conflict: the data set is not ready, or there is a job of that name.
@@ -107,6 +118,9 @@ class ClusterDatasets:
         status = self.status(job.sample_set, namespace=where)
         if not status.is_ready:
             raise Conflict(f"data set {job.sample_set!r} is not ready: {status.why}", hint="Wait for it first.")
+        if schedule:
+            self._remove_jobs_of(schedule, where)
+            manifest["metadata"]["labels"] = {SCHEDULE: schedule}
         made = self._cluster.create(manifest)
         uid, began = made["metadata"]["uid"], self._cluster.clock.monotonic()
         last = ""
@@ -182,6 +196,7 @@ class ClusterDatasets:
         found = self._cluster.get(cron, name)
         if found is None or not _is_ours(found):
             raise NotFound(f"there is no schedule {name!r} in {self._cluster.namespace}")
+        self._remove_jobs_of(name, self._cluster.namespace, only_ended=True)
         # The CronJob last: as long as it is there, this can be run again.
         for kind in (Kind.ROLE_BINDING, Kind.ROLE, Kind.SERVICE_ACCOUNT, cron):
             self._cluster.delete(kind, name)
@@ -193,6 +208,13 @@ class ClusterDatasets:
         if self._cluster.get(Kind.SAMPLE_JOB, name) is not None:
             raise Conflict(f"there is a SampleJob {name!r} already", hint="Try again in a second.")
         return name
+
+    def _remove_jobs_of(self, schedule: str, namespace: str, *, only_ended: bool = False) -> None:
+        for left in self._cluster.list(Kind.SAMPLE_JOB, selector=f"{SCHEDULE}={schedule}", namespace=namespace):
+            state = read_job(left)
+            if state.is_done or state.has_failed or not only_ended:
+                name, uid = left["metadata"]["name"], left["metadata"]["uid"]
+                self._cluster.delete(Kind.SAMPLE_JOB, name, namespace=namespace, uid=uid)
 
     def _everywhere(self) -> Sequence[Object]:
         """List the data sets of all namespaces; of none, where only one namespace may be looked at."""

@@ -59,6 +59,7 @@ _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _CACHE_PATH = re.compile(r"(/[a-z0-9-]+)+")
 _NAME_MAX, _PORT_NAME_MAX, _VOLUME_MAX, _URI_MIN = 44, 15, 63, 10
 _DRIVER = "juicefs"
+_SAMPLESET_BRANCH = "sampleset"
 _MEDIA = ("MEM", "SSD", "HDD")
 _KUBECTLS_OWN = "kubectl.kubernetes.io/last-applied-configuration"
 """What kubectl remembers of its last apply, and prints with the object; it says nothing of the data set."""
@@ -134,17 +135,24 @@ class SampleSet:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
-    def findings(self) -> list[Finding]:
-        """Say what is wrong or doubtful, before a controller stalls on it without a word."""
-        return [*self._name(), *self._source(), *self._cache(), *self._mount()]
+    def findings(self, flavour: str | None = None) -> list[Finding]:
+        """Say what is wrong or doubtful, before a controller stalls on it without a word.
 
-    def manifest(self) -> dict[str, Any]:
+        Args:
+            flavour: Whose controller it is, as `Capabilities.paddle_flavour` says; None: not known.
+        """
+        return [*self._name(flavour), *self._source(), *self._cache(), *self._mount()]
+
+    def manifest(self, flavour: str | None = None) -> dict[str, Any]:
         """Return the object for the cluster.
+
+        Args:
+            flavour: As for `findings`.
 
         Raises:
             InputError: it could not work; says everything that is wrong.
         """
-        refuse_errors(f"SampleSet {self.name!r}", self.findings())
+        refuse_errors(f"SampleSet {self.name!r}", self.findings(flavour))
         spec: dict[str, Any] = {"partitions": self.partitions, "secretRef": self.secret.manifest()}
         if self.source:
             secret = {"secretRef": self.source_secret.manifest()} if self.source_secret else {}
@@ -201,7 +209,7 @@ class SampleSet:
             tolerations=tuple(spec.get("tolerations") or ()),
         )
 
-    def _name(self) -> Iterator[Finding]:
+    def _name(self, flavour: str | None) -> Iterator[Finding]:
         if not _LABEL.fullmatch(self.name) or len(self.name) > _NAME_MAX:
             yield error(
                 "name",
@@ -209,11 +217,12 @@ class SampleSet:
                 f"{self.name!r} becomes the name of a Service and part of a label.",
                 f"At most {_NAME_MAX} of a-z, 0-9 and '-', a letter first.",
             )
-        elif len(self.name) > _PORT_NAME_MAX or "--" in self.name:
-            yield warning(
+        elif flavour in {None, _SAMPLESET_BRANCH} and (len(self.name) > _PORT_NAME_MAX or "--" in self.name):
+            found = warning if flavour is None else error
+            yield found(
                 "name",
                 "metadata.name",
-                f"The sampleset branch of paddle-operator makes a port name of {self.name!r}, too long for one.",
+                f"The sampleset branch of paddle-operator makes a port name of {self.name!r}, which is none.",
                 f"At most {_PORT_NAME_MAX} characters and no double dash there; PaddleCloud 0.4 takes it.",
             )
         if not self.secret.name:

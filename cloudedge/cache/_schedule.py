@@ -9,12 +9,17 @@ from typing import Any
 from cloudedge.errors import InputError
 from cloudedge.kube import Kind
 
-__all__ = ["CRON_VERSIONS", "MANAGED", "scheduled"]
+__all__ = ["CRON_VERSIONS", "MANAGED", "SCHEDULE", "SCHEDULE_VARIABLE", "scheduled"]
 
 CRON_VERSIONS = ("batch/v1", "batch/v1beta1")
 """Where CronJob is: it came to batch/v1 with Kubernetes 1.21, and left the other with 1.25."""
 MANAGED = {"app.kubernetes.io/managed-by": "cloudedge"}
 """What tells our objects from those of others."""
+
+SCHEDULE = "cloudedge/schedule"
+"""The label of SampleJobs that a schedule made: its name. The next run removes those of the runs before."""
+SCHEDULE_VARIABLE = "CLOUDEDGE_DATASET_SCHEDULE"
+"""Tells the pod of a run which schedule it belongs to."""
 
 _FIELDS = 5
 _OPERATIONS = ("sync", "warmup", "clear", "rm")
@@ -70,7 +75,14 @@ def scheduled(
         "serviceAccountName": name,
         "restartPolicy": "Never",
         "securityContext": {"runAsNonRoot": True},
-        "containers": [{"name": "cloudedge", "image": image, "command": words}],
+        "containers": [
+            {
+                "name": "cloudedge",
+                "image": image,
+                "command": words,
+                "env": [{"name": SCHEDULE_VARIABLE, "value": name}],
+            }
+        ],
     }
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata()},

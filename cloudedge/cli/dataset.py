@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -30,7 +29,6 @@ app = typer.Typer(
 CLUSTER = typer.Option(False, "--cluster", help="Work with SampleSets of a cluster instead of this machine.")
 STRATEGY = typer.Option("sequence", help="How files are dealt to partitions: sequence (in turn) or random.")
 _COLUMNS = ("data set", "total", "cached", "available", "runtime", "phase", "age")
-_KEYS = "CLOUDEDGE_DATASET_ACCESS_KEY", "CLOUDEDGE_DATASET_SECRET_KEY"
 
 
 @app.command()
@@ -358,4 +356,6 @@ def _strategy(text: str) -> Literal["sequence", "random"]:
 
 
 def _keys() -> tuple[str, str]:
-    return os.environ.get(_KEYS[0], ""), os.environ.get(_KEYS[1], "")
+    from cloudedge.cache.local import keys_given  # noqa: PLC0415
+
+    return keys_given()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,7 +140,13 @@ def connected(context: str | None, namespace: str | None, *, of: str = "") -> It
 
 def run_job(datasets: ClusterDatasets, job: SampleJob, *, as_json: bool) -> None:
     """Run a job to its end and say how it gets on."""
-    done = datasets.run(job, on_change=lambda state: say("{}: {}", state.name, state.phase or "waiting"))
+    from cloudedge.cache import SCHEDULE_VARIABLE  # noqa: PLC0415
+
+    done = datasets.run(
+        job,
+        schedule=os.environ.get(SCHEDULE_VARIABLE, ""),
+        on_change=lambda state: say("{}: {}", state.name, state.phase or "waiting"),
+    )
     if as_json:
         json_out(vars(done))
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from cloudedge import supervisor
 from cloudedge.bundle import published
-from cloudedge.cache.local import LocalDatasets
+from cloudedge.cache.local import LocalDatasets, keys_given
 from cloudedge.errors import Conflict, InputError, NotFound, Rejected, Unavailable
 from cloudedge.findings import refuse_errors
 from cloudedge.pipeline import _objects as objects
@@ -80,7 +80,7 @@ class LocalSteps(Steps):
 
     def _dataset(self, inputs: DatasetInputs) -> Result:
         objects.sync_job(inputs).manifest()  # what a cluster would refuse is refused here too
-        path = (self._mounted() if _has_fuse() else self._root / "data") / inputs.name
+        path = (self._mounted(inputs.partitions) if _has_fuse() else self._root / "data") / inputs.name
         _check_action(inputs, f"data set {inputs.name}", is_there=path.is_dir())
         if not _has_fuse():
             self._tell(f"FUSE cannot be used here: {inputs.name} becomes a plain folder")
@@ -89,9 +89,12 @@ class LocalSteps(Steps):
             if path.is_dir():
                 self._datasets().open(objects.DATA_CENTER).remove([inputs.name], confirmed=True)
             return {"removed": inputs.name}
-        data = self._datasets().create(objects.DATA_CENTER)
+        data = self._datasets().open(objects.DATA_CENTER)
+        if data.settings.partitions != inputs.partitions:
+            self._tell(f"all data sets share {data.settings.partitions} partition(s), as the first of them chose")
         self._tell(f"copying {inputs.source_uri}")
-        copied = data.sync(_local_source(inputs.source_uri), inputs.name)
+        # There are no secrets here: the environment has the keys, as for `cloudedge dataset sync`.
+        copied = data.sync(_local_source(inputs.source_uri), inputs.name, keys=keys_given())
         warmed = data.warmup([inputs.name])
         return {"path": str(path), "files": copied.files, "copied": copied.copied, "warmed": sum(warmed.files)}
 
@@ -143,6 +146,8 @@ class LocalSteps(Steps):
         hub = self._hub(inputs.endpoint)
         if inputs.action == "delete":
             return {"removed": inputs.name}  # the Job; versions stay
+        there = hub.record(inputs.model_name, inputs.model_version) is not None
+        _check_action(inputs, f"version {inputs.model_version} of {inputs.model_name}", is_there=there)
         file = self.claim(inputs.pvc_name) / f"{inputs.model_name}.tar.gz"
         record = hub.push(file, inputs.model_name, inputs.model_version)
         return {"model": inputs.model_name, "version": inputs.model_version, **vars(record)}
@@ -177,6 +182,7 @@ class LocalSteps(Steps):
 
     def _visualdl(self, inputs: VisualDLInputs) -> Result:
         process = f"visualdl-{inputs.name}"
+        _check_action(inputs, f"VisualDL {inputs.name}", is_there=process in self._processes())
         if inputs.action == "delete":
             self._end(process)
             return {"removed": inputs.name}
@@ -215,8 +221,11 @@ class LocalSteps(Steps):
     def _datasets(self) -> LocalDatasets:
         return LocalDatasets(self._root / "datasets")
 
-    def _mounted(self) -> Path:
-        return self._datasets().create(objects.DATA_CENTER).mount()
+    def _mounted(self, partitions: int = 1) -> Path:
+        datasets = self._datasets()
+        if objects.DATA_CENTER not in datasets.names():
+            datasets.create(objects.DATA_CENTER, partitions=partitions)
+        return datasets.open(objects.DATA_CENTER).mount()
 
     def _fetch_weights(self, address: str, stem: Path) -> None:
         import requests  # noqa: PLC0415 - slow to import

@@ -7,15 +7,29 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 from kubelab import account, kubeconfig, lab
 
-from cloudedge.cache import ClusterDatasets, Level, SampleJob, SampleSet, SecretRef, source_secret
+from cloudedge.cache import (
+    MOUNT_OPTIONS,
+    SYNC_OPTIONS,
+    ClusterDatasets,
+    Level,
+    SampleJob,
+    SampleSet,
+    SecretRef,
+    source_secret,
+)
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Rejected
-from cloudedge.kube import Cluster, Kind
+from cloudedge.kube import PADDLE_SERVICES, Cluster, Kind, dropped
 
 SECRET = SecretRef("fs")
+_LONG_S = 300  # nothing waits so long unless it is broken; how busy the machine is says nothing
+SEEDS = sorted(Path(__file__).with_name("manifests").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +41,17 @@ def cluster():
 @pytest.fixture
 def datasets(cluster):
     return ClusterDatasets(cluster)
+
+
+@pytest.fixture
+def there(cluster):
+    """Run `cloudedge dataset` in the namespace of the test."""
+
+    def run(*words, **env):
+        command = [sys.executable, "-m", "cloudedge", "dataset", *words, "--namespace", cluster.namespace]
+        subprocess.run(command, env=os.environ | {"KUBECONFIG": kubeconfig()} | env, check=True)
+
+    return run
 
 
 def named(cluster, end: str) -> SampleSet:
@@ -61,7 +86,7 @@ def controller(cluster, *phases: str, reason: str = "", message: str = "it did n
     """Move the next SampleJob through some phases, as the controller does."""
 
     def act() -> None:
-        for event in cluster.watch(Kind.SAMPLE_JOB, timeout_s=30):
+        for event in cluster.watch(Kind.SAMPLE_JOB, timeout_s=_LONG_S):
             if event.type == "ADDED" and not event.object.get("status"):  # those of before stay as they are
                 if seen is not None:
                     seen.append(event.object)
@@ -75,7 +100,7 @@ def controller(cluster, *phases: str, reason: str = "", message: str = "it did n
     thread = threading.Thread(target=act)
     thread.start()
     yield
-    thread.join(40)
+    thread.join(_LONG_S + 10)
     assert not thread.is_alive()
 
 
@@ -86,6 +111,71 @@ def test_nothing_is_dropped_and_twice_is_once(cluster, datasets):
     assert first["metadata"]["resourceVersion"] == again["metadata"]["resourceVersion"]
     assert SampleSet.from_manifest(again).manifest()["spec"] == wanted.manifest()["spec"]
     cluster.apply(source_secret("none"))
+
+
+@pytest.mark.parametrize("file", SEEDS, ids=lambda file: file.stem)
+def test_seed_manifests_are_taken_whole_and_twice_is_once(cluster, file):
+    seed = yaml.safe_load(file.read_text())
+    seed["metadata"]["namespace"] = cluster.namespace
+    is_job = seed["kind"] == "SampleJob"
+    read = SampleJob.from_manifest(seed, confirmed=True) if is_job else SampleSet.from_manifest(seed)
+    assert read.manifest() == seed, "nothing is lost on the way through"
+    first = cluster.apply(read.manifest())  # raises if a field would be dropped
+    assert not dropped(seed, first, is_custom=True)
+    assert cluster.apply(read.manifest())["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    cluster.delete(cluster.kind_of(seed), seed["metadata"]["name"], wait_s=30)
+
+
+def test_seed_manifests_say_everything_there_is_to_say():
+    seeds = [yaml.safe_load(file.read_text())["spec"] for file in SEEDS]
+    options = {key for seed in seeds for key in (seed.get("csi") or {}).get("juiceFSMountOptions") or ()}
+    assert options == set(MOUNT_OPTIONS)
+    assert {key for seed in seeds for key in seed.get("syncOptions") or ()} == set(SYNC_OPTIONS)
+    assert {"nodeAffinity", "tolerations", "cache", "csi", "noSync", "source"} <= {
+        key for seed in seeds for key in seed
+    }
+
+
+def test_a_name_that_the_sampleset_branch_stalls_on_is_refused_there(cluster, datasets, monkeypatch):
+    wanted = SampleSet(f"{named(cluster, 'l').name}-is-longer", SECRET, levels=(Level("/data/jfs", 1024),))
+    can = cluster.capabilities()
+    branch = replace(can, kinds=can.kinds - {PADDLE_SERVICES[1]})
+    assert branch.paddle_flavour == "sampleset"
+    monkeypatch.setattr(cluster, "capabilities", lambda: branch)
+    with pytest.raises(InputError, match="port name"):
+        datasets.create(wanted)
+    monkeypatch.undo()
+    assert datasets.create(wanted, dry_run=True)["metadata"]["name"] == wanted.name
+
+
+def test_a_schedule_removes_what_its_runs_before_left(cluster, datasets):
+    wanted = named(cluster, "k")
+    datasets.create(wanted)
+    is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="Ready")
+    for schedule, name in (("hourly", "failed"), ("", "by-hand")):
+        with controller(cluster, reason="ErrorDoWarmupJob"), pytest.raises(Rejected):
+            datasets.run(SampleJob.warmup(name, wanted.name), schedule=schedule, timeout_s=_LONG_S)
+    killed = SampleJob.warmup("killed", wanted.name).manifest()
+    killed["metadata"]["labels"] = cluster.get(Kind.SAMPLE_JOB, "failed")["metadata"]["labels"]
+    cluster.create(killed)
+    is_now(cluster, Kind.SAMPLE_JOB, "killed", phase="Running")
+    with controller(cluster, "Succeeded"):
+        assert datasets.run(SampleJob.warmup("next", wanted.name), schedule="hourly", timeout_s=_LONG_S).is_done
+    ours = ("failed", "killed", "next", "by-hand")
+    assert [name for name in ours if cluster.get(Kind.SAMPLE_JOB, name)] == ["by-hand"]
+
+
+def test_a_run_of_a_schedule_knows_it(cluster, datasets, there):
+    wanted = named(cluster, "m")
+    datasets.create(wanted)
+    is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="Ready")
+    *_, cron = datasets.schedule("weekly", "0 3 * * 0", ["clear", wanted.name], image="i", dry_run=True)
+    (container,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    env = {each["name"]: each["value"] for each in container["env"]}
+    seen = []
+    with controller(cluster, "Succeeded", seen=seen):
+        there(*container["command"][2:], **env)
+    assert seen[0]["metadata"]["labels"] == {"cloudedge/schedule": "weekly"}
 
 
 def test_a_schedule_is_there_in_the_version_the_cluster_has(cluster, datasets):
@@ -113,18 +203,13 @@ def test_a_schedule_does_not_take_what_is_somebody_elses(cluster, datasets):
 
 
 @pytest.mark.parametrize(("flags", "option"), [((), "update"), (("--verify",), "force-update")])
-def test_a_copy_sees_changes_that_keep_the_size(cluster, datasets, flags, option):
+def test_a_copy_sees_changes_that_keep_the_size(cluster, datasets, there, flags, option):
     wanted = named(cluster, option[0])
     datasets.create(wanted)
     is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="Ready")
     seen = []
-    where = ("--cluster", "--namespace", cluster.namespace, "--secret", "none")
     with controller(cluster, "Succeeded", seen=seen):
-        subprocess.run(
-            [sys.executable, "-m", "cloudedge", "dataset", "sync", wanted.name, *where, *flags],
-            env=os.environ | {"KUBECONFIG": kubeconfig()},
-            check=True,
-        )
+        there("sync", wanted.name, "--cluster", "--secret", "none", *flags)
     assert seen[0]["spec"]["syncOptions"] == {"threads": 10, option: True}
 
 
@@ -186,7 +271,7 @@ def test_a_warm_up_that_another_one_blocks_says_how_to_unblock_it(cluster, datas
         controller(cluster, reason="ErrorDoWarmupJob", message="mkdir /mnt/criteo/.warmup: file exists"),
         pytest.raises(Rejected) as refused,
     ):
-        datasets.run(SampleJob.warmup("blocked", wanted.name), timeout_s=30)
+        datasets.run(SampleJob.warmup("blocked", wanted.name), timeout_s=_LONG_S)
     assert refused.value.hint.endswith(f"cloudedge dataset unblock {wanted.name}")
 
 
@@ -197,7 +282,7 @@ def test_a_job_runs_in_the_namespace_it_names(cluster, datasets):
     job = SampleJob.clear("there", wanted.name, namespace=cluster.namespace)
     elsewhere = Cluster.connect(kubeconfig=kubeconfig(), namespace="default")
     with elsewhere, controller(cluster, "Pending", "Succeeded"):
-        assert ClusterDatasets(elsewhere).run(job, timeout_s=30).is_done
+        assert ClusterDatasets(elsewhere).run(job, timeout_s=_LONG_S).is_done
     assert cluster.get(Kind.SAMPLE_JOB, "there") is None
 
 
@@ -239,7 +324,7 @@ def test_an_operation_that_fails_says_why(cluster, datasets):
     datasets.create(wanted)
     is_now(cluster, Kind.SAMPLE_SET, wanted.name, phase="Ready")
     with controller(cluster, "Pending", reason="ErrorDoWarmupJob"), pytest.raises(Rejected, match="it did not work"):
-        datasets.run(SampleJob.warmup("fails", wanted.name), timeout_s=30)
+        datasets.run(SampleJob.warmup("fails", wanted.name), timeout_s=_LONG_S)
 
 
 def test_a_data_set_that_is_not_there(datasets):

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pytest
 from boto3.session import Session
 from botocore.config import Config
-from s3_servers import ACCESS_KEY, BUCKET, SECRET_KEY, rclone
+from s3_servers import ACCESS_KEY, BUCKET, SECRET_KEY, rclone, seaweedfs
 
 from cloudedge.cache.local import LocalDatasets, deal
 from cloudedge.cache.local._meta import Meta
@@ -358,11 +358,28 @@ def test_metadata_in_redis_and_a_source_in_s3(datasets, source, tmp_path, monkey
         datasets.open("criteo").destroy(confirmed=True)
 
 
-def _upload(source, endpoint):
+@needs_fuse
+@pytest.mark.parametrize("server", [rclone, seaweedfs], ids=["rclone", "seaweedfs"])
+def test_a_source_behind_s3(datasets, source, tmp_path, server):
+    (tmp_path / "s3").mkdir()
+    with server(tmp_path / "s3") as endpoint:
+        _upload(source, endpoint)
+        criteo = datasets.create("criteo", source=f"s3://{BUCKET}.{endpoint.removeprefix('http://')}/criteo")
+        assert criteo.sync(keys=(ACCESS_KEY, SECRET_KEY)).copied == 13
+        changed = source / "day-0" / "part-0"
+        changed.write_bytes(b"changed!" * 250)
+        time.sleep(1.1)  # a copy is of the second in which it was made
+        _upload(source, endpoint, changed)
+        done = criteo.sync(keys=(ACCESS_KEY, SECRET_KEY))
+        assert (done.copied, done.skipped) == (1, 12)
+        assert (criteo.mount() / "day-0" / "part-0").read_bytes() == changed.read_bytes()
+
+
+def _upload(source, endpoint, *files):
     config = Config(s3={"addressing_style": "path"})
     session = Session(ACCESS_KEY, SECRET_KEY, region_name="us-east-1")
     with closing(session.client("s3", endpoint_url=endpoint, config=config)) as client:
-        for path in source.rglob("*"):
+        for path in files or source.rglob("*"):
             if path.is_file():
                 client.put_object(Bucket=BUCKET, Key=f"criteo/{path.relative_to(source)}", Body=path.read_bytes())
 

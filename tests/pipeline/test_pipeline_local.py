@@ -8,14 +8,17 @@ import random
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import requests
+from boto3.session import Session
+from s3_servers import ACCESS_KEY, BUCKET, SECRET_KEY, rclone
 
-from cloudedge.errors import Conflict, InputError, NotFound
+from cloudedge.cache.local import LocalDatasets
+from cloudedge.errors import CloudEdgeError, Conflict, InputError, NotFound
 from cloudedge.pipeline import (
     DatasetInputs,
     LocalSteps,
@@ -135,6 +138,10 @@ def a_step_that_is_done_again_is_done_once(root, results):
     with pytest.raises(Conflict):
         LocalSteps(root).run(ServingInputs(**serving, action="create"))
 
+    logs = {"name": "ctr-logs", "pvc_name": "task-center", "logdir": "/mnt/task-center/models/vdl/"}
+    with pytest.raises(Conflict, match="a VisualDL ctr-logs already"):
+        LocalSteps(root).run(VisualDLInputs(**logs, action="create"))
+
 
 def services_are_taken_away_twice(root, results):
     for _ in range(2):
@@ -170,6 +177,18 @@ class TestSteps:
         for _ in range(2):
             steps.run(self.data(tmp_path, action="delete"))
         assert not (tmp_path / "root" / "data" / "d").exists()
+
+    def test_a_version_and_what_shows_logs_are_made_once_and_changed_only_if_there(self, steps):
+        told = {"name": "m", "model_name": "m", "model_version": "1", "pvc_name": "c"}
+        (steps.claim("c") / "m.tar.gz").write_bytes(b"packed")
+        with pytest.raises(NotFound, match="no version 1 of m to change"):
+            steps.run(ModelHubInputs(**told, action="patch"))
+        assert steps.run(ModelHubInputs(**told, action="create"))["size"] == 6
+        with pytest.raises(Conflict, match="a version 1 of m already"):
+            steps.run(ModelHubInputs(**told, action="create"))
+        assert steps.run(ModelHubInputs(**told, action="patch"))["size"] == 6
+        with pytest.raises(NotFound, match="no VisualDL v to change"):
+            steps.run(VisualDLInputs(name="v", pvc_name="c", logdir="/mnt/task-center/models/vdl/", action="patch"))
 
     def test_what_a_cluster_would_refuse_is_refused_here(self, steps):
         with pytest.raises(InputError, match="scheme"):
@@ -208,6 +227,33 @@ class TestSteps:
     def test_a_claim_is_no_way_out(self, steps):
         with pytest.raises(InputError, match="volume claim"):
             steps.claim("../../etc")
+
+
+@pytest.mark.skipif(not module._has_fuse(), reason="FUSE cannot be used here")
+def test_a_data_set_is_dealt_to_its_partitions_with_the_keys_of_the_environment(tmp_path, monkeypatch):
+    (tmp_path / "s3").mkdir()
+    told = []
+    steps = LocalSteps(tmp_path / "root", tell=told.append)
+    try:
+        with rclone(tmp_path / "s3") as endpoint:
+            session = Session(ACCESS_KEY, SECRET_KEY, region_name="us-east-1")
+            with closing(session.client("s3", endpoint_url=endpoint)) as client:
+                for number in range(4):
+                    client.put_object(Bucket=BUCKET, Key=f"clicks/part-{number}", Body=b"x")
+            where = f"minio://{endpoint.removeprefix('http://')}/{BUCKET}/clicks/"
+            inputs = {"name": "d", "source_uri": where, "source_secret": "keys"}
+            monkeypatch.setenv("CLOUDEDGE_DATASET_ACCESS_KEY", ACCESS_KEY)
+            monkeypatch.setenv("CLOUDEDGE_DATASET_SECRET_KEY", "wrong")
+            with pytest.raises(CloudEdgeError):
+                steps.run(DatasetInputs(**inputs, partitions=2))
+            monkeypatch.setenv("CLOUDEDGE_DATASET_SECRET_KEY", SECRET_KEY)
+            assert steps.run(DatasetInputs(**inputs, partitions=2))["warmed"] == 4
+            made = LocalDatasets(tmp_path / "root" / "datasets").open("data-center")
+            assert made.settings.partitions == 2
+            steps.run(DatasetInputs(**inputs | {"name": "e"}))
+            assert any("share 2 partition(s)" in line for line in told), "one volume for all of them"
+    finally:
+        steps.unmount()
 
 
 def test_a_step_that_fails_stops_the_pipeline_and_says_why(tmp_path, capfd):

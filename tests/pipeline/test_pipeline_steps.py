@@ -146,6 +146,10 @@ class TestTraining:
         )
         assert "launch" not in train_command(training())
 
+    def test_visualdl_shows_one_worker(self):
+        with pytest.raises(InputError, match="2 workers would write the same logs"):
+            training(use_visualdl=True, worker_replicas=2)
+
     def test_only_what_is_wanted_is_made(self):
         kinds = [each["kind"] for each in objects_of(training(save_inference=False, need_convert=False))]
         assert kinds == ["PaddleJob"]

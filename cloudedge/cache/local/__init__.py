@@ -3,6 +3,6 @@
 from cloudedge.cache.local._dataset import LocalDataset, LocalStatus, Synced, Warmed
 from cloudedge.cache.local._deal import deal
 from cloudedge.cache.local._registry import LocalDatasets
-from cloudedge.cache.local._settings import DatasetSettings
+from cloudedge.cache.local._settings import DatasetSettings, keys_given
 
-__all__ = ["DatasetSettings", "LocalDataset", "LocalDatasets", "LocalStatus", "Synced", "Warmed", "deal"]
+__all__ = ["DatasetSettings", "LocalDataset", "LocalDatasets", "LocalStatus", "Synced", "Warmed", "deal", "keys_given"]

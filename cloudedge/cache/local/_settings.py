@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from pathlib import Path
 from cloudedge.cache.local._meta import has_password
 from cloudedge.errors import InputError, StorageError
 
-__all__ = ["DatasetSettings", "refuse_password", "stored"]
+__all__ = ["DatasetSettings", "keys_given", "refuse_password", "stored"]
+
+_KEYS = "CLOUDEDGE_DATASET_ACCESS_KEY", "CLOUDEDGE_DATASET_SECRET_KEY"
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,17 @@ class DatasetSettings:
     created_s: float = 0.0
 
 
+def keys_given() -> tuple[str, str]:
+    """Return the access and secret key of the environment; empty where there is none."""
+    return os.environ.get(_KEYS[0], ""), os.environ.get(_KEYS[1], "")
+
+
 def refuse_password(what: str, url: str) -> None:
     if has_password(url):
         # Everybody may see the arguments of a process; the address is not repeated.
         raise InputError(
             f"the address of the {what} carries credentials",
-            hint="Give them as CLOUDEDGE_DATASET_ACCESS_KEY and CLOUDEDGE_DATASET_SECRET_KEY.",
+            hint=f"Give them as {' and '.join(_KEYS)}.",
         )
 
 
