@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-BENCHES := bundle cube_build cube serving serving_wire serving_soak transfer release edge_delta edge_lab fleet cache
+BENCHES := bundle cube_build cube cube_switch serving serving_wire serving_soak transfer release edge_delta edge_lab fleet cache
 NATIVE := CMakeLists.txt $(wildcard native/* native/cube/*)
 
 .DEFAULT_GOAL := help

@@ -4,17 +4,23 @@ Servers are cloudedge's own, spoken to in upstream's words: control commands and
 machine, so the time is that of sending the commands and of the servers taking them; a network adds the spread of its
 own delays, not their length.
 
-    python bench/cube_switch.py [--shards 8] [--copies 2] [--rounds 50]
+    python bench/cube_switch.py [--shards 8] [--copies 2] [--rounds 50] [--json]
+
+Upstream's own transfer gives the command to one server after the other, through agents that wait for seconds. At the
+end the bar is said to be met or missed; exit code 1 when it is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+from _bars import Bar, judge
 
 from cloudedge import seqfile
 from cloudedge.cube import Server, ServerConfig, build
@@ -23,6 +29,8 @@ from cloudedge.cube.transfer import GuardedSwitch, UpstreamReplica, VersionIds, 
 from cloudedge.journal import Journal
 
 VERSIONS = ("1000000100", "1000000200")
+MEDIAN_BAR_MS = 20.0
+"""Well above what a quiet machine shows, and far below the seconds of one command after the other."""
 
 
 def main() -> None:
@@ -30,7 +38,13 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--copies", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
+
+    def say(line: str) -> None:
+        if not options.json:
+            print(line, flush=True)
+
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         root = Path(folder)
         with seqfile.Writer(root / "rows") as out:
@@ -60,8 +74,13 @@ def main() -> None:
         found = [switch.switch(VERSIONS[(i + 1) % 2]) for i in range(options.rounds)]
         most = sorted(report.mixed_at_most_s * 1e3 for report in found)
         half, most_of_them, all_of_them = (most[int(share * (len(most) - 1))] for share in (0.5, 0.9, 1))
-        print(f"{len(replicas)} servers, {options.rounds} switches; versions were mixed for at most")
-        print(f"  median {half:.2f} ms, 90 % {most_of_them:.2f} ms, all {all_of_them:.2f} ms")
+        say(f"{len(replicas)} servers, {options.rounds} switches; versions were mixed for at most")
+        say(f"  median {half:.2f} ms, 90 % {most_of_them:.2f} ms, all {all_of_them:.2f} ms")
+        results = {"servers": len(replicas), "median_ms": half, "p90_ms": most_of_them, "max_ms": all_of_them}
+        results |= judge([Bar("mixed for, median, ms", half, "at most", MEDIAN_BAR_MS)], say)
+    if options.json:
+        print(json.dumps(results, indent=2))
+    sys.exit(1 if results["missed"] else 0)
 
 
 if __name__ == "__main__":
