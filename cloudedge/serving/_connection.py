@@ -257,8 +257,12 @@ class Connection(asyncio.Protocol):
         """Whether a request is being received or answered."""
         if self._is_half_received or self._coroutine is not None or self._waiting:
             return True
-        is_answering = self._foreign is not None and self._foreign.is_answering
-        return is_answering or (not self._closed and self._transport.get_write_buffer_size() > 0)
+        return self.is_sending or (self._foreign is not None and self._foreign.is_answering)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether the client has not yet taken everything that was answered."""
+        return bool(self._transport.get_write_buffer_size())
 
     @property
     def _is_half_received(self) -> bool:
@@ -349,7 +353,7 @@ class Connection(asyncio.Protocol):
         limits = self._server.limits
         waited = now - self.since
         if self._closed:
-            if waited > _PARTING_S:
+            if waited > (limits.write_timeout_s if self.is_sending else _PARTING_S):
                 self.abort()
         elif self._is_half_received and waited > limits.body_timeout_s:
             self._server.timed_out += 1

@@ -59,8 +59,8 @@ class Connections:
 
     @property
     def busy(self) -> int:
-        """Connections with a request under way."""
-        return sum(connection.is_busy for connection in self.open)
+        """Connections with a request under way, or an answer that is not read yet."""
+        return sum(connection.is_busy for connection in self.open) + sum(each.is_sending for each in self.parting)
 
     async def hang_up(self) -> None:
         """Say on all connections that nothing more comes, and give clients a moment to hear it.

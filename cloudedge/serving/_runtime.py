@@ -256,7 +256,7 @@ class Runtime:
             self._memory.missing.pop(pin, None)
             if entry is not None and entry.lane is not None:
                 entry.state = "unloading"
-            self._remember()
+            self._route(self._memory.routing)
         if entry is not None and entry.lane is not None:
             if not entry.lane.close(self.config.unload_wait_s):
                 raise Unavailable(f"version {pin} still answers {entry.lane.pending} requests", pin=pin)
@@ -293,12 +293,9 @@ class Runtime:
     # -- across restarts ---------------------------------------------------------------------------------------------
 
     def _route(self, wanted: Routing) -> None:
-        self._memory.routing = wanted
+        """Remember an order, then obey it."""
+        self._memory.write((entry.ref for entry in self._entries.values() if entry.state == "ready"), wanted)
         self._routing = wanted.within(self._lanes)
-        self._remember()
-
-    def _remember(self) -> None:
-        self._memory.write(entry.ref for entry in self._entries.values() if entry.state == "ready")
 
     def restore(self) -> list[str]:
         """Load what the state file remembers and let it answer as it did; return what could not be brought back.

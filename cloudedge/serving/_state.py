@@ -104,20 +104,19 @@ class Memory:
         before = read_state(self._file)
         self.missing, self.routing, self._is_read = {ref.pin: ref for ref in before.versions}, before.routing, True
 
-    def write(self, loaded: Iterable[LoadedRef]) -> None:
-        """Write what is loaded, and what ought to be.
+    def write(self, loaded: Iterable[LoadedRef], routing: Routing) -> None:
+        """Write what is loaded or ought to be, and who is to answer; an order that cannot be written is not obeyed.
 
         Raises:
             StorageError: it cannot be written.
         """
-        if self._file is None:
-            return
-        here = {ref.pin: ref for ref in loaded}
-        now = self.routing
-        state = State(
-            versions=tuple((self.missing | here).values()),
-            active=now.active,
-            variants=now.variants,
-            shadow=now.shadow,
-        )
-        write_state(self._file, state)
+        if self._file is not None:
+            here = {ref.pin: ref for ref in loaded}
+            state = State(
+                versions=tuple((self.missing | here).values()),
+                active=routing.active,
+                variants=routing.variants,
+                shadow=routing.shadow,
+            )
+            write_state(self._file, state)
+        self.routing = routing

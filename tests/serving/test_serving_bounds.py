@@ -178,6 +178,33 @@ def test_who_still_sends_hears_why_it_was_refused(marked, length):
         wait_for(lambda: not server.connections.open)
 
 
+def test_an_answer_that_is_read_slowly_is_read_whole_though_the_server_stops(models):
+    rows = 300_000
+    with Runtime(RuntimeConfig(workers=1, inline_below_s=1e-9, max_rows=rows), hub=models.hub) as runtime:
+        pin = runtime.load(models.ref(models.marked[0])).pin
+        runtime.activate(pin)
+        gate, server = Gate(runtime, pin), Server(runtime, ServerConfig(port=0)).start()
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.settimeout(60)
+            raw.connect(("127.0.0.1", server.port))
+            body = b'{"inputs":{"x":[%b]}}' % b",".join([b"[1.5,2.5]"] * rows)
+            raw.sendall(b"POST /v1/predict HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            assert gate.begun.wait(60)
+            stopping = threading.Thread(target=server.drain, args=(60,))
+            stopping.start()
+            wait_for(lambda: server.connections.draining)
+            gate.opened.set()
+            received = [raw.recv(300)]
+            stopping.join(1.5)  # longer than a client that says nothing is waited for
+            assert stopping.is_alive()
+            while received[-1]:
+                received.append(raw.recv(1 << 20))
+            stopping.join(60)
+        length, _, content = b"".join(received).partition(b"\r\n\r\n")
+        assert len(content) == int(length.rpartition(b" ")[2])
+
+
 def test_who_is_refused_does_not_send_for_ever(marked):
     with (
         Server(marked, ServerConfig(port=0, limits=HttpLimits(max_body_bytes=1000))) as server,

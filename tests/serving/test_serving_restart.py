@@ -12,7 +12,7 @@ from serving_http import Http
 from serving_models import pack_rows, row_table
 from serving_process import Process
 
-from cloudedge.errors import Conflict, Unavailable
+from cloudedge.errors import Conflict, StorageError, Unavailable
 from cloudedge.serving import BundleRows, Routing, Runtime, RuntimeConfig, Shadow, Variant
 from cloudedge.serving._batching import Lane
 from cloudedge.serving._state import read_state
@@ -113,6 +113,20 @@ def test_what_is_ordered_meanwhile_is_not_undone(models, rows, state):
         assert runtime.restore() == []
         assert runtime.routing.active == rows[1].pin
         assert remembered(state)[0] == {rows[0].pin, rows[1].pin}
+
+
+def test_an_order_that_cannot_be_remembered_is_not_obeyed(models, tmp_path):
+    zero, one = models.marked[:2]
+    state = tmp_path / "state" / "file.json"
+    with Runtime(RuntimeConfig(workers=1), hub=models.hub, state=state) as runtime:
+        for bundle in (zero, one):
+            runtime.load(models.ref(bundle))
+        runtime.activate(zero.pin)
+        state.unlink()
+        state.mkdir()  # nothing can be put in its place
+        with pytest.raises(StorageError):
+            runtime.activate(one.pin)
+        assert runtime.routing == runtime.wanted == Routing(zero.pin)
 
 
 def test_a_replica_whose_active_version_is_away_waits_for_it(models, tmp_path):
