@@ -30,6 +30,8 @@ from cloudedge.release._version import Version
 __all__ = ["Outcome", "Run", "committed", "is_past_return", "lives_after"]
 
 _BACKOFF_S, _BACKOFF_MAX_S = 0.2, 5.0
+_LIVES = 50
+"""How far back one release after the other can be rolled back; to what was live before that, by its number."""
 
 
 @dataclass(frozen=True)
@@ -265,12 +267,18 @@ class Run:
         The order keeps every bundle marked by at least one tag in between: going forward, a tag takes over from the
         one before it (`next` holds what becomes live); going back, `live` takes over from `previous`.
         """
-        roles = ["live", "previous", *(f"previous-{back}" for back in range(2, self._plan.options.retain + 1))]
-        wanted = {role: lives[back].ref if back < len(lives) else None for back, role in enumerate(roles)}
+        marked: int = self._ground.journal.recall("retained") or 1
+        # Only a release decides anew how many are kept; tags beyond that must not keep anything for ever.
+        retain = self._plan.options.retain if self._plan.kind == "release" and not undo else marked
+        roles = ["live", "previous", *(f"previous-{back}" for back in range(2, max(retain, marked) + 1))]
+        kept = lives[: retain + 1]
+        wanted = {role: kept[back].ref if back < len(kept) else None for back, role in enumerate(roles)}
         for role in roles if undo else reversed(roles):
             self._mark(role, wanted[role])
         if lives:
             self._ground.layouts.publish(lives[0].shards)
+        if retain != marked:
+            self._writer.remember("retained", retain)
         self._writer.remember("lives", [asdict(life) for life in lives])
 
     def _mark(self, role: str, ref: str | None) -> None:
@@ -356,4 +364,5 @@ def lives_after(plan: Plan) -> tuple[Life, ...]:
     pins = [each.pin for each in plan.lives]
     if plan.kind == "rollback" and plan.pin in pins:
         return plan.lives[pins.index(plan.pin) :]
-    return (life, *(each for each in plan.lives if each.pin != plan.pin))
+    after = (life, *(each for each in plan.lives if each.pin != plan.pin))
+    return after[: max(_LIVES, plan.options.retain + 1)]

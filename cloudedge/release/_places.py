@@ -73,6 +73,8 @@ class Observed:
     memory_free_bytes: int | None = None
     """None: unknown, and then no plan is refused for it."""
     disk_free_bytes: int | None = None
+    host: str = ""
+    """Places of the same host share what is free there; empty: this one's is its own."""
     signature: Signature | None = None
     """Dense and edge: what clients of the active version feed and fetch."""
     incarnation: str = ""

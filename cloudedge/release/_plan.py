@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from cloudedge.release._layouts import Shards, is_idle, takes
 from cloudedge.release._places import Estimate, Leg, Observed, Shares
-from cloudedge.release._refuse import refusals, warnings
+from cloudedge.release._refuse import refusals, room, warnings
 from cloudedge.release._steps import Before, Kind, Life, Options, Plan, Stage, Step
 from cloudedge.release._version import Version
 
@@ -193,16 +193,12 @@ def _before(place: Observed, live: str, pin: str) -> Before:
 
 def _trim(desired: Version, world: World, able: list[Observed]) -> Iterator[Step]:
     """Make room for a third version if a place has none: what is older than the live one goes first, everywhere."""
-    if not any(_is_tight(place, world.estimates.get(place.name)) for place in able if not place.has(desired.pin)):
+    lacking = [place for place in able if not place.has(desired.pin)]
+    if not any(True for _ in room(desired, lacking, world.estimates, {})):
         return
     reason = f"room for {desired.pin}; a rollback there would load it again"
     for leg in _FORGETS:
         yield from _forget(world, leg, "trim", reason, kept={desired.pin, world.live})
-
-
-def _is_tight(place: Observed, needs: Estimate | None) -> bool:
-    rooms = ((needs.memory_bytes, place.memory_free_bytes), (needs.disk_bytes, place.disk_free_bytes)) if needs else ()
-    return any(free is not None and wanted > free for wanted, free in rooms)
 
 
 def _freed(trim: list[Step], world: World) -> Mapping[str, int]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cloudedge.bundle import Signature, Variable
     from cloudedge.release._plan import World
 
-__all__ = ["CUBE_VALUE_BYTES", "refusals", "signature_changes", "warnings"]
+__all__ = ["CUBE_VALUE_BYTES", "refusals", "room", "signature_changes", "warnings"]
 
 CUBE_VALUE_BYTES = 1024
 """Upstream loads longer values and then reports them as not found."""
@@ -48,7 +48,7 @@ def refusals(
             _trust(desired),
             _legs(desired, world),
             _tables(desired, world, able, options),
-            _room(desired, able, world.estimates, freed),
+            room(desired, able, world.estimates, freed),
             _clients(desired, world, options),
         )
     )
@@ -169,25 +169,32 @@ def _numbers(found: set[int] | set[int | None]) -> str:
     return " and ".join(str(number) for number in sorted(number or 0 for number in found))
 
 
-def _room(
+def room(
     desired: Version, able: Sequence[Observed], estimates: Mapping[str, Estimate], freed: Mapping[str, int]
 ) -> Iterator[Refusal]:
+    """Yield who has no room for a version beside what is loaded; places of one host need it all together."""
+    hosts: dict[str, list[Observed]] = {}
     for place in able:
-        if place.has(desired.pin):
-            continue
-        needs, extra = estimates.get(place.name, Estimate()), freed.get(place.name, 0)
-        rooms = {
-            "memory": (needs.memory_bytes, place.memory_free_bytes),
-            "disk": (needs.disk_bytes, place.disk_free_bytes),
+        if not place.has(desired.pin):
+            hosts.setdefault(f"host {place.host}" if place.host else place.name, []).append(place)
+    for places in hosts.values():
+        needs = [estimates.get(place.name, Estimate()) for place in places]
+        frees = [p.memory_free_bytes for p in places if p.memory_free_bytes is not None]
+        disks = [p.disk_free_bytes for p in places if p.disk_free_bytes is not None]
+        gone = sum(freed.get(p.name, 0) for p in able if p in places or (p.host and p.host == places[0].host))
+        rooms = {  # what is unloaded first is known to free memory; what of its files goes is not
+            "memory": (sum(need.memory_bytes for need in needs), min(frees) + gone if frees else None),
+            "disk": (sum(need.disk_bytes for need in needs), min(disks, default=None)),
         }
         for what, (wanted, free) in rooms.items():
-            if free is not None and wanted > free + extra:
+            if free is not None and wanted > free:
+                names = places[0].name if len(places) == 1 else f"{len(places)} places of one host"
+                sparse = any(place.leg == "sparse" for place in places)
                 yield Refusal(
                     what,
-                    f"{place.name}: {desired} beside what is loaded needs {wanted} bytes of {what}, and {free + extra} "
-                    "are free",
+                    f"{names}: {desired} beside what is loaded needs {wanted} bytes of {what}, and {free} are free",
                     "Both versions are there while requests move. Give it more"
-                    + (", or cut the table into more shards." if place.leg == "sparse" else "."),
+                    + (", or cut the table into more shards." if sparse and len(places) == 1 else "."),
                 )
 
 

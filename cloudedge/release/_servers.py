@@ -94,8 +94,9 @@ class ShardPlace:
 
     leg: Leg = "sparse"
 
-    def __init__(self, seat: Seat, dispatch: Dispatch) -> None:
+    def __init__(self, seat: Seat, dispatch: Dispatch, *, host: str = "") -> None:
         self.name = seat.place
+        self._host = host
         self.table, self.shard, self.shards = seat.table, seat.shard, seat.shards
         self._dispatch = dispatch
         self._replica = dispatch.replicas[seat.place]
@@ -122,6 +123,7 @@ class ShardPlace:
             shards=self.shards,
             memory_free_bytes=status.free_memory_bytes,
             disk_free_bytes=status.free_disk_bytes,
+            host=self._host,
         )
 
     def estimate(self, version: Version) -> Estimate:
@@ -179,8 +181,9 @@ class ServingPlace:
 
     leg: Leg = "dense"
 
-    def __init__(self, seat: Seat, *, token: str, hub: LocalHub) -> None:
+    def __init__(self, seat: Seat, *, token: str, hub: LocalHub, host: str = "") -> None:
         self.name = seat.place
+        self._host = host
         self._admin = AdminClient(seat.admin, token=token)
         self._hub = hub
         self._seen: dict[str, Traffic] = {}
@@ -205,6 +208,7 @@ class ServingPlace:
             active=active,
             signature=Bundle.open(bundles[live], hub=self._hub).signature if live in bundles else None,
             memory_free_bytes=found.get("memory_free_bytes"),
+            host=self._host,
         )
 
     def estimate(self, version: Version) -> Estimate:

@@ -188,8 +188,8 @@ def _lag(answers: Shares, lives: Sequence[Life]) -> int | None:
 def _state(place: Observed, live: Life | None) -> PlaceState:
     if not place.is_reachable:
         return "away"
-    if live is not None and live.shards and place.leg == "sparse" and live.shards.get(place.table) != place.shards:
-        return "spare"
+    if live is not None and place.leg == "sparse" and live.shards.get(place.table) != place.shards:
+        return "spare"  # what is live has no such table, or has it in another layout
     if not place.active:
         return "empty"
     if live is not None and same_shares(place.active, {live.pin: 1.0}):

@@ -155,7 +155,7 @@ class Life:
     title: str
     """As people call it: ctr:3."""
     shards: Mapping[str, int] = field(default_factory=dict)
-    """Into how many shards its tables are cut; empty if nobody wrote that down."""
+    """Into how many shards its tables are cut; empty: it has none."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from cloudedge.cli.release import _status_rows, _status_title
 from cloudedge.clock import ManualClock
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
 from cloudedge.hub import current, release_tag
-from cloudedge.release import Health, Limits, Member, Options, Refused, ReleaseUndone, Traffic, Unfinished
+from cloudedge.release import Health, Life, Limits, Member, Options, Refused, ReleaseUndone, Traffic, Unfinished
+from cloudedge.release._apply import lives_after
 from cloudedge.testing import FolderPlace
 
 
@@ -475,3 +476,39 @@ def test_rows_that_serving_replicas_merge_need_memory(tmp_path, hub, made):
         assert len(world.estimates) == 2
         assert target.run(target.plan(bundle)).state == "done"
     assert target.status().is_whole
+
+
+def test_tags_beyond_what_is_kept_go(tmp_path, hub):
+    target = folder_target(tmp_path, hub)
+    four = bundles(tmp_path, hub, 4)
+    for bundle in four[:3]:
+        target.run(target.plan(bundle, retain=2))
+    assert [marked(hub, role) for role in ("live", "previous", "previous-2")] == [b.digest for b in reversed(four[:3])]
+    target.rollback()
+    assert [marked(hub, role) for role in ("live", "previous")] == [four[1].digest, four[0].digest]
+    target.run(target.plan(four[2], retain=2))
+    target.run(target.plan(four[3]))
+    roles = ("live", "previous", "previous-2")
+    assert [marked(hub, role) for role in roles] == [four[3].digest, four[2].digest, None]
+
+
+def test_a_bundle_without_tables_leaves_shards_to_spare(tmp_path, hub, made):
+    dense = Bundle.pack(tmp_path / "model2", name="ctr", signature=SIGNATURE, hub=hub)
+    target = folder_target(tmp_path, hub)
+    target.run(target.plan(made[0]))
+    target.run(target.plan(dense))
+    status = target.status()
+    assert {place.state for place in status.places if place.leg == "sparse"} == {"spare"}
+    assert status.is_whole
+    assert target.rollback().state == "done"
+    assert active(target) == all_on(made[0].pin)
+
+
+def test_what_was_live_long_ago_does_not_grow_with_every_release(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    planned = target.plan(made[0])
+    old = tuple(Life(f"p{n}", f"ctr@{n}", f"ctr:{n}") for n in range(200))
+    after = lives_after(replace(planned, lives=old))
+    assert (after[0].pin, after[1]) == (made[0].pin, old[0])
+    assert len(after) == 50
+    assert len(lives_after(replace(planned, lives=old, options=Options(retain=99)))) == 100

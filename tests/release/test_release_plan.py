@@ -87,6 +87,25 @@ def test_room_is_made_where_three_versions_do_not_fit():
     assert rules(plan(version(3), world(tight, lives=(2, 1), estimates=needs))) == {"memory"}
 
 
+@pytest.mark.parametrize("what", ["memory", "disk"])
+def test_places_of_one_machine_need_room_for_all_of_them(what):
+    """Each of seven would fit alone."""
+    free = {f"{what}_free_bytes": 500}
+    needs = {name: Estimate(**{f"{what}_bytes": 100}) for name in NAMES}
+    apart = world([place(name, **free) for name in NAMES], estimates=needs)
+    assert not plan(version(2), apart).refusals
+    together = world([place(name, host="here", **free) for name in NAMES], estimates=needs)
+    planned = plan(version(2), together)
+    assert rules(planned) == {what}
+    assert "7 places of one host" in planned.summary()
+
+
+def test_memory_that_is_freed_is_no_room_on_a_disk():
+    tight = [place(name, active="v2", pins=("v1", "v2"), disk_free_bytes=50) for name in NAMES]
+    needs = {name: Estimate(disk_bytes=120) for name in NAMES}
+    assert rules(plan(version(3), world(tight, lives=(2, 1), estimates=needs))) == {"disk"}
+
+
 FEEDS = {
     "gone": Signature(feed=(), fetch=SIGNATURE.fetch),
     "new": Signature(feed=(*SIGNATURE.feed, Variable(name="age")), fetch=SIGNATURE.fetch),

@@ -83,8 +83,8 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
         shards: Dispatch([seat for seat in seats if seat.shards == shards], token=token, workshop=artifacts, hub=hub)
         for shards in {seat.shards for seat in seats}
     }
-    sparse: list[Place] = [ShardPlace(seat, cuts[seat.shards]) for seat in seats]
-    return [*sparse, *(ServingPlace(seat, token=token, hub=hub) for seat in layout.dense())]
+    sparse: list[Place] = [ShardPlace(seat, cuts[seat.shards], host="here") for seat in seats]
+    return [*sparse, *(ServingPlace(seat, token=token, hub=hub, host="here") for seat in layout.dense())]
 
 
 def layouts(name: str, section: TargetConfig) -> Layouts:
