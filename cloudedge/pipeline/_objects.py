@@ -71,9 +71,15 @@ def sample_set(inputs: DatasetInputs) -> SampleSet:
 def sync_job(inputs: DatasetInputs) -> SampleJob:
     """Return the copy from the source into the data set's folder."""
     secret = SecretRef(inputs.source_secret)
-    # Without `update` a runtime compares sizes alone, and never sees a change that keeps the size.
-    how = {"source": inputs.source_uri, "destination": inputs.name, "update": True}
-    return SampleJob.sync(f"{inputs.name}-sync", DATA_CENTER, secret=secret, namespace=inputs.namespace, **how)
+    return SampleJob.sync(
+        f"{inputs.name}-sync",
+        DATA_CENTER,
+        secret=secret,
+        source=inputs.source_uri,
+        destination=inputs.name,
+        update=True,  # else a runtime compares sizes alone, and never sees a change that keeps the size
+        namespace=inputs.namespace,
+    )
 
 
 def warmup_job(inputs: DatasetInputs) -> SampleJob:
