@@ -83,6 +83,97 @@ class TestDescription:
         assert [f.severity for f in service.findings() if f.rule == "mount"] == ([severity] if severity else [])
 
 
+README = """
+apiVersion: {group}/v1
+kind: PaddleService
+metadata: {{name: lac, namespace: paddleservice-system, labels: {{team: nlp}}}}
+spec:
+  runtimeVersion: paddleserving
+  resources: {{requests: {{cpu: 1, memory: 2Gi}}, limits: {{cpu: "2", memory: 4Gi, nvidia.com/gpu: 1}}}}
+  default:
+    containerImage: registry.example:5000/lac-serving
+    tag: latest
+    port: 9292
+    arg: exec python3 -m paddle_serving_server.serve --model lac_model/ --port 9292
+  canary:
+    containerImage: registry.example:5000/lac-serving@sha256
+    tag: "{digest}"
+    port: 9292
+    arg: exec python3 -m paddle_serving_server.serve --model lac_model/ --port 9292
+  canaryTrafficPercent: 20
+  service:
+    autoscaler: kpa
+    minScale: 1
+    maxScale: 4
+    metric: concurrency
+    target: 8
+    window: 60s
+    panicWindow: 10
+    targetUtilization: 70
+    panicThreshold: "200"
+"""
+
+
+class TestReading:
+    @pytest.mark.parametrize("kind", PADDLE_SERVICES, ids=lambda kind: kind.group)
+    def test_numbers_where_the_resource_wants_text(self, kind):
+        """As upstream's README writes it, which its own schema refuses."""
+        found = PaddleService.from_yaml(README.format(group=kind.group, digest="b" * 64))
+        assert found == PaddleService(
+            "lac",
+            Endpoint("registry.example:5000/lac-serving:latest", 9292, found.default.arg),
+            cpu="1",
+            memory="2Gi",
+            cpu_limit="2",
+            memory_limit="4Gi",
+            gpus=1,
+            autoscale=Autoscale(
+                1,
+                4,
+                target=8,
+                utilization_percent=70,
+                window_s=60,
+                panic_window_percent=10,
+                panic_threshold_percent=200,
+            ),
+            namespace="paddleservice-system",
+            labels={"team": "nlp"},
+            canary=Endpoint("registry.example:5000/lac-serving@sha256:" + "b" * 64, 9292, found.default.arg),
+            canary_percent=20,
+        )
+        written = found.manifest(kind)
+        assert (written["spec"]["service"]["panicWindow"], written["apiVersion"]) == ("10", kind.api_version)
+        assert "canary" not in written["spec"], "the two together race: it comes once the default is there"
+        assert PaddleService.from_manifest(written).manifest(kind) == written
+
+    def test_what_is_left_out_is_not_what_the_controller_makes_of_it(self):
+        spec = {"default": OLD.manifest(), "resources": {"requests": {"cpu": 2}}}
+        head = {"apiVersion": PADDLE_SERVICES[0].api_version, "kind": "PaddleService", "metadata": {"name": "lac"}}
+        found = PaddleService.from_manifest(head | {"spec": spec})
+        sides = found.manifest(PADDLE_SERVICES[0])["spec"]["resources"]
+        assert sides == {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
+        assert found.autoscale.min_scale == 0, "as upstream: it goes away when nobody asks"
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            ({"apiVersion": "v1"}, "no PaddleService"),
+            ({"spec": {}}, "what answers, and is missing"),
+            ({"spec": {"default": OLD.manifest(), "replicas": 2}}, "spec.replicas: There is no such field"),
+            ({"spec": {"default": OLD.manifest(), "workingDir": "/x"}}, "Write cd"),
+            ({"spec": {"default": OLD.manifest(), "service": {"window": "soon"}}}, "'soon' is no value"),
+            ({"spec": {"default": OLD.manifest(), "service": {"panicWindow": True}}}, "True is no value"),
+            ({"spec": {"default": OLD.manifest(), "service": {"minscale": 1}}}, "spec.service.minscale"),
+        ],
+    )
+    def test_what_is_none(self, change, what):
+        head = {"apiVersion": PADDLE_SERVICES[0].api_version, "kind": "PaddleService", "metadata": {"name": "lac"}}
+        with pytest.raises(InputError, match=what):
+            PaddleService.from_manifest(head | change)
+        with pytest.raises(InputError, match="no YAML"):
+            PaddleService.from_yaml("{")
+
+
 @pytest.fixture(scope="module")
 def cluster():
     with lab("paddleservices", "services.serving") as found:
@@ -196,6 +287,31 @@ def test_a_rollback_within_a_promotion_says_what_is_so(world, monkeypatch):
     assert services.rollback("ctr").default == NEW, "with a canary of its own the promotion of before is forgotten"
     with pytest.raises(Conflict, match="no canary"):
         services.promote("ctr")
+
+
+def test_a_service_with_a_canary_comes_up_with_one_after_the_other(world):
+    services, double = world
+    both = PaddleService("ctr", OLD, canary=NEW, canary_percent=20)
+    for _ in range(2):
+        assert services.deploy(both).traffic == {"ctr-default": 80, "ctr-canary": 20}
+    assert double.history[0] == {"ctr-default": 100}
+    with pytest.raises(Conflict, match="is there"):  # it would lose its canary
+        services.deploy(PaddleService("ctr", OLD))
+
+
+def test_late_orders_change_nothing(world, cluster):
+    services, _ = world
+    numbered = {n: PaddleServices(cluster, timeout_s=20, kind=services.kind, order=n) for n in (1, 2, 3)}
+    numbered[1].deploy(PaddleService("ctr", OLD))
+    numbered[3].claim("ctr")
+    for late in (lambda: numbered[2].claim("ctr"), lambda: numbered[2].canary("ctr", NEW, 10)):
+        with pytest.raises(Conflict, match="order 2 comes after order 3"):
+            late()
+    assert numbered[3].canary("ctr", NEW, 10).canary == NEW
+    assert services.revision("ctr", "canary") == ("ready", "")
+    numbered[3].rollback("ctr")
+    with pytest.raises(NotFound, match="no canary"):
+        services.revision("ctr", "canary")
 
 
 def test_a_canary_of_somebody_else_without_a_share_gets_half(world, cluster):
