@@ -164,6 +164,7 @@ def sync(
         "--verify",
         help="Trust no times: compare what is in the files, which reads all of them. Cluster: copy all of them again.",
     ),
+    no_https: bool = typer.Option(False, "--no-https", help="The source speaks no TLS."),
     secret: str = typer.Option("", help="Cluster: the secret of the source; needed even for public data."),
     cluster: bool = CLUSTER,
     context: str | None = CONTEXT,
@@ -184,6 +185,7 @@ def sync(
                 threads=threads,
                 # Else a runtime compares sizes alone, and never sees a change that keeps the size.
                 **{"force_update" if verify else "update": True},
+                **({"no_https": True} if no_https else {}),
             )
             run_job(datasets, job, as_json=as_json)
         return
@@ -195,6 +197,7 @@ def sync(
             keys=_keys(),
             threads=threads,
             verify=verify,
+            https=not no_https,
             progress=lambda _files, settled: bar(settled),
         )
     if as_json:

