@@ -44,7 +44,8 @@ class Carried:
         if not first.startswith(_MARK) or len(words) != len(("pin", "ref")):
             return None
         text = next((line for line in shlex.split(rest) if line.startswith("{")), "{}")
-        return cls(*words, Desired.parse(text))
+        pin, ref = words
+        return cls(pin, ref, Desired.parse(text))
 
     def is_for(self, version: Version) -> bool:
         """Tell whether this is a version, reading the layout that it lives in."""
@@ -80,7 +81,13 @@ def endpoint_of(version: Version, config: TargetConfig, *, cube: str) -> Endpoin
         "pull": "serving",
         "drain-s": _DRAIN_S,
     }
-    words = ["exec", "cloudedge", "serve", "--listen-when-loaded", *(f"--{key}={each}" for key, each in options.items())]
+    words = [
+        "exec",
+        "cloudedge",
+        "serve",
+        "--listen-when-loaded",
+        *(f"--{key}={each}" for key, each in options.items()),
+    ]
     lines = [
         f"{_MARK}{version.pin} {version.ref}",
         "set -e",

@@ -102,7 +102,8 @@ class Autoscale:
             "panicWindow": ("panic_window_percent", _whole),
             "panicThreshold": ("panic_threshold_percent", _whole),
         }
-        found, wrong = {"min_scale": 0}, []  # what the controller takes for one that is left out
+        found: dict[str, Any] = {"min_scale": 0}  # what the controller takes for one that is left out
+        wrong = []
         for key, given in value.items():
             try:
                 name, read = readers[key]
