@@ -27,12 +27,22 @@ CANARY = typer.Option("0%", metavar="SHARE", help="Share of requests that try it
 BAKE = typer.Option("0s", metavar="TIME", help="How long the canary is watched, such as 10m.")
 ON_BREACH = typer.Option("rollback", metavar="rollback|pause", help="What to do with a canary that does badly.")
 RETAIN = typer.Option(1, min=1, help="Versions before the live one that stay loaded, to go back to at once.")
+PATIENCE = typer.Option(
+    "2m", metavar="TIME", help="How long a place that does not answer is waited for once requests have moved."
+)
+ERRORS = typer.Option("1%", "--max-errors", metavar="SHARE", help="Of a canary's requests, how many more may fail.")
+SLOWER = typer.Option(
+    2.0, "--max-latency", min=1.0, help="How many times slower its 99th percentile may be, plus 5 ms."
+)
+MISSES = typer.Option(
+    "2%", "--max-misses", metavar="SHARE", help="Of the rows it asks for, how many more may be missing."
+)
+DRIFT = typer.Option(1.0, "--max-drift", min=0.0, help="Standard deviations by which its mean score may move.")
 CHANGED = typer.Option(False, "--allow-signature-change", help="Clients can cope with other feeds and fetches.")
 EVERY = typer.Option(2.0, "--every", min=0.1, help="Seconds between two looks.")
 
 _LEFT = 3
 """The exit code of what a resume has to go on with."""
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +58,11 @@ def release(
     bake: str = BAKE,
     on_breach: str = ON_BREACH,
     retain: int = RETAIN,
+    patience: str = PATIENCE,
+    max_errors: str = ERRORS,
+    max_latency: float = SLOWER,
+    max_misses: str = MISSES,
+    max_drift: float = DRIFT,
     allow_signature_change: bool = CHANGED,
     dry_run: bool = DRY_RUN,
     yes: bool = YES,
@@ -58,7 +73,8 @@ def release(
     Example: cloudedge release ctr:4 --to prod --canary 5% --bake 10m
     """
     target = _target(to)
-    planned = target.plan(bundle, _options(canary, bake, on_breach, retain, changed=allow_signature_change))
+    limits, others = (max_errors, max_latency, max_misses, max_drift), {"changed": allow_signature_change}
+    planned = target.plan(bundle, _options(canary, bake, on_breach, retain, limits, patience=patience, **others))
     if dry_run:
         _show(planned, as_json=as_json)
         return
@@ -72,11 +88,17 @@ def plan(
     bake: str = BAKE,
     on_breach: str = ON_BREACH,
     retain: int = RETAIN,
+    patience: str = PATIENCE,
+    max_errors: str = ERRORS,
+    max_latency: float = SLOWER,
+    max_misses: str = MISSES,
+    max_drift: float = DRIFT,
     allow_signature_change: bool = CHANGED,
     as_json: bool = JSON,
 ) -> None:
     """Say what releasing a bundle would do, step by step, and change nothing. Exits with 1 if it cannot work."""
-    options = _options(canary, bake, on_breach, retain, changed=allow_signature_change)
+    limits, others = (max_errors, max_latency, max_misses, max_drift), {"changed": allow_signature_change}
+    options = _options(canary, bake, on_breach, retain, limits, patience=patience, **others)
     _show(_target(to).plan(bundle, options), as_json=as_json)
 
 
@@ -222,32 +244,40 @@ def _target(name: str) -> Target:
     return Target.load(name, tell=lambda text: say("{}", text))
 
 
-def _options(canary: str, bake: str, on_breach: str, retain: int, *, changed: bool) -> Options:
-    from cloudedge.release import Options  # noqa: PLC0415
+def _options(
+    canary: str, bake: str, on_breach: str, retain: int, limits: tuple[str, float, str, float], **others: Any
+) -> Options:
+    from cloudedge.config._fields import Duration, Share  # noqa: PLC0415
+    from cloudedge.release import Limits, Options  # noqa: PLC0415 - numpy is not needed for --help
 
     if on_breach not in ("rollback", "pause"):
         raise typer.BadParameter(f"{on_breach!r} is neither rollback nor pause", param_hint="--on-breach")
+    errors, slower, misses, drift = limits
     return Options(
-        canary=_share(canary),
-        bake_s=_seconds(bake),
+        canary=_read(Share, canary, "--canary"),
+        bake_s=_read(Duration, bake, "--bake").total_seconds(),
         on_breach="pause" if on_breach == "pause" else "rollback",
         retain=retain,
-        allow_signature_change=changed,
+        patience_s=_read(Duration, others["patience"], "--patience").total_seconds(),
+        allow_signature_change=others["changed"],
+        limits=Limits(
+            error_rate=_read(Share, errors, "--max-errors"),
+            latency_factor=slower,
+            miss_rate=_read(Share, misses, "--max-misses"),
+            score_drift=drift,
+        ),
     )
 
 
-def _share(text: str) -> float:
-    try:
-        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a share such as 5% or 0.05", param_hint="--canary") from None
+def _read(kind: Any, text: str, option: str) -> Any:
+    """Read an option the way cloudedge.yaml would."""
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
 
-
-def _seconds(text: str) -> float:
     try:
-        return float(text[:-1]) * _UNITS[text[-1:]]
-    except (ValueError, KeyError):
-        raise typer.BadParameter(f"{text!r} is not a time such as 30s or 10m", param_hint="--bake") from None
+        return TypeAdapter(kind).validate_python(text)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(f"{text!r}: {why}", param_hint=option) from None
 
 
 def _show(planned: Plan, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from release_parts import NAMES, bundles, folder_places
 from cloudedge.cli import main
 from cloudedge.cli import release as cli_release
 from cloudedge.hub import LocalHub
-from cloudedge.release import _kinds
+from cloudedge.release import Limits, Options, _kinds
 
 HERE = Path(__file__).parent
 CONFIG = """
@@ -107,6 +107,8 @@ def test_the_verbs_of_every_day(cloudedge, made):
         (["release", "ctr:1", "--to", "prod", "--canary", "lots"], 2),
         (["release", "ctr:1", "--to", "prod", "--bake", "soon"], 2),
         (["release", "ctr:1", "--to", "prod", "--on-breach", "panic"], 2),
+        (["release", "ctr:1", "--to", "prod", "--max-errors", "lots"], 2),
+        (["release", "ctr:1", "--to", "prod", "--patience", "long"], 2),
         (["abort", "prod", "--yes"], 1),
         (["rollback", "prod"], 1),
         (["promote", "prod"], 1),
@@ -136,6 +138,17 @@ def test_what_a_failing_seed_says_to_run_breaks_the_same_promise(cloudedge):
     told = cloudedge(*words, "--seeds", "1", "--first-seed", seed, "--json", code=1)["failing"][0]["broken"][0]
     what, _, when = told.removesuffix(" s)").partition(" (at ")
     assert f"{when}  BROKEN {what}" in cloudedge(*again, code=1)
+
+
+def test_limits_of_a_canary_are_options(cloudedge, made):
+    words = ("--canary", "5%", "--bake", "10m", "--max-errors", "0.5%", "--max-latency", "3", "--max-misses", "4%")
+    planned = cloudedge("plan", "ctr:1", "--to", "prod", *words, "--max-drift", "0.5", "--patience", "1h", "--json")
+    chosen = planned["options"]
+    assert (chosen["canary"], chosen["bake_s"], chosen["patience_s"]) == (0.05, 600, 3600)
+    limits = {name: chosen["limits"][name] for name in ("error_rate", "latency_factor", "miss_rate", "score_drift")}
+    assert limits == {"error_rate": 0.005, "latency_factor": 3.0, "miss_rate": 0.04, "score_drift": 0.5}
+    plain = cloudedge("plan", "ctr:1", "--to", "prod", "--json")["options"]
+    assert Options(**plain | {"limits": Limits(**plain["limits"])}) == Options()  # both have the same defaults
 
 
 def test_what_was_live_when(cloudedge, made):
