@@ -108,7 +108,7 @@ class TrainingInputs(StepInputs):
         super().__post_init__()
         if self.worker_replicas < 1 or self.ps_replicas < 0 or self.gpu_per_node < 0:
             raise InputError(f"training {self.name}: at least one worker, and no negative numbers")
-        if self.use_visualdl and self.worker_replicas > 1:
+        if self.use_visualdl and self.worker_replicas > 1 and self.action != "delete":
             raise InputError(
                 f"training {self.name}: {self.worker_replicas} workers would write the same logs for VisualDL",
                 hint="Leave out Use VisualDL, or train with one worker.",

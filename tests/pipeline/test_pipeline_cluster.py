@@ -155,7 +155,9 @@ def test_the_server_keeps_every_field_of_every_object(cluster, data, trained):
     steps = [
         data(),
         data(action="delete"),
-        trained(use_visualdl=True, ps_replicas=1, gpu_per_node=2, pretrain_model="https://h/w.pdparams"),
+        trained(
+            use_visualdl=True, worker_replicas=1, ps_replicas=1, gpu_per_node=2, pretrain_model="https://h/w.pdparams"
+        ),
         ModelHubInputs(**common, model_name="ocr", pvc_name="claim"),
         VisualDLInputs(**common, pvc_name="claim", logdir="/mnt/task-center/l", api_only=True),
     ]
@@ -206,7 +208,7 @@ def test_training_twice_then_deleted_twice(cluster, world, data, trained):
     steps.run(data())
     controllers.ran.clear()
     for _ in range(2):
-        told = steps.run(trained(use_visualdl=True))
+        told = steps.run(trained(use_visualdl=True, worker_replicas=1))
         assert told["address"] == f"http://ocr-visualdl.{cluster.namespace}:8040"
     assert controllers.ran == ["ocr", "ocr-inference-convert", "ocr-serving-convert"] * 2
     assert left(cluster) == ["Deployment/ocr-visualdl", "ocr-visualdl"]
