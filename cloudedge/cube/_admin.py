@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.adminhttp import AdminHttp, Reply
+from cloudedge.cube._artifact import Artifact, Source, is_version_name
+from cloudedge.cube._files import FileServer
 from cloudedge.cube._holdings import Holdings
 from cloudedge.cube._jobs import Jobs, Load, Stage
 from cloudedge.cube._metrics import prometheus
 from cloudedge.cube._server import Server
-from cloudedge.cube.transfer._artifact import Artifact, Source, is_version_name
-from cloudedge.cube.transfer._files import FileServer
 from cloudedge.errors import InputError, NotFound
 from cloudedge.resources import free_memory_bytes
 

@@ -7,8 +7,8 @@ import numpy as np
 from cloudedge import _core
 from cloudedge.bundle._delta import DeltaFile
 from cloudedge.bundle._rows import RowType
+from cloudedge.cube._artifact import DELTA_FILE, Artifact
 from cloudedge.cube._store import Store
-from cloudedge.cube.transfer._artifact import DELTA_FILE, Artifact
 from cloudedge.errors import InputError, IntegrityError
 
 __all__ = ["load_artifact"]

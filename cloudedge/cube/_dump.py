@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloudedge.cube._lay import lay_rows
 from cloudedge.cube._lodtensor import Parameter, looks_like_parameter
 from cloudedge.cube._quant import quantise
 from cloudedge.cube._safetensors import TableFile
@@ -136,8 +137,6 @@ def dump(
 
 def _dump_table(source: Path, output: Path, form: str, *, quantised: bool) -> DumpReport:
     """Write a safetensors table; what is no SequenceFile becomes one on the way, which sorts it all."""
-    from cloudedge.cube.transfer._lay import lay_rows  # noqa: PLC0415 - it reads cube's files itself
-
     if output.exists():
         raise Conflict(f"{output} exists", hint="Choose another name, or remove it.", path=str(output))
     between = output.with_name(f".{output.name}.{secrets.token_hex(4)}.seq")

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cloudedge.cube._artifact import Artifact, Source
 from cloudedge.cube._holdings import Holdings
 from cloudedge.cube._server import Server
-from cloudedge.cube.transfer._artifact import Artifact, Source
 from cloudedge.errors import CloudEdgeError, Conflict, InputError
 
 __all__ = ["Jobs", "Load", "Stage"]

@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cloudedge.clock import Clock
+from cloudedge.cube._artifact import NOTE, Artifact, ArtifactFile, Source, is_version_name
+from cloudedge.cube._fetch import Throttle, fetch, part_of, sha256_of
 from cloudedge.cube._workspace import sync_directory, write_synced
-from cloudedge.cube.transfer._artifact import NOTE, Artifact, ArtifactFile, Source, is_version_name
-from cloudedge.cube.transfer._fetch import Throttle, fetch, part_of, sha256_of
 from cloudedge.errors import (
     CloudEdgeError,
     Conflict,

@@ -26,9 +26,9 @@ from cloudedge.config import HubConfig
 from cloudedge.cube import DoneEntry, Store, append_donefile
 from cloudedge.cube._delivered import load_artifact
 from cloudedge.cube._donefile import parse_donefile
+from cloudedge.cube._lay import lay_rows
 from cloudedge.cube.transfer import TableVersion, Workshop
 from cloudedge.cube.transfer._http_place import links
-from cloudedge.cube.transfer._lay import lay_rows
 from cloudedge.cube.transfer._places import RemoteFile, RemotePlace, open_place
 from cloudedge.cube.transfer._sources import Choice, Donefiles, DonefileSource, Work, choose
 from cloudedge.cube.transfer._store_place import StorePlace

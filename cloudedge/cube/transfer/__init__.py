@@ -10,14 +10,14 @@ on what a trainer's donefiles say, which a `DonefileSource` reads wherever they 
 
 from __future__ import annotations
 
-from cloudedge.cube.transfer._artifact import Artifact, ArtifactFile, Source
+from cloudedge.cube._artifact import Artifact, ArtifactFile, Source
+from cloudedge.cube._fetch import Fetched, Throttle, fetch
+from cloudedge.cube._files import FileServer
 from cloudedge.cube.transfer._configured import ConfiguredTransfer
 from cloudedge.cube.transfer._courier import Courier
 from cloudedge.cube.transfer._cube_replica import CubeReplica
 from cloudedge.cube.transfer._cube_transfer import CubeTransfer
 from cloudedge.cube.transfer._deliver import Delivered, Delivery
-from cloudedge.cube.transfer._fetch import Fetched, Throttle, fetch
-from cloudedge.cube.transfer._files import FileServer
 from cloudedge.cube.transfer._guarded import GuardedSwitch, SwitchReport
 from cloudedge.cube.transfer._ids import VersionIds, journal_memory
 from cloudedge.cube.transfer._layout import Layout, ServerAddress

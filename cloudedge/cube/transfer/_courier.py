@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from cloudedge.bundle._delta import DeltaFile
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.cube.transfer._artifact import DELTA_FILE, Artifact, Source
+from cloudedge.cube._artifact import DELTA_FILE, Artifact, Source
+from cloudedge.cube._files import FileServer
 from cloudedge.cube.transfer._cube_replica import CubeReplica
-from cloudedge.cube.transfer._files import FileServer
 from cloudedge.cube.transfer._plan import DeliveryPlan, Observed, Policy, Step, Wanted, plan_delivery, plan_forget
 from cloudedge.cube.transfer._replica import Replica
 from cloudedge.cube.transfer._shards import TableVersion

@@ -16,9 +16,9 @@ from cloudedge import errors
 from cloudedge.adminhttp import order_header, piece_header
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube._address import join_address, parse_address
+from cloudedge.cube._artifact import Artifact, ArtifactFile, Source
 from cloudedge.cube._client import Client, ClientConfig
-from cloudedge.cube.transfer._artifact import Artifact, ArtifactFile, Source
-from cloudedge.cube.transfer._fetch import Throttle
+from cloudedge.cube._fetch import Throttle
 from cloudedge.cube.transfer._replica import Loading, ReplicaStatus, VersionState
 from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, NotFound, Rejected, StorageError, Unavailable
 from cloudedge.httpbody import read_body

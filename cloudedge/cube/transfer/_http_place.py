@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from cloudedge.clock import Clock
-from cloudedge.cube.transfer._fetch import fetch, plain_url
+from cloudedge.cube._fetch import fetch, plain_url
 from cloudedge.cube.transfer._places import RemoteFile, RemotePlace, bounded
 from cloudedge.errors import InputError, NotFound, Rejected, Unavailable
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from cloudedge.cube.transfer._artifact import Form, Kind
+from cloudedge.cube._artifact import Form, Kind
 from cloudedge.cube.transfer._replica import ReplicaStatus
 from cloudedge.cube.transfer._shards import ShardRows
 from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, StorageError, Unavailable

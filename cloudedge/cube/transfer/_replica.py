@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from cloudedge.cube.transfer._artifact import Artifact, Form, Source
+from cloudedge.cube._artifact import Artifact, Form, Source
 
 __all__ = ["Loading", "Replica", "ReplicaStatus", "VersionState"]
 

@@ -19,7 +19,7 @@ from cloudedge.bundle import Table
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import HubConfig
 from cloudedge.cube._donefile import DoneEntry, parse_donefile
-from cloudedge.cube.transfer._lay import Layer, lay_rows, row_files
+from cloudedge.cube._lay import Layer, lay_rows, row_files
 from cloudedge.cube.transfer._places import LocalPlace, open_place
 from cloudedge.errors import InputError, NotFound, StorageError
 

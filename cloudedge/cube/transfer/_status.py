@@ -10,27 +10,22 @@ Answers are upstream's: ``{"success": "0", "message": "query ok", "data": ...}``
 
 from __future__ import annotations
 
-import hmac
-import json
-import threading
 from collections.abc import Callable
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
 
-from cloudedge.adminhttp import is_loopback
+from cloudedge.adminhttp import AdminHttp, Reply
 from cloudedge.cube.transfer._transfer import Transfer
-from cloudedge.errors import CloudEdgeError, ConfigError, Conflict
+from cloudedge.errors import CloudEdgeError
 
 __all__ = ["StatusServer"]
 
 _FINISHED, _ENABLED, _INIT = 90, 100, 10
-_POLL_S = 0.05
 
 
-class StatusServer:
-    """Answers until closed.
+class StatusServer(AdminHttp):
+    """Answers until closed; without the token where one is wanted, with HTTP 401.
 
     Args:
         transfer: What it tells about.
@@ -40,46 +35,12 @@ class StatusServer:
     """
 
     def __init__(self, transfer: Transfer, *, host: str = "127.0.0.1", port: int = 8099, token: str = "") -> None:
-        if not token and not is_loopback(host):
-            raise ConfigError(
-                f"the transfer's status would be served on {host} without a token",
-                hint="Set CLOUDEDGE_CUBE_TOKEN, or listen on 127.0.0.1.",
-            )
+        super().__init__("transfer", host=host, port=port, token=token or None)
         self._transfer = transfer
-        self._token = token
-        try:
-            self._http = _Http((host, port), self)
-        except OSError as error:
-            raise Conflict(
-                f"cannot serve the status on {host}:{port}: {error.strerror}",
-                hint="Choose another --port, or stop what listens there.",
-            ) from error
-        self._thread = threading.Thread(
-            target=self._http.serve_forever, args=(_POLL_S,), name="cube-status", daemon=True
-        )
-        self._thread.start()
+        self.listen()
 
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self._http.server_address[1])
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> StatusServer:  # noqa: PYI034 - typing.Self is not in 3.10
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def answer(self, method: str, path: str, authorization: str) -> dict[str, Any]:
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:  # noqa: ARG002 - nothing here takes a body
         """Answer a request."""
-        if self._token and not hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
-            return _envelope("255", "the token is missing or wrong", "")
         routes: dict[str, Callable[[], Any]] = {
             "GET /dict/info": self._info,
             "GET /instance/status": self._instances,
@@ -88,11 +49,11 @@ class StatusServer:
         }
         route = routes.get(f"{method} {path.rstrip('/')}")
         if route is None:
-            return _envelope("2", "wrong api", "")
+            return HTTPStatus.OK, _envelope("2", "wrong api", "")
         try:
-            return _envelope("0", "query ok", route())
+            return HTTPStatus.OK, _envelope("0", "query ok", route())
         except CloudEdgeError as error:
-            return _envelope("255", error.message, "failed")
+            return HTTPStatus.OK, _envelope("255", error.message, "failed")
 
     def _notify(self) -> str:
         self._transfer.notify()
@@ -178,38 +139,3 @@ def _envelope(success: str, message: str, data: Any) -> dict[str, Any]:
 
 def _unix(text: str) -> int:
     return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) if text else 0
-
-
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], status: StatusServer) -> None:
-        super().__init__(address, _Handler)
-        self.status = status
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Http
-    protocol_version = "HTTP/1.1"
-    server_version = "cloudedge-transfer"
-    sys_version = ""
-    timeout = 10  # for a client that does not finish its request
-    disable_nagle_algorithm = True
-
-    def _do(self) -> None:
-        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # nothing here reads a body
-        answer = self.server.status.answer(
-            self.command, urlsplit(self.path).path, self.headers.get("Authorization", "")
-        )
-        data = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json; charset=utf-8")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    do_GET = do_POST = _do  # noqa: N815 - the names BaseHTTPRequestHandler calls
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
-        """Keep quiet: a token may be in what was asked."""

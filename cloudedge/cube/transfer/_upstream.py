@@ -18,9 +18,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from cloudedge.clock import Clock, SystemClock
+from cloudedge.cube._artifact import Artifact, ArtifactFile
 from cloudedge.cube._conf import Endpoint
 from cloudedge.cube._transfer_conf import CubeAddress
-from cloudedge.cube.transfer._artifact import Artifact, ArtifactFile
 from cloudedge.cube.transfer._ids import VersionIds
 from cloudedge.cube.transfer._replica import ReplicaStatus, VersionState
 from cloudedge.cube.transfer._upstream_calls import UpstreamCalls

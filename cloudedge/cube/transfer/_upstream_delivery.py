@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.cube.transfer._artifact import Artifact, Source
+from cloudedge.cube._artifact import Artifact, Source
 from cloudedge.cube.transfer._deliver import Delivery
 from cloudedge.cube.transfer._guarded import GuardedSwitch, SwitchReport
 from cloudedge.cube.transfer._plan import Observed, Step, Wanted

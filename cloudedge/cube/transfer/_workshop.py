@@ -25,6 +25,7 @@ import numpy as np
 from cloudedge.bundle import Table
 from cloudedge.bundle._delta import DeltaWriter
 from cloudedge.bundle._rows import Delta, Rows
+from cloudedge.cube._artifact import DELTA_FILE, NOTE, Artifact, ArtifactFile, Form
 from cloudedge.cube._build import run_build
 from cloudedge.cube._inputs import Input
 from cloudedge.cube._layout import BuildName, PartLists, part_name
@@ -32,7 +33,6 @@ from cloudedge.cube._plan import BuildPlan
 from cloudedge.cube._safetensors import TableFile
 from cloudedge.cube._tar import md5_line
 from cloudedge.cube._workspace import sync_directory, write_synced
-from cloudedge.cube.transfer._artifact import DELTA_FILE, NOTE, Artifact, ArtifactFile, Form
 from cloudedge.cube.transfer._changes import changes, find_rows
 from cloudedge.cube.transfer._shards import ShardRows, Sum, TableVersion, by_shard, joined, reserved_row, sum_shards
 from cloudedge.errors import InputError, StorageError

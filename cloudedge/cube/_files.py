@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from cloudedge.adminhttp import is_loopback
 from cloudedge.clock import Clock
-from cloudedge.cube.transfer._fetch import Throttle
+from cloudedge.cube._fetch import Throttle
 from cloudedge.errors import ConfigError, Conflict, InputError
 
 __all__ = ["FileServer", "parse_range"]
