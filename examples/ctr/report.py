@@ -163,7 +163,8 @@ def _releases(report: Mapping[str, Any]) -> str:
     rows = [head + "<th class=n>during<th class=n>after"]
     for number, release in report["releases"].items():
         style = "good" if release["outcome"] == "done" else "bad"
-        why = f"<br><small>{escape(release['why'])}</small>" if release.get("why") else ""
+        said = [escape(text) for text in (release["why"], release["note"]) if text]
+        why = "".join(f"<br><small>{text}</small>" for text in said)
         rows.append(
             f"<tr><td>{number}<td>{escape(release['bundle'])}<td class={style}>{escape(release['outcome'])}{why}"
             f"<td class=n>{release['seconds']:.2f} s<td class=n>{release['bytes_shipped'] / 1e6:.2f} MB"

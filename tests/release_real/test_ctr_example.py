@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -57,6 +58,34 @@ def test_the_steps_by_hand(tmp_path):
         ("release", "ctr:2", "done"),
         ("release", "ctr:1", "done"),
     ]
+
+
+@pytest.mark.timeout(900)
+def test_the_story(tmp_path):
+    """The demo, whole; its figures are there as data under the names that others read, and the page has them."""
+    shutil.copytree(EXAMPLE, tmp_path / "examples" / "ctr", ignore=shutil.ignore_patterns("__pycache__"))
+    done = bash(tmp_path, "python examples/ctr/run.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ s in all \(under 300 s is promised: (not )?kept\)", done.stdout)
+    report = json.loads((tmp_path / "out/ctr/report.json").read_text())
+    assert (report["failed_requests"], report["mixed_answers"]) == (0, 0)
+    assert report["requests"] > 100
+    assert report["max_abs_difference"] < 1e-5
+    for version in ("ctr:1", "ctr:2"):
+        assert report["auc"][version]["served"] == pytest.approx(report["auc"][version]["trained"], abs=1e-4)
+    assert report["auc"]["ctr:3"]["served"] is None  # it never answered
+    releases = report["releases"]
+    assert {number: each["outcome"] for number, each in releases.items()} == {"1": "done", "2": "done", "3": "undone"}
+    page = (tmp_path / "out/ctr/report.html").read_text()
+    for number, each in releases.items():
+        assert each["seconds"] > 0
+        assert 0 <= each["bytes_shipped"] < 1.01 * each["bytes_full"]  # which leaves out the files' heads
+        for when in ("before", "during", "after"):
+            value = each[f"p99_ms_{when}"]
+            assert value > 0 if number != "1" or when == "after" else value is None
+        assert each["note"] in page
+        assert bool(each["note"]) == (number == "1")
+    assert 0 < releases["2"]["bytes_shipped"] < releases["2"]["bytes_full"] / 2
 
 
 @pytest.fixture
