@@ -19,6 +19,7 @@ from cloudedge.bundle._parts import (
     parse_part,
     read_part,
 )
+from cloudedge.bundle._programs import find_program, join_files
 from cloudedge.bundle._rows import Checksum, RowType
 from cloudedge.bundle._sign import check_signature, check_words, sign_bundle, sign_words
 from cloudedge.bundle._split import SplitModel, SplitReport, SplitTable, plan_split, split
@@ -53,6 +54,8 @@ __all__ = [
     "diff",
     "export_zip",
     "extract_tar",
+    "find_program",
+    "join_files",
     "needs_passphrase",
     "new_key_pair",
     "pack",

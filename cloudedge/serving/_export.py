@@ -12,12 +12,12 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cloudedge.bundle import Bundle, Lookup, Signature, Variable, published
+from cloudedge.bundle import Bundle, Lookup, Signature, Variable, find_program, published
 from cloudedge.errors import InputError
 from cloudedge.serving import conf
 from cloudedge.serving._stock_service import web_service
@@ -72,7 +72,7 @@ def plan_export(
     """
     if target not in TARGETS:
         raise InputError(f"unknown target {target!r}", hint=f"Known are: {', '.join(TARGETS)}")
-    program, parameters = _find_program(bundle)
+    program, parameters = _program_of(bundle)
     is_pir = program.endswith(".json")
     for_cpp = target == "paddle-serving-0.9"
     if not bundle.signature.feed or not bundle.signature.fetch:
@@ -145,23 +145,14 @@ def _without_aliases(signature: Signature) -> Signature:
     return Signature(feed=named(signature.feed), fetch=named(signature.fetch))
 
 
-def _find_program(bundle: Bundle) -> tuple[str, str]:
-    """Return the names of the program and of its parameters."""
-    names = list(bundle.dense)
-    parameters = [name for name in names if name.endswith(".pdiparams") or PurePosixPath(name).name == "__params__"]
-    programs = [
-        name
-        for name in names
-        if name.endswith(".pdmodel")
-        or PurePosixPath(name).name == "__model__"
-        or (name.endswith(".json") and name.removesuffix(".json") + ".pdiparams" in names)
-    ]
-    if len(programs) != 1 or len(parameters) != 1:
+def _program_of(bundle: Bundle) -> tuple[str, str]:
+    program, parameters = find_program(bundle.dense)
+    if len(parameters) != 1:
         raise InputError(
-            f"{bundle!r}: wanted one program with one file of parameters, found {programs} and {parameters}",
+            f"{bundle!r}: stock servers read one file of parameters, and {program} has {len(parameters)}",
             hint=_OWN_RUNTIME,
         )
-    return programs[0], parameters[0]
+    return program, parameters[0]
 
 
 def _check_cpp(bundle: Bundle, program: str) -> None:

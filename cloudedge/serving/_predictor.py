@@ -19,12 +19,11 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import shutil
 import signal
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,19 +31,18 @@ from typing import Any
 from numpy.typing import NDArray
 
 from cloudedge import _core
+from cloudedge.bundle import find_program, join_files
 from cloudedge.errors import InputError, Unavailable
 from cloudedge.serving._engine import ModelFailed
 from cloudedge.serving._program import require_no_parameters
 
-__all__ = ["DenseModel", "Predictor", "engine", "find_program"]
+__all__ = ["DenseModel", "Predictor", "engine"]
 
 _RUN_SYMBOL = "_ZN12paddle_infer9Predictor3RunEv"
 _PYBIND_INSTANCE_BYTES = 56
 """A plain pybind11 object on 64-bit CPython: head, value, holder, weak references, flags."""
 _PYBIND_VALUE_OFFSET = 16
 _KEEP_MEMORY = "FLAGS_eager_delete_tensor_gb"
-_PROGRAMS = (".json", ".pdmodel", "__model__")
-_PARAMETERS = (".pdiparams", "__params__")
 _CALLERS = ("InvalidArgument", "OutOfRange")
 """What the engine calls errors that come from what was fed: names, types and ranks were checked before."""
 _SHAPES_SAID = 8
@@ -177,8 +175,10 @@ class DenseModel:
         self._folder = tempfile.TemporaryDirectory(prefix="cloudedge-model-")
         folder = Path(self._folder.name)
         config = inference.Config(
-            str(_link(files[program], folder / Path(program).name)),
-            str(_join([files[path] for path in parameters], folder / Path(parameters[0]).name)) if parameters else "",
+            str(join_files([files[program]], folder / Path(program).name)),
+            str(join_files([files[path] for path in parameters], folder / Path(parameters[0]).name))
+            if parameters
+            else "",
         )
         config.disable_gpu()
         config.disable_mkldnn()
@@ -208,45 +208,3 @@ class DenseModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def find_program(files: Mapping[str, Path] | Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Find the program and its parameters among a bundle's dense files; a program may have none.
-
-    Paddle writes parameters one after another in the order of their names, so a file can be cut anywhere between two
-    of them: the pieces of `model.pdiparams`, cut at a frozen backbone, are `model.0.pdiparams` and `model.1.pdiparams`,
-    joined again in the order of their names. An update then ships the pieces that changed.
-
-    Raises:
-        InputError: there is none, or more than one.
-    """
-    programs = [path for path in files if path.endswith(_PROGRAMS) and not Path(path).name.startswith(".")]
-    parameters = [path for path in files if path.endswith(_PARAMETERS)]
-    stems = {path: os.path.splitext(path)[0] for path in programs}  # noqa: PTH122 - not a file
-    # Several JSON files may lie beside a model; the program is the one named as its parameters are.
-    if len(programs) > 1 and len(parameters) == 1:
-        stem = parameters[0].removesuffix(".pdiparams")
-        programs = [path for path in programs if stems[path] == stem] or programs
-    if len(parameters) > 1:
-        programs = [path for path in programs if all(piece.startswith(f"{stems[path]}.") for piece in parameters)]
-    if len(programs) != 1:
-        raise InputError(
-            f"one program and its parameters are needed, found {sorted(programs)} and {sorted(parameters)}",
-            hint="a bundle to serve has one .json or .pdmodel file and at most one .pdiparams file, or pieces of one",
-        )
-    return programs[0], tuple(sorted(parameters))
-
-
-def _join(sources: Sequence[Path], target: Path) -> Path:
-    if len(sources) == 1:
-        return _link(sources[0], target)
-    with target.open("wb") as whole:
-        for source in sources:
-            with source.open("rb") as piece:
-                shutil.copyfileobj(piece, whole)
-    return target
-
-
-def _link(source: Path, target: Path) -> Path:
-    target.symlink_to(source.absolute())
-    return target

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloudedge.bundle import Bundle, ProbeRequest, Signature
+from cloudedge.bundle import Bundle, ProbeRequest, Signature, find_program
 from cloudedge.errors import CloudEdgeError, InputError, NotFound
 from cloudedge.serving._inputs import Arrays, FeedCheck, ShapeKey, alias
 from cloudedge.serving._metrics import VersionMetrics
-from cloudedge.serving._predictor import DenseModel, Predictor, find_program
+from cloudedge.serving._predictor import DenseModel, Predictor
 from cloudedge.serving._program import read_signature
 from cloudedge.serving._rowsource import BundleRows, RowSource
 from cloudedge.serving._rowwise import why_alone

@@ -217,6 +217,47 @@ class Shifted(nn.Layer):
         return [spec("ids"), spec("dense", DENSE, dtype="float32")]
 
 
+class Branched(nn.Layer):
+    """A look-up that is made only where the inputs ask for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.other = nn.Embedding(30, DENSE), nn.Embedding(25, DENSE)
+
+    def forward(self, ids, dense):
+        if dense.sum() > 0:
+            dense = dense + self.table(ids)
+        return dense + self.other(ids)
+
+    @classmethod
+    def specs(cls):
+        return [spec("ids"), spec("dense", DENSE, dtype="float32")]
+
+
+class Foreign(nn.Layer):
+    """A look-up in a table of which every device has a part."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(30, DENSE)
+
+    def forward(self, ids):
+        return paddle._C_ops.c_embedding(self.table.weight, ids, 0, 30)
+
+    @classmethod
+    def specs(cls):
+        return [spec("ids", 1)]
+
+
+class NoParameters(nn.Layer):
+    def forward(self, dense):
+        return (dense * 2 + 1).sum(1)
+
+    @classmethod
+    def specs(cls):
+        return [spec("dense", DENSE, dtype="float32")]
+
+
 def save(network, folder):
     """Build a network from a seed and save it; returns its prefix."""
     prefix = folder / network.__name__ / "model"
@@ -248,11 +289,25 @@ with paddle.static.program_guard(main, start):
         parts.append(users(paddle.scale(user, 1))[:, 0])
     x = paddle.concat(parts, 1)
     out = paddle.nn.functional.softmax(paddle.nn.Linear(x.shape[1], 3)(x))
+    if sys.argv[2] == "looped":
+        zero, one = paddle.full([1], 0, "int64"), paddle.full([1], 1, "int64")
+        looped = lambda at, so_far: [at + one, so_far + users(user)[:, 0]]
+        _, out = paddle.static.nn.while_loop(lambda at, so_far: at < one, looped, [zero, out])
+    if sys.argv[2] == "foreign":
+        made = main.current_block().create_var(name="made", dtype="float32", shape=[-1, 1, 8])
+        given = {"W": [items.weight], "Ids": [user]}
+        main.current_block().append_op(
+            type="c_embedding", inputs=given, outputs={"Out": [made]}, attrs={"start_index": 0, "vocab_size": 50}
+        )
+        out = out + paddle.mean(made)
+    feeds = [user, hist, tags, dense]
+    if sys.argv[2] == "bare":
+        feeds, out, pooled = [dense], dense * 2, dense + 1
     if sys.argv[2] == "tied":
         out = out + paddle.mm(paddle.nn.Linear(3, 40)(out), users.weight)
     executor = paddle.static.Executor(paddle.CPUPlace())
     executor.run(start)
-    paddle.static.save_inference_model(sys.argv[1], [user, hist, tags, dense], [out, pooled], executor)
+    paddle.static.save_inference_model(sys.argv[1], feeds, [out, pooled], executor)
 """
 
 
@@ -268,7 +323,8 @@ def save_old(kind, folder):
 def predict(prefix, feed):
     """Ask a saved model, by input name; returns its answers in order."""
     program = next(file for s in (".json", ".pdmodel") if (file := prefix.with_name(prefix.name + s)).exists())
-    config = paddle.inference.Config(str(program), str(prefix.with_suffix(".pdiparams")))
+    parameters = prefix.with_suffix(".pdiparams")
+    config = paddle.inference.Config(str(program), str(parameters) if parameters.exists() else "")
     config.disable_glog_info()
     config.disable_mkldnn()
     predictor = paddle.inference.create_predictor(config)

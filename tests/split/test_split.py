@@ -81,6 +81,8 @@ SPLITS = {
     networks.History: {"embedding_0.w_0": (70, 8), "embedding_1.w_0": (90, 3)},
     networks.Moved: {"embedding_0.w_0": (40, 4), "embedding_1.w_0": (30, 2)},
     networks.NoEmbeddings: {},
+    networks.NoParameters: {},
+    "bare": {},
     "plain": {"embedding_0.w_0": (50, 8), "embedding_1.w_0": (40, 3)},
 }
 
@@ -181,6 +183,8 @@ REFUSED = {
     networks.Positions: r"come from pd_op\.arange",
     networks.Half: "its rows are float64",
     networks.FloatIds: r"come from pd_op\.cast \(of ids\)",
+    networks.Branched: r"pd_op\.embedding in 'embedding_\d+\.w_0' .* inside a branch or a loop, pd_op\.if,",
+    "looped": r"lookup_table_v2 in 'embedding_1\.w_0' .* inside a branch or a loop, while,",
     "hashed": r"lookup_table_v2 in 'embedding_1\.w_0' .* come from scale \(scale_0\.tmp_0\)",
 }
 
@@ -192,10 +196,49 @@ def test_what_cannot_be_cut_is_refused_by_name(network, saved):
     assert f"--keep {refused.value.parameter}" in refused.value.hint
 
 
-def test_what_cannot_be_cut_can_be_kept(saved, tmp_path):
-    whole = saved("hashed")
-    model = split(whole, tmp_path / "out", keep=["embedding_1.w_0"])
-    assert model.report.kept == {"embedding_1.w_0": "asked for"}
+@pytest.mark.parametrize("network", ["hashed", "looped", networks.Branched], ids=str)
+def test_what_cannot_be_cut_can_be_kept(network, saved, tmp_path):
+    whole = saved(network)
+    with pytest.raises(InputError) as refused:
+        plan_split(whole)
+    kept = refused.value.parameter
+    model = split(whole, tmp_path / "out", keep=[kept])
+    assert model.report.kept == {kept: "asked for"}
+    assert len(model.tables) == 1
+    assert_same_answers(model, whole)
+
+
+@pytest.mark.parametrize(
+    ("network", "problem"),
+    [
+        (networks.Foreign, r"pd_op\.c_embedding in 'embedding_\d+\.w_0' cannot be split off: .* devices"),
+        ("foreign", r"c_embedding in 'embedding_0\.w_0' cannot be split off"),
+    ],
+    ids=["PIR", "old"],
+)
+def test_look_ups_of_other_kinds_are_refused_by_name(network, problem, saved):
+    with pytest.raises(InputError, match=problem):
+        plan_split(saved(network))
+
+
+@pytest.mark.parametrize("network", [networks.WideDeep, "plain"], ids=["PIR", "old"])
+def test_parameters_that_are_not_there_are_missed(network, saved, tmp_path):
+    for program in saved(network).parent.glob("model.*"):
+        if program.suffix != ".pdiparams":
+            (tmp_path / program.name).write_bytes(program.read_bytes())
+    with pytest.raises(InputError, match="no parameters beside it"):
+        plan_split(tmp_path / "model")
+
+
+def test_parameters_in_pieces_and_another_json_beside_them(saved, tmp_path):
+    whole = saved(networks.SharedTable)
+    parameters = whole.with_suffix(".pdiparams").read_bytes()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/model.json").write_bytes(whole.with_suffix(".json").read_bytes())
+    (tmp_path / "model/labels.json").write_text("{}")
+    for number, piece in enumerate((parameters[:1000], parameters[1000:])):
+        (tmp_path / f"model/model.{number}.pdiparams").write_bytes(piece)
+    model = split(tmp_path / "model", tmp_path / "out")
     assert_same_answers(model, whole)
 
 
@@ -233,7 +276,7 @@ def test_a_program_under_the_wrong_name_is_refused(saved, tmp_path):
 
 @pytest.mark.parametrize("model", ["nothing", "nothing.json", "."])
 def test_no_model_is_an_error(model, tmp_path):
-    with pytest.raises(InputError, match="wanted one program"):
+    with pytest.raises(InputError, match="one program"):
         split(tmp_path / model, tmp_path / "out")
     with pytest.raises(NotFound):
         SplitModel.open(tmp_path)

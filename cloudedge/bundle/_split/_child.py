@@ -67,7 +67,7 @@ def run(job: Job) -> dict[str, Any]:
         framework_version=installed_framework_version(),
         tables={table: SplitTable(parameter=p, rows=sizes[p][0], dim=sizes[p][1]) for table, p in plan.tables.items()},
         kept=plan.kept,
-        whole_bytes=Path(job.parameters).stat().st_size,
+        whole_bytes=Path(job.parameters).stat().st_size if job.parameters else 0,
     )
     if job.dry_run:
         return report.model_dump()
@@ -123,7 +123,8 @@ def _staged(job: Job) -> Path:
     prefix = Path(job.output) / ".whole"
     suffix = ".json" if job.program.endswith(".json") else ".pdmodel"
     prefix.with_name(prefix.name + suffix).symlink_to(Path(job.program).absolute())
-    prefix.with_name(prefix.name + ".pdiparams").symlink_to(Path(job.parameters).absolute())
+    if job.parameters:
+        prefix.with_name(prefix.name + ".pdiparams").symlink_to(Path(job.parameters).absolute())
     return prefix
 
 
@@ -144,6 +145,11 @@ def _load(prefix: Path, job: Job) -> _Program:
     except CloudEdgeError:
         raise
     except Exception as error:  # Paddle raises whatever its C++ half throws
+        if not job.parameters:
+            raise InputError(
+                f"{job.program} has no parameters beside it (.pdiparams), and Paddle does not load it without",
+                path=job.program,
+            ) from error
         raise InputError(f"Paddle cannot load {job.program}: {last_line(error)}", path=job.program) from error
 
 

@@ -15,7 +15,7 @@ class Job:
     program: str
     """The program file, ``.json`` or ``.pdmodel``."""
     parameters: str
-    """The parameter file."""
+    """The parameter file; empty: there is none."""
     output: str
     """A folder that is there and empty."""
     samples: str = ""

@@ -11,13 +11,29 @@ from typing import Any
 
 from cloudedge.bundle._split._loaded import Loaded
 from cloudedge.bundle._split._moves import INPUT, Origin, trace
-from cloudedge.bundle._split._plan import Concat, CutPlan, Feed, Fetch, Graph, Ids, Move, Site, Slot
-from cloudedge.errors import InputError
+from cloudedge.bundle._split._plan import (
+    Concat,
+    CutPlan,
+    Feed,
+    Fetch,
+    Graph,
+    Ids,
+    Move,
+    Site,
+    Slot,
+    Unknown,
+    foreign,
+)
 
 __all__ = ["PirProgram"]
 
-_FOREIGN_LOOKUPS = {"pd_op.c_embedding", "pd_op.sparse_weight_embedding", "pd_op.embedding_with_scaled_gradient"}
-"""Look-ups whose tables are spread over devices or scaled on the way: no row of theirs stands for itself."""
+_LOOKUP = "pd_op.embedding"
+_FOREIGN_LOOKUPS = {
+    "pd_op.c_embedding": "its table is spread over devices",
+    "pd_op.sparse_weight_embedding": "its table is sparse itself",
+    "pd_op.embedding_with_scaled_gradient": "it scales what it looks up",
+}
+"""Look-ups of which no row stands for itself."""
 
 
 class PirProgram(Loaded):
@@ -29,10 +45,11 @@ class PirProgram(Loaded):
     def __init__(self, prefix: Path) -> None:
         super().__init__(prefix)
         self._ops: list[Any] = list(self._program.global_block().ops)
-        self._sites = [op for op in self._ops if op.name() == "pd_op.embedding"]
+        self._sites = [op for op in self._ops if op.name() == _LOOKUP]
         for op in _all_ops(self._ops):
             if op.name() in _FOREIGN_LOOKUPS:
-                raise InputError(f"the model looks up by {op.name()}, which cannot be split off", operator=op.name())
+                read = [name for value in op.operands_source() if (name := _parameter(value))]
+                raise foreign(op.name(), ", ".join(read) or _describe(op.result(0)), _FOREIGN_LOOKUPS[op.name()])
         self.graph = self._read()
 
     def save(self, plan: CutPlan, prefix: Path) -> None:
@@ -74,22 +91,21 @@ class PirProgram(Loaded):
         return sorted((op for op in self._ops if op.name() == "pd_op.fetch"), key=lambda op: op.attrs()["col"])
 
     def _read(self) -> Graph:
-        here = {op.id() for op in self._sites}
-        nested = [op for op in _all_ops(self._ops) if op.name() == "pd_op.embedding" and op.id() not in here]
-        if nested:
-            parameter = _parameter(nested[0].operand_source(1))
-            raise InputError(f"a look-up in {parameter!r} is inside a branch or a loop, which cannot be split off")
+        # Behind those of the main block, which alone are cut: a plan counts sites.
+        nested = [(inner, op.name()) for op in self._ops for inner in _all_ops([op])[1:] if inner.name() == _LOOKUP]
+        sites = [*((op, "") for op in self._sites), *nested]
         other: dict[str, str] = {}
-        for site in self._sites:
+        for site, _ in sites:
             weight = site.operand_source(1)
             if _parameter(weight) == "":
-                made_by = weight.get_defining_op().name()
-                raise InputError(
-                    f"a look-up reads the output of {made_by}, not a parameter: it cannot be split off",
-                    operator=made_by,
+                made_by = weight.get_defining_op()
+                raise foreign(
+                    site.name(),
+                    _describe(weight),
+                    f"it reads what {made_by.name() if made_by is not None else 'a loop'} makes, not a parameter",
                 )
             for reader in weight.all_used_ops():
-                if reader.name() != "pd_op.embedding" or reader.operand_source(0).is_same(weight):
+                if reader.name() != _LOOKUP or reader.operand_source(0).is_same(weight):
                     other[_parameter(weight)] = reader.name()
         return Graph(
             feeds=tuple(
@@ -107,10 +123,13 @@ class PirProgram(Loaded):
                     rows=op.operand_source(1).shape[0],
                     dim=op.operand_source(1).shape[1],
                     dtype=self.dtype(op.operand_source(1)),
-                    ids=trace(self, op.operand_source(0)),
+                    ids=Unknown(inside, _describe(op.operand_source(0)), "")
+                    if inside
+                    else trace(self, op.operand_source(0)),
                     padding_id=op.attrs()["padding_idx"],
+                    inside=inside,
                 )
-                for op in self._sites
+                for op, inside in sites
             ),
             other_readers=other,
         )
@@ -168,8 +187,8 @@ def _needed(values: list[Any]) -> set[int]:
 
 
 def _parameter(value: Any) -> str:
-    op = value.get_defining_op()
-    return str(op.attrs()["parameter_name"]) if op.name() == "builtin.parameter" else ""
+    op = value.get_defining_op()  # None for what a loop hands on
+    return str(op.attrs()["parameter_name"]) if op is not None and op.name() == "builtin.parameter" else ""
 
 
 def _constant(value: Any) -> tuple[int, ...] | None:
@@ -184,6 +203,7 @@ def _constant(value: Any) -> tuple[int, ...] | None:
 
 def _describe(value: Any) -> str:
     """Name a value by the inputs its operator reads, or else by its shape: PIR gives it no name of its own."""
-    sources = [source.get_defining_op() for source in value.get_defining_op().operands_source()]
+    op = value.get_defining_op()
+    sources = [source.get_defining_op() for source in op.operands_source()] if op is not None else []
     feeds = [op.attrs()["name"] for op in sources if op is not None and op.name() == "pd_op.data"]
     return f"of {', '.join(feeds)}" if feeds else f"shape {list(value.shape)}"

@@ -18,7 +18,21 @@ from dataclasses import dataclass
 from cloudedge.bundle._parts import Lookup
 from cloudedge.errors import InputError
 
-__all__ = ["Concat", "Cut", "CutPlan", "Feed", "Fetch", "Graph", "Ids", "Move", "Site", "Slot", "Unknown", "plan_cuts"]
+__all__ = [
+    "Concat",
+    "Cut",
+    "CutPlan",
+    "Feed",
+    "Fetch",
+    "Graph",
+    "Ids",
+    "Move",
+    "Site",
+    "Slot",
+    "Unknown",
+    "foreign",
+    "plan_cuts",
+]
 
 
 @dataclass(frozen=True)
@@ -86,6 +100,8 @@ class Site:
     dtype: str
     ids: Ids
     padding_id: int = -1
+    inside: str = ""
+    """The operator whose branch or loop it is in, if it is in one."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +164,8 @@ def plan_cuts(graph: Graph, *, keep: Collection[str] = (), names: Mapping[str, s
     for number, site in enumerate(graph.sites):
         if site.parameter in kept:
             continue
+        if site.inside:
+            raise _refusal(site, f"it is inside a branch or a loop, {site.inside}, which no rows can be fed to")
         if site.dtype != "float32":
             raise _refusal(site, f"its rows are {site.dtype}; tables that are split off hold float32")
         cuts.append(Cut(number, _with_inputs(site.ids, site, table_of[site.parameter], inputs, feeds)))
@@ -192,4 +210,11 @@ def _refusal(site: Site, why: str) -> InputError:
         hint=f"Feed the ids as they are looked up, or leave this table in the dense program: --keep {site.parameter}",
         parameter=site.parameter,
         operator=site.operator,
+    )
+
+
+def foreign(operator: str, variable: str, why: str) -> InputError:
+    """Say that a look-up is of a kind that cannot be cut, and cannot be told from others to be kept."""
+    return InputError(
+        f"the look-up {operator} in {variable!r} cannot be split off: {why}", operator=operator, parameter=variable
     )

@@ -10,12 +10,25 @@ from typing import Any
 
 from cloudedge.bundle._split._loaded import Loaded
 from cloudedge.bundle._split._moves import INPUT, Origin, trace
-from cloudedge.bundle._split._plan import Concat, CutPlan, Feed, Fetch, Graph, Ids, Move, Site, Slot
-from cloudedge.errors import InputError
+from cloudedge.bundle._split._plan import (
+    Concat,
+    CutPlan,
+    Feed,
+    Fetch,
+    Graph,
+    Ids,
+    Move,
+    Site,
+    Slot,
+    Unknown,
+    foreign,
+)
 
 __all__ = ["OldProgram"]
 
 _LOOKUP = "lookup_table_v2"
+_BODY = "sub_block"
+"""The attribute of operators that are branches and loops."""
 _FOREIGN_LOOKUPS = {
     "c_embedding",
     "distributed_lookup_table",
@@ -55,13 +68,11 @@ class OldProgram(Loaded):
         for op in self._block.ops:
             for name in op.output_arg_names:
                 self._writers.setdefault(name, []).append(op)
-        for block in self._program.blocks:
-            for op in block.ops:
-                if op.type in _FOREIGN_LOOKUPS:
-                    raise InputError(f"the model looks up by {op.type}, which cannot be split off", operator=op.type)
-                if op.type == _LOOKUP and block.idx != self._block.idx:
-                    parameter = op.input("W")[0]
-                    raise InputError(f"a look-up in {parameter!r} is inside a branch or a loop: it cannot be split off")
+        for op in self._all_ops():
+            if op.type in _FOREIGN_LOOKUPS:
+                given = op.input_arg_names
+                read = [n for n in given if self._block.has_var(n) and self._block.var(n).persistable] or given
+                raise foreign(op.type, ", ".join(read), "its rows are elsewhere, pooled or packed")
         self._sites = [op for op in self._block.ops if op.type == _LOOKUP]
         self.graph = self._read()
 
@@ -120,6 +131,9 @@ class OldProgram(Loaded):
         )
         return str(out.name)
 
+    def _all_ops(self) -> list[Any]:
+        return [op for block in self._program.blocks for op in block.ops]
+
     def _fetch_ops(self) -> list[Any]:
         return sorted((op for op in self._block.ops if op.type == "fetch"), key=lambda op: op.attr("col"))
 
@@ -132,20 +146,26 @@ class OldProgram(Loaded):
         return needed
 
     def _read(self) -> Graph:
-        weights = {op.input("W")[0] for op in self._sites}
-        for weight in sorted(weights):
-            if weight in self._writers:
-                operator = self._writers[weight][0].type
-                raise InputError(
-                    f"a look-up reads {weight!r}, which {operator} makes; it is no parameter and cannot be split off",
-                    operator=operator,
-                )
-        other = {
-            name: op.type
+        owners = {op._block_attr_id(_BODY): op.type for op in self._all_ops() if op.has_attr(_BODY)}  # noqa: SLF001
+        # Behind those of the main block, which alone are cut: a plan counts sites.
+        nested = [
+            (op, owners.get(block.idx, "a block"))
             for block in self._program.blocks
             for op in block.ops
+            if op.type == _LOOKUP and block.idx != self._block.idx
+        ]
+        sites = [*((op, "") for op in self._sites), *nested]
+        for op, _ in sites:
+            weight = op.input("W")[0]
+            if weight in self._writers or not self._block.has_var(weight):
+                made_by = self._writers[weight][0].type if weight in self._writers else "a branch or a loop"
+                raise foreign(op.type, weight, f"{made_by} makes it; it is no parameter")
+        weights = {op.input("W")[0] for op, _ in sites}
+        other = {
+            name: op.type
+            for op in self._all_ops()
             for name in op.input_arg_names
-            if name in weights and op.type != _LOOKUP
+            if name in weights and op.type != _LOOKUP and not op.has_attr(_BODY)
         }
         return Graph(
             feeds=tuple(Feed(name, self.dtype(name), self._shape(name)) for name in self._feeds),
@@ -159,10 +179,11 @@ class OldProgram(Loaded):
                     rows=self._shape(op.input("W")[0])[0],
                     dim=self._shape(op.input("W")[0])[1],
                     dtype=self.dtype(op.input("W")[0]),
-                    ids=trace(self, op.input("Ids")[0]),
+                    ids=Unknown(inside, op.input("Ids")[0], "") if inside else trace(self, op.input("Ids")[0]),
                     padding_id=op.attr("padding_idx"),
+                    inside=inside,
                 )
-                for op in self._sites
+                for op, inside in sites
             ),
             other_readers=other,
         )

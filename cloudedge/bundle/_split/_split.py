@@ -17,13 +17,13 @@ import cloudedge
 from cloudedge import errors
 from cloudedge.bundle._files import published
 from cloudedge.bundle._parts import Probes, Signature, parse_part, read_part
+from cloudedge.bundle._programs import find_program, join_files, parameters_of
 from cloudedge.bundle._split._job import Job
 from cloudedge.bundle._split._report import SplitReport
 from cloudedge.errors import InputError, NotFound, Unavailable
 
 __all__ = ["SplitModel", "plan_split", "split"]
 
-_SUFFIXES = (".json", ".pdmodel")
 _STDERR_SHOWN = 400
 
 
@@ -152,8 +152,9 @@ def _run(model: Any, input_spec: Sequence[Any] | None, output: Path, timeout_s: 
             model = _saved(model, input_spec, Path(saved) / "model")
         elif input_spec is not None:
             raise InputError("an input_spec is for a layer; a saved model has its own")
-        program, parameters = _find(Path(model))
-        answer = _ask(Job(program=str(program), parameters=str(parameters), output=str(output), **options), timeout_s)
+        program, pieces = _find(Path(model))
+        parameters = str(join_files(pieces, Path(saved) / "whole.pdiparams")) if pieces else ""
+        answer = _ask(Job(program=str(program), parameters=parameters, output=str(output), **options), timeout_s)
     for staged in output.glob(".whole.*"):
         staged.unlink()
     return answer
@@ -181,42 +182,27 @@ def _saved(layer: Any, input_spec: Sequence[Any] | None, prefix: Path) -> Path:
     return prefix
 
 
-def _find(model: Path) -> tuple[Path, Path]:
+def _find(model: Path) -> tuple[Path, list[Path]]:
     """Find program and parameters of a saved model.
 
     Raises:
         InputError: there is none, or more than one.
     """
+    folder = model if model.is_dir() else model.parent
+    names = [file.name for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
     if model.is_dir():
-        programs = sorted(
-            file
-            for file in model.iterdir()
-            if file.name == "__model__" or (file.suffix in _SUFFIXES and _parameters(file) is not None)
-        )
-    elif model.suffix in _SUFFIXES and model.is_file():
-        programs = [model]
+        program, parameters = find_program(names)
     else:
-        programs = [file for file in (model.with_name(model.name + suffix) for suffix in _SUFFIXES) if file.is_file()]
-    if len(programs) != 1:
-        found = ", ".join(file.name for file in programs) or "none"
-        raise InputError(
-            f"{model}: wanted one program (.json or .pdmodel) with its .pdiparams, found {found}",
-            hint="Name the program's file, or its path without the suffix.",
-            path=str(model),
-        )
-    parameters = _parameters(programs[0])
-    if parameters is None:
-        raise InputError(f"{programs[0]} has no parameters beside it (.pdiparams)", path=str(model))
-    return programs[0], parameters
-
-
-def _parameters(program: Path) -> Path | None:
-    """Return the parameters that belong to a program: of the same name, or the only ones there."""
-    same = program.with_suffix(".pdiparams")
-    if same.is_file():
-        return same
-    others = [*program.parent.glob("*.pdiparams"), *program.parent.glob("__params__")]
-    return others[0] if len(others) == 1 else None
+        programs = [name for name in (model.name, f"{model.name}.json", f"{model.name}.pdmodel") if name in names]
+        if len(programs) != 1:
+            raise InputError(
+                f"{model}: one program (.json or .pdmodel) is needed, found {', '.join(programs) or 'none'}",
+                hint="Name the program's file, or its path without the suffix.",
+                path=str(model),
+            )
+        program = programs[0]
+        parameters = parameters_of(program, names)
+    return folder / program, [folder / name for name in parameters]
 
 
 def _ask(job: Job, timeout_s: float) -> Any:

@@ -23,7 +23,8 @@ class Predictor:
     def __init__(self, prefix: Path, suffix: str) -> None:
         from paddle import inference  # noqa: PLC0415 - heavy
 
-        config = inference.Config(f"{prefix}{suffix}", f"{prefix}.pdiparams")
+        parameters = prefix.with_name(f"{prefix.name}.pdiparams")  # of a program that has any
+        config = inference.Config(f"{prefix}{suffix}", str(parameters) if parameters.exists() else "")
         config.disable_glog_info()
         config.disable_mkldnn()  # answers a dense DeepFM wrongly, by 0.05, in Paddle 3.3.1
         self._predictor = inference.create_predictor(config)
