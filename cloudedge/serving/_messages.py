@@ -1,15 +1,10 @@
-"""The protobuf messages of Paddle Serving's two services and of baidu_std's frames.
-
-Made from the tables below when this module is imported, in a pool of their own: no compiler at build time, no
-generated file to keep in step, and no clash in a process that also imports upstream's generated modules. They are the
-same upb classes that generated code would give, so parsing and writing run in C.
-"""
+"""The protobuf messages of Paddle Serving's two services and of baidu_std's frames; `_protobuf` reads the tables."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from cloudedge.serving._protobuf import make_messages
 
 __all__ = [
     "GENERAL_SERVICE",
@@ -35,7 +30,6 @@ DATA = (
     "1 int64_data *int64, 2 float_data *float, 3 int_data *int32, 4 float64_data *double, 5 uint32_data *uint32, "
     "6 bool_data *bool, 7 complex64_data *float, 8 complex128_data *double, "
 )
-# `*` repeats a field; a type that starts with a capital is a message of the same file.
 MESSAGES = {
     PIPELINE: {
         "Tensor": DATA
@@ -63,31 +57,11 @@ MESSAGES = {
 }
 
 
-def _make(package: str, messages: dict[str, str]) -> dict[str, Any]:
-    kinds = descriptor_pb2.FieldDescriptorProto
-    # brpc's own messages are proto2, where a zero that was set is written: an error_code of 0 is one.
-    syntax = "proto2" if package == FRAMES else "proto3"
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax=syntax)
-    for message, fields in messages.items():
-        described = file.message_type.add(name=message)
-        for field in fields.split(", "):
-            number, name, kind = field.split(" ")
-            repeated, kind = kind.startswith("*"), kind.lstrip("*")
-            added = described.field.add(name=name, number=int(number))
-            added.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-            if kind[0].isupper():
-                added.type, added.type_name = kinds.TYPE_MESSAGE, f".{package}.{kind}"
-            else:
-                added.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return {
-        message: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{message}"))
-        for message in messages
-    }
-
-
-_pipeline, _general, _frames = (_make(package, messages) for package, messages in MESSAGES.items())
+# brpc's own messages are proto2, where a zero that was set is written: an error_code of 0 is one.
+_pipeline, _general, _frames = (
+    make_messages(package, messages, syntax="proto2" if package == FRAMES else "proto3")
+    for package, messages in MESSAGES.items()
+)
 
 PipelineTensor: Any = _pipeline["Tensor"]
 PipelineRequest: Any = _pipeline["Request"]

@@ -1,18 +1,17 @@
 """The protobuf messages of Paddle Serving's configuration files, and their text form.
 
-Made from the tables below when this module is imported, in a pool of their own, as the wire messages are: no compiler,
-no generated files, no clash with upstream's modules in one process. `!` marks a field that must be set, `*` repeats
-one, `%` is a map from string to string, `=` gives a default; a type with a capital is a message of the same file.
+`cloudedge.serving._protobuf` says how to read the table of them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import text_format
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from cloudedge.errors import ConfigError
+from cloudedge.serving._protobuf import make_messages
 
 __all__ = [
     "GeneralModelConfig",
@@ -75,52 +74,7 @@ _MESSAGES = {
     "5 variants *VariantConf",
     "SDKConf": "1 default_variant_conf !VariantConf, 2 predictors *Predictor",
 }
-_ENUMS = {"Sparse": ("NONE", "LOCAL", "REMOTE")}
-
-
-def _make() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name=f"{PACKAGE}.proto", package=PACKAGE, syntax="proto2")
-    for enum, names in _ENUMS.items():
-        described = file.enum_type.add(name=enum)
-        for number, name in enumerate(names):
-            described.value.add(name=name, number=number)
-    for message, fields in _MESSAGES.items():
-        kind = file.message_type.add(name=message)
-        for field in fields.split(", "):
-            _add_field(kind, *field.split(" "))
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in _MESSAGES
-    }
-
-
-def _add_field(message: descriptor_pb2.DescriptorProto, number: str, name: str, type_: str) -> None:
-    kinds = descriptor_pb2.FieldDescriptorProto
-    mark, (type_, _, default) = type_[0], type_.lstrip("!*%").partition("=")
-    field = message.field.add(name=name, number=int(number), label=kinds.LABEL_OPTIONAL)
-    if mark in "*%":
-        field.label = kinds.LABEL_REPEATED
-    elif mark == "!":
-        field.label = kinds.LABEL_REQUIRED
-    if mark == "%":
-        # A map is a repeated message of key and value, named after the field in camel case.
-        entry = message.nested_type.add(name=name.title().replace("_", "") + "Entry")
-        entry.options.map_entry = True
-        for place, part in enumerate(("key", "value"), start=1):
-            entry.field.add(name=part, number=place, label=kinds.LABEL_OPTIONAL, type=kinds.TYPE_STRING)
-        field.type, field.type_name = kinds.TYPE_MESSAGE, f".{PACKAGE}.{message.name}.{entry.name}"
-    elif type_ in _ENUMS:
-        field.type, field.type_name = kinds.TYPE_ENUM, f".{PACKAGE}.{type_}"
-    elif type_[0].isupper():
-        field.type, field.type_name = kinds.TYPE_MESSAGE, f".{PACKAGE}.{type_}"
-    else:
-        field.type = kinds.Type.Value(f"TYPE_{type_.upper()}")
-    if default:
-        field.default_value = default
-
-
-_made = _make()
+_made = make_messages(PACKAGE, _MESSAGES, syntax="proto2", enums={"Sparse": ("NONE", "LOCAL", "REMOTE")})
 
 GeneralModelConfig: Any = _made["GeneralModelConfig"]
 ModelToolkitConf: Any = _made["ModelToolkitConf"]
