@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
 
 import typer
@@ -14,9 +13,6 @@ from cloudedge.config import home
 from cloudedge.errors import ConfigError, InputError
 
 __all__ = ["node"]
-
-_NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,61}[a-z0-9]")
-"""BIE's rule; the name is also a folder's."""
 
 
 def node(
@@ -52,6 +48,7 @@ def node(
 
     Example: cloudedge edge node --cloud http://127.0.0.1:9005 --name n1 --key release.pub
     """
+    from cloudedge.edge_bie._names import check_name  # noqa: PLC0415
     from cloudedge.edge_bie.node import (  # noqa: PLC0415 - slow to import
         DockerRuntime,
         Link,
@@ -66,8 +63,7 @@ def node(
         raise ConfigError(f"--runtime is process or docker, not {runtime!r}")
     if on_stop not in ("keep", "stop"):
         raise ConfigError(f"--on-stop is keep or stop, not {on_stop!r}")
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"--name {name!r} is no name of a node", hint="Small letters, digits, - and . are.")
+    check_name(name, what="node")  # it is also a folder's
     state = (state or home() / "nodes" / name).absolute()
     if dry_run:
         json_out(remembered(state)) if as_json else say("{}", remembered(state))

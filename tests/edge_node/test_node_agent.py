@@ -133,7 +133,7 @@ def test_a_node_needs_only_a_cloud_and_a_name(world, monkeypatch):
     astray = [sys.executable, "-m", "cloudedge", *words[:-1], "../n1", "--dry-run"]
     said = subprocess.run(astray, capture_output=True, text=True, check=False)
     assert said.returncode == 1
-    assert "is no name of a node" in said.stderr
+    assert "is not one BIE takes" in said.stderr
 
 
 def test_a_killed_agent_leaves_its_app_running_and_goes_on(world):

@@ -90,8 +90,9 @@ def test_cuts_at_random_steps_through_a_life_of_releases(world, played, seed):
         is_whole(world, played, good)
 
 
-def test_a_real_agent_killed_at_random_moments(world):
-    rng = random.Random(11)
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_a_real_agent_killed_at_random_moments(world, seed):
+    rng = random.Random(seed)
     world.release(make_bundle(world.hub, world.folder, 1, files={"w": noise(400_000, 1)}))
     process = world.start("n1", "--limit-kb-s", "800")
     eventually(lambda: world.asks() == 1, 60)
