@@ -62,7 +62,10 @@ class SimShelf:
         for ref in gone:
             del self.versions[ref]
         pins = {version.pin for version in self.versions.values()}
+        lives = self._world.journal.recall("lives") if self._world.journal is not None else None
         for place in self._world.places.values():
+            if lives and place.leg == "sparse" and lives[0]["shards"].get(place.table) != place.shards:
+                continue  # a layout that was given up: nobody reads there, and nobody repairs it
             for pin in place.active:
                 if pin not in pins and not place.is_stale:
                     self._world.broken("deleted", f"{place.name} answers with {pin}, which the hub has lost")

@@ -161,7 +161,7 @@ class SimPlace:
             raise Unavailable(f"{self.name} died while it loaded {version.pin}")
         content = self._lay(version.pin, made_for)
         if world.strikes("corrupt", 0.3):  # damaged on the way, or another version's file under this one's name
-            content = world.rng.choice((DAMAGED, "v1", "v2", "v3"))
+            content = world.rng.choice((DAMAGED, DAMAGED, "v1", "v2", "v3"))
             if world.rng.random() < 0.5 or self._has_readers(version.pin):  # noqa: PLR2004
                 self._stored.copies.pop(version.pin)
                 raise IntegrityError(f"{self.name}: what arrived of {version.pin} is not what was sent")
@@ -290,7 +290,7 @@ class SimPlace:
             self.is_stale = True
         elif how == "rot" and self._stored.copies:
             pin = world.rng.choice(list(self._stored.copies))
-            self._stored.spoil(pin, world.rng.choice((DAMAGED, "v1", "v2", "v3")))
+            self._stored.spoil(pin, world.rng.choice((DAMAGED, DAMAGED, "v1", "v2", "v3")))
         world.note("{} dies of {}", self.name, how)
         if world.clients is not None:
             world.clients.lost(self)

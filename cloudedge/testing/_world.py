@@ -169,8 +169,9 @@ class World:
             self.clients.live()
         if self.late and self.rng.random() < 0.02:  # noqa: PLR2004
             self.deliver()
-        for place in [place for place in self.down if place.back_at <= self.now]:
-            place.restart()
+        if self.down:
+            for place in [place for place in self.down if place.back_at <= self.now]:
+                place.restart()
         if self.is_calm or not self.weather:
             return
         if self.budget > 0:
@@ -256,6 +257,7 @@ class SimJournal(Journal):
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._has_unfinished: bool | None = None
         super().__init__(None, clock=SimClock(world))
 
     @property
@@ -264,8 +266,12 @@ class SimJournal(Journal):
         return self._db.in_transaction
 
     def has_unfinished(self) -> bool:
-        """Tell whether an operation is unfinished, without reading its plan."""
-        return bool(self._read("SELECT 1 FROM operations WHERE state IN ('open', 'paused') LIMIT 1"))
+        """Tell whether an operation is unfinished; asked all the time, so read only after something was written."""
+        if self.is_in_transaction:  # which may still come to nothing
+            return self.unfinished() is not None
+        if self._has_unfinished is None:
+            self._has_unfinished = self.unfinished() is not None
+        return self._has_unfinished
 
     def left_away(self) -> Mapping[str, str]:
         """Return the places that the newest operation went without, and why."""
@@ -279,6 +285,7 @@ class SimJournal(Journal):
             world.note("the journal's disk is full")
             raise StorageError("writing the journal: no space left on device", path=str(self.path))
         number = super()._write(sql, *values)
-        world.has_changed = world.has_changed or sql.startswith("UPDATE")
+        if "operations" in sql:
+            self._has_unfinished, world.has_changed = None, True
         world.point("after a journal write")
         return number

@@ -158,7 +158,7 @@ def test_a_delta_on_whatever_is_there_is_noticed(monkeypatch):
 def test_a_release_without_checks_is_noticed(monkeypatch, promise):
     """Bytes arrived damaged, or were another version's under this one's name."""
     monkeypatch.setattr(SimPlace, "check", lambda self, version: None)
-    assert noticed(promise)
+    assert noticed(promise, faults=["corrupt"])
 
 
 @pytest.mark.parametrize("promise", ["wrong", "mixed"])
@@ -281,6 +281,13 @@ def test_a_place_that_obeys_late_calls_is_noticed(monkeypatch):
 
 def test_a_version_that_reads_another_layout_than_its_own_is_noticed(monkeypatch):
     """As if everybody read the cube.conf of the day."""
+    begin = _scenario._Story.__init__
+
+    def cut_anew(self, *args, **how):
+        begin(self, *args, **how)
+        self.is_cut_anew = True
+
+    monkeypatch.setattr(_scenario._Story, "__init__", cut_anew)
     monkeypatch.setattr(_ground, "at_home", lambda desired, *_: desired)
     assert noticed("not whole", "failed", "unexplained")
 
