@@ -13,6 +13,7 @@ could: no log lines, and up to 8 requests merged within 2 ms.
 import glob
 import json
 import logging
+import multiprocessing
 import os
 import sys
 
@@ -58,6 +59,19 @@ class ModelService(WebService):
         return ModelOp(name="model", input_ops=[read_op])
 
 
+def load(model):
+    LocalPredictor().load_model_config(model_path=model, use_gpu=False, mem_optim=False, ir_optim=True)
+
+
+def refuse_what_does_not_load(model):
+    """End here if the model does not load: stock answers requests, health checks too, before it has tried."""
+    trial = multiprocessing.get_context("spawn").Process(target=load, args=(model,))
+    trial.start()
+    trial.join()
+    if trial.exitcode:
+        sys.exit(f"the model in {model} does not load; see above")
+
+
 def configuration(model, rpc_port, http_port, tuned):
     op = {
         "concurrency": 1,  # more threads would share one predictor without a lock and mix answers up
@@ -85,6 +99,7 @@ def configuration(model, rpc_port, http_port, tuned):
 if __name__ == "__main__":
     model, name, rpc_port, http_port = sys.argv[1:5]
     tuned = "--tuned" in sys.argv
+    refuse_what_does_not_load(model)
     service = ModelService(name=name)
     service.prepare_pipeline_config(yml_dict=configuration(model, int(rpc_port), int(http_port), tuned))
     if tuned:

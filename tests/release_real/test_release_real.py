@@ -10,7 +10,7 @@ import pytest
 from real_world import DIM, ROWS, wait
 
 from cloudedge.errors import Conflict, StorageError
-from cloudedge.release import Limits, ReleaseUndone
+from cloudedge.release import Limits, ReleaseUndone, Unfinished
 
 PATIENT = Limits(latency_slack_ms=1e9)  # how busy this machine is decides no test
 
@@ -96,6 +96,36 @@ def test_a_canary_that_drifts_is_taken_back(world):
     assert load.broken == ([], [])
     assert world.drifting.pin in {pin for *_, pin in load.answered}
     assert (undone.value.facts["number"], world.live.pin) == (world.target.history(limit=1)[0].number, before.pin)
+
+
+def test_a_canary_that_drifts_may_rest_until_somebody_decides(world):
+    before = world.live
+    with world.load() as load:
+        with pytest.raises(Unfinished, match="rests with its canary"):
+            world.release(world.drifting, canary=0.3, bake_s=120, limits=PATIENT, on_breach="pause")
+        assert world.target.status().unfinished
+        load.until(10, world.drifting.pin)  # its share goes on
+        load.until(10, before.pin)
+        assert world.target.abort().state == "undone"
+        load.until(20, before.pin)
+    assert load.broken == ([], [])
+    assert world.target.status().is_whole
+    assert world.live.pin == before.pin
+
+
+def test_back_by_two_where_two_are_retained(world):
+    first = world.live
+    with world.load() as load:
+        for _ in range(2):
+            newest = world.fresh()
+            world.release(newest, retain=2)
+        assert all(first.pin in place.versions for place in world.target.status().places)
+        number = next(each.number for each in world.target.history(limit=50) if each.pin == first.pin)
+        back = world.target.rollback(to=number)
+        load.until(20, first.pin)
+    assert load.broken == ([], [])
+    assert (back.state, back.bytes) == ("done", 0)
+    assert world.live.pin == first.pin != newest.pin
 
 
 def test_of_two_releases_one_waits_its_turn(world):
