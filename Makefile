@@ -41,7 +41,7 @@ soak-serving: $(VENV)/ready ## change versions 200 times under load, then ask th
 	@$(BIN)/python bench/serving_soak.py $(ARGS)
 
 peers: ## install what tests compare us with (Debian packages as root; with Go: cosign, oras, baetyl-cloud, paddle-operator; Paddle Serving)
-	@tests/install_peers .peers; tests/serving_wire/install_genuine .peers; tests/training/install_operator .peers
+	@tests/install_peers .peers
 
 fuzz: $(VENV)/ready ## fuzz every parser of foreign bytes, FUZZ_SECONDS (default 10) each, and race the server
 	@tests/fuzz/run $(or $(FUZZ_SECONDS),10)
