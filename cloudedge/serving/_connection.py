@@ -34,8 +34,10 @@ _INPUT = 5000
 """The Pipeline service's number for a request that cannot be answered as it is."""
 _PIPELINED = 16
 """Requests read ahead of their answers; then the connection is not read until some are answered."""
-_PARTING_S, _PARTING = 5.0, 256
-"""How long a client may go on sending after it was refused, and how many may at once."""
+_PARTING = 256
+"""How many clients may go on sending at once after they were refused."""
+_DROPPED_BODIES = 4
+"""As many of the largest are read and dropped after a refusal, so that who sends them hears of it."""
 
 
 class Foreign(Protocol):
@@ -95,8 +97,8 @@ class Connection(asyncio.Protocol):
         self._closed = False
         self._refusal: HttpAnswer | None = None
         self._write_paused = False
-        self._body_left = server.limits.max_body_bytes
-        """What a client that was refused may still send: as much as if it had not been."""
+        self._body_left = _DROPPED_BODIES * server.limits.max_body_bytes
+        """What a client that was refused may still send."""
         self.since = server.now
         """When it last began to wait for something."""
 
@@ -353,7 +355,7 @@ class Connection(asyncio.Protocol):
         limits = self._server.limits
         waited = now - self.since
         if self._closed:
-            if waited > (limits.write_timeout_s if self.is_sending else _PARTING_S):
+            if waited > (limits.write_timeout_s if self.is_sending else limits.body_timeout_s):
                 self.abort()
         elif self._is_half_received and waited > limits.body_timeout_s:
             self._server.timed_out += 1
