@@ -138,13 +138,14 @@ def test_seed_manifests_say_everything_there_is_to_say():
 
 def test_a_name_that_the_sampleset_branch_stalls_on_is_refused_there(cluster, datasets, monkeypatch):
     wanted = SampleSet(f"{named(cluster, 'l').name}-is-longer", SECRET, levels=(Level("/data/jfs", 1024),))
-    can = cluster.capabilities()
-    branch = replace(can, kinds=can.kinds - {PADDLE_SERVICES[1]})
-    assert branch.paddle_flavour == "sampleset"
+    can = cluster.capabilities()  # of the job's kind, what others have installed there by now
+    cloud = replace(can, kinds=can.kinds | {Kind.PADDLE_JOB, PADDLE_SERVICES[1]}, sample_set_ref=True)
+    branch = replace(cloud, kinds=cloud.kinds - {PADDLE_SERVICES[1]})
+    assert (cloud.paddle_flavour, branch.paddle_flavour) == ("paddlecloud", "sampleset")
     monkeypatch.setattr(cluster, "capabilities", lambda: branch)
     with pytest.raises(InputError, match="port name"):
         datasets.create(wanted)
-    monkeypatch.undo()
+    monkeypatch.setattr(cluster, "capabilities", lambda: cloud)
     assert datasets.create(wanted, dry_run=True)["metadata"]["name"] == wanted.name
 
 
