@@ -16,7 +16,7 @@ class Bar:
     how: Literal["at most", "at least"]
     bar: float
     counts: bool = True
-    """Whether neighbours left the machine alone enough for it to mean something."""
+    """Whether it means something: the machine was left alone, and it can be reached there at all."""
 
     @property
     def is_met(self) -> bool:
@@ -28,7 +28,7 @@ def judge(bars: Iterable[Bar], say: Callable[[str], None]) -> dict[str, Any]:
     bars = list(bars)
     say("")
     for each in bars:
-        verdict = "met" if each.is_met else "MISSED" if each.counts else "(busy)"
+        verdict = "met" if each.is_met else "MISSED" if each.counts else "(void)"
         say(f"{verdict:6} {each.name}: {each.value:.4g}, {each.how} {each.bar:.4g}")
     return {
         "bars": [asdict(each) | {"met": each.is_met} for each in bars],
