@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cloudedge import _core
-from cloudedge.cube._layout import META_DIRECTORY, BuildName, PartLists, part_name
+from cloudedge.cube._layout import META_DIRECTORY, BuildName, PartLists, part_name, version_hint
 from cloudedge.cube._store import Store
 from cloudedge.cube._tar import packed_files, verify_md5
 from cloudedge.errors import CloudEdgeError, InputError
@@ -118,7 +118,7 @@ def _check_version(path: Path) -> CheckReport:
     if not parts:
         raise InputError(
             f"{path} is no version: it holds no part",
-            hint="Parts are directories named <dict>_part<i>.",
+            hint=version_hint(path),
             path=str(path),
         )
     dict_name, numbers = parts

@@ -11,7 +11,7 @@ import numpy as np
 from cloudedge import _core
 from cloudedge._native import file_errors
 from cloudedge.cube._dump import detect_format
-from cloudedge.cube._layout import BuildName, PartLists
+from cloudedge.cube._layout import BuildName, PartLists, version_hint
 from cloudedge.cube._lodtensor import Parameter
 from cloudedge.cube._safetensors import TableFile
 from cloudedge.errors import InputError, IntegrityError
@@ -68,7 +68,7 @@ def _shown(value: bytes) -> list[float] | str:
     """Show a value as floats where it can be, as hexadecimal digits otherwise; a long one only in part."""
     head = value[:64]
     floats = np.frombuffer(head, np.float32) if head and len(head) % 4 == 0 else np.empty(0, np.float32)
-    return [float(x) for x in floats] if len(floats) and np.isfinite(floats).all() else head.hex()
+    return [float(str(x)) for x in floats] if len(floats) and np.isfinite(floats).all() else head.hex()
 
 
 def _directory(path: Path) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _directory(path: Path) -> dict[str, Any]:
     if not parts:
         raise InputError(
             f"{path} holds neither a part nor a version",
-            hint="A part has index.n; a version has directories <dict>_part<i>.",
+            hint=version_hint(path),
             path=str(path),
         )
     name = BuildName.parse(path.name)

@@ -22,7 +22,7 @@ from typing import Any
 
 from cloudedge.errors import InputError
 
-__all__ = ["META_DIRECTORY", "BuildName", "PartLists", "part_name"]
+__all__ = ["META_DIRECTORY", "BuildName", "PartLists", "part_name", "version_hint"]
 
 META_DIRECTORY = "meta_info"
 
@@ -76,6 +76,14 @@ class BuildName:
     def meta_file(self, shard: int) -> str:
         """Return the name of a part's meta file."""
         return f"{self.current}_{self.depend}_{shard}_0.json"
+
+
+def version_hint(directory: Path) -> str:
+    """Say what to name instead of a directory that is no version: what is in it, if it is the output of builds."""
+    versions = sorted({part.parents[1].name for part in directory.glob("*/*_part*/index.n")})
+    if not versions:
+        return "A part has index.n; a version has directories <dict>_part<i>."
+    return f"It holds versions; name one: {', '.join(str(directory / name) for name in versions[-3:])}"
 
 
 def part_name(dict_name: str, shard: int) -> str:

@@ -98,6 +98,13 @@ def test_values_that_servers_do_not_deliver_are_a_fault(tmp_path):
 
 
 @pytest.mark.parametrize("function", [check, inspect])
+def test_who_names_the_output_of_builds_is_told_its_versions(version, function):
+    with pytest.raises(InputError) as caught:
+        function(version.parent)
+    assert str(version) in caught.value.hint
+
+
+@pytest.mark.parametrize("function", [check, inspect])
 def test_what_is_nothing_is_refused(tmp_path, function):
     (tmp_path / "x").write_text("what?")
     (tmp_path / "empty").mkdir()
