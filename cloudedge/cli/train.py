@@ -283,6 +283,8 @@ def pack(
     name: str = NAME,
     bundle: str = typer.Option(..., "--as", metavar="BUNDLE", help="The bundle's name."),
     version: str = typer.Option("auto", help="An integer, major.minor.patch, or auto for the next one."),
+    split: bool = typer.Option(False, "--split", help="Split it first: its embeddings become sparse tables."),
+    parent: str = typer.Option("", metavar="REF", help="Store only the table rows that differ from this bundle's."),
     namespace: str = NAMESPACE,
     context: str = CONTEXT,
     local: bool = LOCAL,
@@ -290,9 +292,13 @@ def pack(
 ) -> None:
     """Fetch the model a job made and pack it as a bundle that names the job, its data, its code and its metrics.
 
-    Example: cloudedge train pack ctr -n ads --as ctr
+    Example: cloudedge train pack ctr -n ads --as ctr --split
     """
-    packed = _run(name, namespace, context, local=local).outputs.pack(bundle, version=version)
+    if parent and not split:
+        raise InputError("--parent is about tables, which only --split makes", hint="Add --split.")
+    outputs = _run(name, namespace, context, local=local).outputs
+    limits = configuration().limits
+    packed = outputs.pack(bundle, version=version, split=split, parent=parent or None, limits=limits)
     if as_json:
         json_out({"name": packed.name, "version": packed.version, "digest": packed.manifest.digest})
     say("packed {}:{}; next: cloudedge release {}:{} --to TARGET", *(packed.name, packed.version) * 2)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cloudedge.bundle import Bundle, Lineage, check_member_path, extract_tar, published
+from cloudedge.bundle import split as split_model
 from cloudedge.config import HubConfig, load
 from cloudedge.errors import InputError, NotFound, Unavailable
 from cloudedge.training._adapt import OUTPUT
@@ -90,12 +91,13 @@ class Outputs:
                 raise InputError(f"{self.url}: wanted pvc://, http://, https://, s3://, bos:// or a folder")
         return folder
 
-    def pack(self, name: str, *, folder: Path | None = None, **options: Any) -> Bundle:
+    def pack(self, name: str, *, folder: Path | None = None, split: bool = False, **options: Any) -> Bundle:
         """Fetch the model and pack it as a bundle that names this job.
 
         Args:
             name: The bundle's name.
             folder: Keep what was fetched here; a temporary folder if left out.
+            split: Split it first: its embeddings become tables, and the bundle knows what it is fed and answers.
             options: Further arguments of `Bundle.pack`: sparse, signature, hub, version ...
         """
         with tempfile.TemporaryDirectory(prefix="cloudedge-") as scratch:
@@ -103,8 +105,14 @@ class Outputs:
             lineage = options.pop("lineage", None) or self.lineage.model_copy(
                 update={"metrics": {**self.lineage.metrics, **read_metrics(fetched)}}
             )
+            if split:
+                pieces = split_model(fetched, Path(scratch) / "pieces")
+                fetched, framework = pieces.folder, pieces.report.framework_version
+                told = {"sparse": pieces.tables, "signature": pieces.signature, "probes": pieces.probes}
+                options = {**told, "framework_version": framework, **options}
             # What is in a temporary folder must not be linked to.
-            return Bundle.pack(fetched, name=name, lineage=lineage, copy=folder is None, **options)
+            is_temporary = split or folder is None
+            return Bundle.pack(fetched, name=name, lineage=lineage, copy=is_temporary, **options)
 
     def _from_claim(self, target: Path, image: str) -> None:
         from cloudedge.training._claim import copy_from_claim  # noqa: PLC0415 - the client is an extra

@@ -3,4 +3,4 @@
 #   docker build --tag ctr-trainer --file examples/ctr/trainer.Dockerfile examples/ctr
 ARG BASE=cloudedge-trainer:latest
 FROM ${BASE}
-COPY clicks.py network.py task.py /job/examples/ctr/
+COPY clicks.py job.py network.py task.py /job/examples/ctr/

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from training_samples import BUILT, MANIFESTS, role
+from training_samples import BUILT, MANIFESTS, check_click_lines, click_job, role
 
 from cloudedge.errors import Conflict, InputError, NotFound
 from cloudedge.training import PvcMount, Role, TrainingFailed, TrainingJob, local
@@ -14,34 +14,29 @@ from cloudedge.training.local._keeper import read_state
 
 pytest.importorskip("paddle", reason="needs paddlepaddle")
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 SCRIPT = "training_allreduce.py"
 
 
-def pairs(name, *args):
-    return TrainingJob.collective(name, Role("any:1", replicas=2, command=["python3", SCRIPT, *args]))
-
-
-def test_two_workers_add_up_and_the_model_is_packed(hub, tmp_path):
+def test_two_workers_train_the_click_model_and_it_is_packed_with_its_table(hub, tmp_path):
     (tmp_path / "bad.py").write_text("raise SystemExit('no such data')\n")
     bad = local.submit(TrainingJob.single("bad", role(command=["python", "bad.py"])), workdir=tmp_path)
-    job = pairs("adds")
-    run = local.submit(job, workdir=HERE)
-    assert local.submit(job, workdir=HERE).status().uid == run.status().uid
-    other = pairs("adds", "1")
+    job = click_job()
+    run = local.submit(job, workdir=ROOT)
+    assert local.submit(job, workdir=ROOT).status().uid == run.status().uid
     with pytest.raises(Conflict, match="--replace"):
-        local.submit(other, workdir=HERE)
-    lines = [line for line in run.logs(follow=True, timeout_s=200) if line.text.startswith("rank")]
-    assert {(line.pod, line.text) for line in lines} == {
-        ("worker-0", "rank 0 of 2 has 3"),
-        ("worker-1", "rank 1 of 2 has 3"),
-    }
+        local.submit(job.with_queue("other"), workdir=ROOT)
+    lines = [line for line in run.logs(follow=True, timeout_s=200) if line.text.startswith("worker")]
+    check_click_lines({rank: [line.text for line in lines if line.pod == f"worker-{rank}"] for rank in (0, 1)})
     done = run.wait(timeout_s=100)
     assert str(done.roles["worker"]) == "2 succeeded of 2"
-    assert [line.text for line in run.logs(role="worker", index=1) if "rank" in line.text] == ["rank 1 of 2 has 3"]
-    assert [each.name for each in local.list_runs()] == ["adds", "bad"]
-    bundle = run.outputs.pack("adds", hub=hub)
-    assert bundle.lineage.metrics == {"total": 3.0}
-    assert bundle.lineage.job.startswith("local/adds@")
+    mine = [line.text for line in run.logs(role="worker", index=1) if line.text.startswith("worker")]
+    assert mine == [line.text for line in lines if line.pod == "worker-1"]
+    assert [each.name for each in local.list_runs()] == ["bad", "ctr"]
+    bundle = run.outputs.pack("ctr", split=True, hub=hub)
+    assert list(bundle.sparse) == ["embedding"]
+    assert 0.5 < bundle.lineage.metrics["auc"] < 1
+    assert bundle.lineage.job.startswith("local/ctr@")
     run.delete()
     assert run.status().state == "gone"
     with pytest.raises(TrainingFailed, match="no such data"):

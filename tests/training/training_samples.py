@@ -100,6 +100,25 @@ BUILT = {
 WITH_SAMPLES = TrainingJob.ps("cached", ps=role(), worker=role(), samples=Samples("criteo", "/mnt/criteo"))
 
 
+def click_job(image: str = "ctr-trainer:1") -> TrainingJob:
+    """The CTR example's own job, on fewer impressions."""
+    job = TrainingJob.from_yaml(Path(__file__).parents[2] / "examples" / "ctr" / "job.yaml")
+    container = job.manifest["spec"]["worker"]["template"]["spec"]["containers"][0]
+    container |= {"image": image, "command": [*container["command"], "--count", "2000"]}
+    return job
+
+
+def check_click_lines(said: dict[int, list[str]]) -> None:
+    """Check what its two workers wrote: each had clicks of its own, and what they learned is the same."""
+    starts = [f"pass {epoch} over 1000 impressions, AUC " for epoch in range(2)]
+    scores = {
+        rank: [line.removeprefix(f"worker {rank} of 2: {start}") for line, start in zip(lines, starts, strict=True)]
+        for rank, lines in said.items()
+    }
+    assert scores[0] == scores[1]
+    assert all(0 < float(score) < 1 for score in scores[0])
+
+
 @cache
 def schema(name):
     """The object schema of a CRD file of tests/data/crds."""
