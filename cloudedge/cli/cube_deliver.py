@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from cloudedge.cli._context import configuration, local_hub
+from cloudedge.cli._cube_delivery import delivery_to, open_delivery
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, size, table_out
 from cloudedge.cli.cube_net import TOKEN_VARIABLE
-from cloudedge.cli.cube_status import read_layout
+from cloudedge.cli.cube_transfer import mixed_for
 from cloudedge.errors import ConfigError, InputError, NotFound
 
 if TYPE_CHECKING:
@@ -25,10 +27,10 @@ app = typer.Typer(help="Deliver tables to their servers.", no_args_is_help=True)
 
 LAYOUT = typer.Option(None, help="YAML with the servers and their admin ports by table and shard.")
 CONF = typer.Option(None, help="A cube.conf instead; admin ports are those after the data ports.")
-WORK = typer.Option(Path("cube-work"), help="Where artifacts are made and the journal is kept.")
+WORK = typer.Option(None, help="Where artifacts are made and the journal is kept; ./cube-work if left out.")
 HUB = typer.Option(None, metavar="DIR", help="The local hub; ~/.cloudedge/hub if left out.")
 FILES_HOST = typer.Option(
-    "127.0.0.1", help="Where the servers fetch from: an address of this machine, which then needs the token."
+    "", help="Where the servers fetch from: an address of this machine, loopback if left out; others need the token."
 )
 LIMIT = typer.Option(None, min=0.001, metavar="MB/S", help="For all that leaves this machine.")
 
@@ -36,14 +38,18 @@ LIMIT = typer.Option(None, min=0.001, metavar="MB/S", help="For all that leaves 
 @app.command()
 def deliver(
     bundle: str = typer.Argument("", help="A bundle in the local hub; none with --rollback and --abort."),
-    to: str = typer.Option(
-        "", "--to", help="An entry of `transfers` in cloudedge.yaml, instead of a layout and --work."
-    ),
+    to: str = typer.Option("", "--to", help="An entry of `transfers` in cloudedge.yaml, which says all the rest."),
     layout: Path | None = LAYOUT,
     conf: Path | None = CONF,
-    work: Path = WORK,
+    config: Path | None = typer.Option(
+        None, "--config", help="Upstream's transfer.conf: its servers and their agents."
+    ),
+    work: Path | None = WORK,
     files_host: str = FILES_HOST,
     limit_mb_s: float | None = LIMIT,
+    through_agent: bool = typer.Option(
+        False, help="With --config: control commands by the agents, not to the servers."
+    ),
     hub: Path | None = HUB,
     rollback: bool = typer.Option(False, "--rollback", help="Activate what was active before; nothing travels."),
     abort: bool = typer.Option(False, "--abort", help="Give up a delivery that was cut short before it activated."),
@@ -52,41 +58,32 @@ def deliver(
 ) -> None:
     """Bring a bundle's tables to all their servers and activate them together; run again, it goes on where it stopped.
 
+    Upstream's servers get whole parts and are switched in one go; how long they were apart is measured and shown.
     The admin token comes from CLOUDEDGE_CUBE_TOKEN. Example: cloudedge cube deliver ctr:7 --to ctr
     """
-    from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube.transfer import ConfiguredTransfer  # noqa: PLC0415
-
     if bool(bundle) + rollback + abort != 1:
         raise InputError("say one thing to do: a bundle to deliver, --rollback, or --abort")
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    if to and (layout or conf):
-        raise InputError("name the servers once: with --to, --layout or --conf")
-    opening = (
-        ConfiguredTransfer(to, configuration(), token=token).delivery()
-        if to
-        else _delivery(read_layout(layout, conf), work, token, files_host, limit_mb_s)
-    )
+    opening = open_delivery(
+        to, layout=layout, conf=conf, config=config, work=work, files_host=files_host, limit_mb_s=limit_mb_s,
+        through_agent=through_agent,
+    )  # fmt: skip
     with opening as delivery:
         if abort:
             _abort(delivery, dry_run=dry_run, as_json=as_json)
             return
-        if rollback:
-            if dry_run:
-                _show_plan(delivery.plan_back(), as_json=as_json)
-                return
-            done = delivery.rollback()
-        else:
-            opened = Bundle.open(bundle, hub=local_hub(hub))
-            versions, bases = _versions(opened), _bases(opened, delivery)
-            if dry_run:
-                _show_plan(delivery.plan(versions, bases), as_json=as_json)
-                return
-            done = delivery.deliver(versions, bases)
+        versions, bases = _read(bundle, hub, delivery) if bundle else ([], [])
+        if dry_run:
+            plan = delivery.plan(versions, bases) if bundle else delivery.plan_back()
+            _show_plan(plan, delivery.guarantee, as_json=as_json)
+            return
+        done = delivery.deliver(versions, bases) if bundle else delivery.rollback()
+    for each in done.warnings:
+        say("[yellow]note[/]: {}", each)
     if as_json:
-        json_out({"versions": dict(done.versions), "shipped_bytes": done.shipped_bytes, "number": done.number})
-    else:
-        say("active: {}; {} shipped", ", ".join(f"{t} {v}" for t, v in done.versions.items()), size(done.shipped_bytes))
+        json_out(asdict(done))
+        return
+    active = ", ".join(f"{table} {version}" for table, version in done.versions.items())
+    say("active: {}; {} shipped{}", active, size(done.shipped_bytes), mixed_for(done.switch))
 
 
 @app.command()
@@ -95,7 +92,7 @@ def reshard(
     old: str = typer.Option(..., help="Layout YAML of the servers as they are, or an entry of `transfers`."),
     new: str = typer.Option("", help="The same of the new servers, which are running and empty."),
     conf: Path = typer.Option(..., help="The cube.conf that readers read; replaced once the new servers are ready."),
-    work: Path = WORK,
+    work: Path | None = WORK,
     files_host: str = FILES_HOST,
     limit_mb_s: float | None = LIMIT,
     hub: Path | None = HUB,
@@ -130,13 +127,13 @@ def reshard(
     versions = _versions(opened)
     require_apart([each.table for each in versions], before, after)
     kept = _before(opened, before, token)
-    opening = configured.delivery() if configured else _delivery(after, work, new_token, files_host, limit_mb_s)
+    opening = configured.delivery() if configured else delivery_to(after, work, new_token, files_host, limit_mb_s)
     with opening as delivery:
         if dry_run:
             seen = [observe(each) for each in before.replicas(token=token)]
             for each in versions:
                 require_live(each, seen, "old")
-            _show_plan(delivery.plan(versions), as_json=as_json)
+            _show_plan(delivery.plan(versions), delivery.guarantee, as_json=as_json)
             return
         moved = move([*kept, *versions], old=before, new=after, delivery=delivery, conf=conf, token=token)
     if as_json:
@@ -163,18 +160,6 @@ def _place(named: str) -> tuple[Layout, str, ConfiguredTransfer | None]:
     return configured.layout, configured.token, configured
 
 
-def _delivery(places: Layout, work: Path, token: str, files_host: str, limit_mb_s: float | None) -> Delivery:
-    from cloudedge.cube.transfer import Delivery, Workshop  # noqa: PLC0415
-
-    return Delivery(
-        places.replicas(token=token),
-        Workshop(work),
-        files_host=files_host,
-        files_token=token,
-        limit_bytes_per_s=None if limit_mb_s is None else limit_mb_s * 1e6,
-    )
-
-
 def _before(bundle: Bundle, places: Layout, token: str) -> list[TableVersion]:
     """Return the version before the bundle's, if all old servers of all its tables and the hub have it."""
     from cloudedge.cube.transfer._steps import observe  # noqa: PLC0415
@@ -185,7 +170,7 @@ def _before(bundle: Bundle, places: Layout, token: str) -> list[TableVersion]:
     pin = found.pop() if len(found) == 1 else None
     if pin in (None, bundle.pin):
         return []
-    with contextlib.suppress(NotFound):
+    with suppress(NotFound):
         versions = _versions(type(bundle).pinned(bundle.name, str(pin), hub=bundle.hub))
         return [each for each in versions if each.table in bundle.sparse]
     return []
@@ -220,6 +205,14 @@ def _free(
         say("away already: {}", ", ".join(away))
 
 
+def _read(name: str, hub: Path | None, delivery: Delivery) -> tuple[list[TableVersion], list[TableVersion]]:
+    """Return a bundle's tables, and what deltas of them can be made from."""
+    from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
+
+    bundle = Bundle.open(name, hub=local_hub(hub))
+    return _versions(bundle), _bases(bundle, delivery)
+
+
 def _versions(bundle: Bundle) -> list[TableVersion]:
     from cloudedge.cube.transfer import TableVersion  # noqa: PLC0415
 
@@ -230,17 +223,18 @@ def _versions(bundle: Bundle) -> list[TableVersion]:
 
 def _bases(bundle: Bundle, delivery: Delivery) -> list[TableVersion]:
     """Return the versions that replicas have, as far as the hub still has them: what deltas can be made from."""
-    loaded = {pin for each in delivery.observe() if each.status for pin in each.status.loaded()}
+    seen = [each.status for each in delivery.observe()]
+    loaded = {pin for status in seen if status and status.can_delta for pin in status.loaded()}
     found: list[TableVersion] = []
     for pin in sorted(loaded - {bundle.pin}):
-        with contextlib.suppress(NotFound):
+        with suppress(NotFound):
             found += _versions(type(bundle).pinned(bundle.name, pin, hub=bundle.hub))
     return found
 
 
 def _abort(delivery: Delivery, *, dry_run: bool, as_json: bool) -> None:
     if dry_run:
-        _show_plan(delivery.plan_abort(), as_json=as_json)
+        _show_plan(delivery.plan_abort(), delivery.guarantee, as_json=as_json)
         return
     given_up = delivery.abort()
     if as_json:
@@ -249,9 +243,10 @@ def _abort(delivery: Delivery, *, dry_run: bool, as_json: bool) -> None:
         say("given up" if given_up else "nothing was under way")
 
 
-def _show_plan(plan: DeliveryPlan | None, *, as_json: bool) -> None:
+def _show_plan(plan: DeliveryPlan | None, guarantee: str, *, as_json: bool) -> None:
     if as_json:
-        json_out({"steps": [], "refusals": []} if plan is None else plan.as_json())
+        steps = {"bytes": 0, "steps": [], "refusals": []} if plan is None else plan.as_json()
+        json_out({**steps, "guarantee": guarantee})
         return
     if plan is None:
         say("nothing was under way")
@@ -262,3 +257,4 @@ def _show_plan(plan: DeliveryPlan | None, *, as_json: bool) -> None:
     )
     for refusal in plan.refusals:
         say("[bold red]refused[/]: {}", refusal.message)
+    say("{}", guarantee)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cloudedge.cli._context import configuration
+from cloudedge.cli._context import configuration, local_hub
 from cloudedge.cli._output import JSON, json_out, say, size, table_out
 from cloudedge.cli.cube_net import TOKEN_VARIABLE
 from cloudedge.errors import ConfigError, InputError
@@ -32,8 +32,10 @@ def status(
     of: str = typer.Option("", "--of", help="An entry of `transfers` in cloudedge.yaml, whose servers to look at."),
     layout: Path | None = typer.Option(None, help="YAML with the servers and their admin ports by table and shard."),
     conf: Path | None = typer.Option(None, help="A cube.conf instead; admin ports are those after the data ports."),
+    config: Path | None = typer.Option(None, "--config", help="Upstream's transfer.conf: its servers."),
     key: list[str] = typer.Option([], help="A key to read on every replica of its shard; TABLE=KEY or KEY."),
     bundle: str | None = typer.Option(None, help="A bundle in the local hub whose probe keys and rows are expected."),
+    hub: Path | None = typer.Option(None, metavar="DIR", help="Where that is; ~/.cloudedge/hub if left out."),
     watch: bool = typer.Option(False, "--watch", help="Look again and again, until a replica is away or differs."),
     every_s: float = typer.Option(2.0, min=0.1, help="How often to look."),
     as_json: bool = JSON,
@@ -45,14 +47,14 @@ def status(
     """
     from cloudedge.cube.transfer import look_twice, require_agreement  # noqa: PLC0415 - imports numpy
 
-    if of and (layout or conf):
-        raise ConfigError("name the servers once: with --of, --layout or --conf")
-    with _replicas(of, layout, conf) as replicas:
+    if sum(map(bool, (of, layout, conf, config))) != 1:
+        raise ConfigError("name the servers once: with --of, --layout, --conf or --config")
+    with _replicas(of, layout, conf, config) as replicas:
         shards: dict[str, int] = {}
         for each in replicas:
             table = each.name.split("/", 1)[0]
             shards[table] = max(shards.get(table, 0), each.shard + 1)
-        expected = _expected(shards, key, bundle)
+        expected = _expected(shards, key, bundle, hub)
         while True:
             reports = look_twice(replicas, expected)
             _show(reports, as_json=as_json)
@@ -63,13 +65,17 @@ def status(
 
 
 @contextmanager
-def _replicas(of: str, layout: Path | None, conf: Path | None) -> Iterator[Sequence[Replica]]:
-    from cloudedge.cube.transfer import ConfiguredTransfer  # noqa: PLC0415
+def _replicas(of: str, layout: Path | None, conf: Path | None, config: Path | None) -> Iterator[Sequence[Replica]]:
+    from cloudedge.cube import TransferConf  # noqa: PLC0415
+    from cloudedge.cube.transfer import ConfiguredTransfer, UpstreamFleet  # noqa: PLC0415
 
     token = os.environ.get(TOKEN_VARIABLE, "")
     if of:
         with ConfiguredTransfer(of, configuration(), token=token).replicas() as replicas:
             yield replicas
+    elif config:
+        with UpstreamFleet([TransferConf.from_file(config)]) as fleet:
+            yield fleet.replicas
     else:
         yield read_layout(layout, conf).replicas(token=token)
 
@@ -84,7 +90,7 @@ def read_layout(layout: Path | None, conf: Path | None) -> Layout:
     return Layout.from_file(layout) if layout is not None else Layout.from_conf(CubeConf.from_file(str(conf)))
 
 
-def _expected(shards: Mapping[str, int], keys: list[str], bundle: str | None) -> dict[str, Expected]:
+def _expected(shards: Mapping[str, int], keys: list[str], bundle: str | None, hub: Path | None) -> dict[str, Expected]:
     """Return what to read: the keys that were named, and a bundle's probes with the rows it has for them."""
     from cloudedge.bundle import Bundle  # noqa: PLC0415
     from cloudedge.cube.transfer import Expected  # noqa: PLC0415
@@ -97,7 +103,7 @@ def _expected(shards: Mapping[str, int], keys: list[str], bundle: str | None) ->
             if name not in named or not text.isdecimal() or int(text) >= 1 << 64:
                 raise InputError(f"{each!r} is no key of a table that is served", hint="Write KEY, or TABLE=KEY.")
             named[name].append(int(text))
-    opened = None if bundle is None else Bundle.open(bundle)
+    opened = None if bundle is None else Bundle.open(bundle, hub=local_hub(hub))
     expected = {}
     for table, some in named.items():
         rows = opened.sparse.get(table) if opened else None

@@ -15,9 +15,9 @@ from cloudedge.cli.cube_net import TOKEN_VARIABLE
 from cloudedge.errors import CloudEdgeError, InputError
 
 if TYPE_CHECKING:
-    from cloudedge.cube.transfer import Transfer, TransferReport
+    from cloudedge.cube.transfer import SwitchReport, Transfer, TransferReport
 
-__all__ = ["app"]
+__all__ = ["app", "mixed_for"]
 
 app = typer.Typer(help="Deliver what donefiles announce.", no_args_is_help=True)
 
@@ -111,5 +111,9 @@ def _show(report: TransferReport, *, as_json: bool) -> None:
     elif not report.delivered:
         say("nothing new: {} is delivered", report.version or "nothing")
     else:
-        mixed = f", mixed for at most {report.switch.mixed_at_most_s * 1000:.1f} ms" if report.switch else ""
-        say("{} serves version {}{}", report.table, report.version, mixed)
+        say("{} serves version {}{}", report.table, report.version, mixed_for(report.switch))
+
+
+def mixed_for(switch: SwitchReport | None) -> str:
+    """Say how long versions were mixed, where they were."""
+    return f", mixed for at most {switch.mixed_at_most_s * 1000:.1f} ms" if switch else ""

@@ -112,7 +112,8 @@ def test_by_the_agents_where_servers_take_no_commands(here):
         for number in (10, 20):
             trained(here, number, table(100, number))
             report = daemon.run_once()
-            assert (report.version, report.switch) == (str(number), None)
+            assert (report.version, report.switch.changed) == (str(number), len(here.cluster.instances))
+            assert report.switch.mixed_at_most_s > 0
         assert read(here, 2) == {value(40, -40)}
         trained(here, 30, table(100, 30))
         here.cluster.instances[1].server.refuse["enable"] = 3

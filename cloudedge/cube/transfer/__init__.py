@@ -4,8 +4,9 @@ What travels is an `Artifact` (a shard's base, or a delta of its rows), made in 
 `Replica`; a `Delivery` brings versions to all of them and activates them together. Files are served by a `FileServer`
 and brought in by `fetch`.
 
-Upstream's servers are reached as `UpstreamReplica` and switched together by a `GuardedSwitch`; a `Transfer` keeps them
-on what a trainer's donefiles say, which a `DonefileSource` reads wherever they lie.
+Upstream's servers are reached as `UpstreamReplica` and switched together by a `GuardedSwitch`; an `UpstreamFleet` opens
+them for a delivery of bundles' tables, and a `Transfer` keeps them on what a trainer's donefiles say, which a
+`DonefileSource` reads wherever they lie.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from cloudedge.cube.transfer._reshard import (
 from cloudedge.cube.transfer._shards import ShardRows, TableVersion
 from cloudedge.cube.transfer._sources import Choice, Donefiles, DonefileSource, Work, choose
 from cloudedge.cube.transfer._status import StatusServer
-from cloudedge.cube.transfer._transfer import Transfer, TransferOptions, TransferReport
+from cloudedge.cube.transfer._transfer import Transfer, TransferReport
 from cloudedge.cube.transfer._upstream import UpstreamReplica, UpstreamTimes
 from cloudedge.cube.transfer._upstream_delivery import UpstreamDelivery
+from cloudedge.cube.transfer._upstream_fleet import TransferOptions, UpstreamFleet
 from cloudedge.cube.transfer._watch import Expected, ReplicaReport, look, look_twice, require_agreement
 from cloudedge.cube.transfer._workshop import Workshop
 
@@ -76,6 +78,7 @@ __all__ = [
     "TransferOptions",
     "TransferReport",
     "UpstreamDelivery",
+    "UpstreamFleet",
     "UpstreamReplica",
     "UpstreamTimes",
     "VersionIds",

@@ -15,8 +15,9 @@ from cloudedge.cube.transfer._deliver import Delivery
 from cloudedge.cube.transfer._layout import Layout
 from cloudedge.cube.transfer._plan import Policy
 from cloudedge.cube.transfer._replica import Replica
-from cloudedge.cube.transfer._transfer import Transfer, TransferOptions
+from cloudedge.cube.transfer._transfer import Transfer
 from cloudedge.cube.transfer._upstream import UpstreamTimes
+from cloudedge.cube.transfer._upstream_fleet import TransferOptions, UpstreamFleet
 from cloudedge.cube.transfer._workshop import Workshop
 from cloudedge.errors import ConfigError
 
@@ -69,8 +70,8 @@ class ConfiguredTransfer:
         """
         if self.config.servers != "cube":
             raise ConfigError(
-                f"the servers of transfer {self.name!r} are upstream's, which take what donefiles announce",
-                hint=f"cloudedge cube transfer {self.name}",
+                f"the servers of transfer {self.name!r} are upstream's, which cannot be moved or drained from here",
+                hint="Deliver the bundle to an entry with the new servers, then give readers a cube.conf with those.",
             )
         return Layout.model_validate(
             {
@@ -88,15 +89,24 @@ class ConfiguredTransfer:
             yield self.layout.replicas(token=self.token)
             return
         with ExitStack() as stack:
-            opened = [
-                stack.enter_context(Transfer(self._conf(name, table), hubs=self._hubs))
-                for name, table in self.config.tables.items()
-            ]
-            yield [replica for each in opened for replica in each.replicas]
+            # What a number of upstream's stands for is known where the table is delivered from.
+            fleets = [UpstreamFleet([conf]) for conf in self._confs(donefiles=True)]
+            if bundles := self._confs(donefiles=False):
+                fleets.append(UpstreamFleet(bundles, self.work))
+            yield [replica for fleet in fleets for replica in stack.enter_context(fleet).replicas]
 
-    def delivery(self) -> Delivery:
-        """Open a delivery of bundles' tables; a context."""
-        return Delivery(
+    @contextmanager
+    def delivery(self) -> Iterator[Delivery]:
+        """Open a delivery of bundles' tables; a context.
+
+        Raises:
+            ConfigError: the servers are upstream's, and every table follows donefiles.
+        """
+        if self.config.servers == "upstream":
+            with self._bundles_to_upstream() as fleet, fleet.delivery() as guarded:
+                yield guarded
+            return
+        with Delivery(
             self.layout.replicas(token=self.token, deadline_s=self.policy.deadline_s),
             Workshop(self.work),
             policy=self.policy,
@@ -105,7 +115,18 @@ class ConfiguredTransfer:
             files_token=self.token,
             public_host=self.config.public_host,
             limit_bytes_per_s=self.config.bandwidth,
-        )
+        ) as delivery:
+            yield delivery
+
+    def _bundles_to_upstream(self) -> UpstreamFleet:
+        """Open the servers that bundles go to: two slots have room for one master only."""
+        confs = self._confs(donefiles=False)
+        if not confs:
+            raise ConfigError(
+                f"every table of transfer {self.name!r} follows its donefiles; upstream's servers follow one master",
+                hint=f"cloudedge cube transfer {self.name}; or take `donefiles` out of the tables that bundles have.",
+            )
+        return UpstreamFleet(confs, self.work, options=self._options)
 
     def transfer(self, table: str = "") -> Transfer:
         """Open what keeps a table's servers on its donefiles; a context.
@@ -129,17 +150,26 @@ class ConfiguredTransfer:
                 hint=f"Name one with --table. There are: {known}.",
             )
         ((name, where),) = able.items()
-        options = TransferOptions(
+        conf = self._conf(name, where)
+        if self.config.servers == "cube":
+            return CubeTransfer(conf, self.layout, token=self.token, hubs=self._hubs, options=self._options)
+        return Transfer(conf, hubs=self._hubs, options=self._options)
+
+    @property
+    def _options(self) -> TransferOptions:
+        return TransferOptions(
             files_host=self.config.files_host,
             limit_bytes_per_s=self.config.bandwidth,
             through_agent=self.config.through_agent,
             times=_within(self.policy.deadline_s),
             policy=self.policy,
         )
-        conf = self._conf(name, where)
-        if self.config.servers == "cube":
-            return CubeTransfer(conf, self.layout, token=self.token, hubs=self._hubs, options=options)
-        return Transfer(conf, hubs=self._hubs, options=options)
+
+    def _confs(self, *, donefiles: bool) -> list[TransferConf]:
+        """Return the tables that follow donefiles, or those that do not."""
+        return [
+            self._conf(name, each) for name, each in self.config.tables.items() if bool(each.donefiles) is donefiles
+        ]
 
     def _conf(self, name: str, table: TransferTable) -> TransferConf:
         """Say in upstream's words what this entry says."""

@@ -105,7 +105,10 @@ class Courier:
         """
         shards = {replica.shard for replica in self.replicas.values() if table_of(replica) == table}
         if not shards:
-            raise InputError(f"no replica serves table {table!r}", hint="Name the servers of every table.")
+            known = ", ".join(sorted({table_of(replica) for replica in self.replicas.values()})) or "none"
+            raise InputError(
+                f"no replica serves table {table!r}", hint=f"Name its servers too; there are some for: {known}."
+            )
         return max(shards) + 1
 
     def prepare(self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion] = ()) -> int:

@@ -11,9 +11,9 @@ from cloudedge.config import HubConfig
 from cloudedge.cube._transfer_conf import TransferConf
 from cloudedge.cube.transfer._deliver import Delivery
 from cloudedge.cube.transfer._layout import Layout
-from cloudedge.cube.transfer._replica import Replica
 from cloudedge.cube.transfer._shards import TableVersion
-from cloudedge.cube.transfer._transfer import Transfer, TransferOptions
+from cloudedge.cube.transfer._transfer import Transfer
+from cloudedge.cube.transfer._upstream_fleet import TransferOptions
 
 __all__ = ["CubeTransfer"]
 
@@ -40,12 +40,10 @@ class CubeTransfer(Transfer):
         options: TransferOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._layout = Layout(tables={conf.dict_name: layout.tables[conf.dict_name]})
+        super().__init__(conf, hubs=hubs, options=options, clock=clock)  # without agents: no upstream servers
         self._token = token
-        super().__init__(conf, hubs=hubs, options=options, clock=clock)
-
-    def _open_replicas(self) -> Sequence[Replica]:
-        return self._layout.replicas(token=self._token, deadline_s=self.options.policy.deadline_s)
+        here = Layout(tables={conf.dict_name: layout.tables[conf.dict_name]})
+        self.replicas = here.replicas(token=token, deadline_s=self.options.policy.deadline_s)
 
     def _bases(self) -> Sequence[TableVersion]:
         """Return the rows that were delivered last, if they are still here: the delta is made from them."""
@@ -60,7 +58,7 @@ class CubeTransfer(Transfer):
             "limit_bytes_per_s": self.options.limit_bytes_per_s,
         }
         with Delivery(
-            self.replicas, self._workshop, files_host=self.options.files_host or "127.0.0.1",
+            self.replicas, self._fleet.workshop, files_host=self.options.files_host or "127.0.0.1",
             files_port=self.conf.wget_port, files_token=self._token, public_host=self.conf.transfer_address, **how,
         ) as delivery:  # fmt: skip
             yield delivery

@@ -18,6 +18,7 @@ from typing import Any
 
 from cloudedge.clock import Clock
 from cloudedge.cube.transfer._courier import Courier, refuse
+from cloudedge.cube.transfer._guarded import SwitchReport
 from cloudedge.cube.transfer._plan import (
     DeliveryPlan,
     Observed,
@@ -50,6 +51,10 @@ class Delivered:
     steps: int
     number: int
     """Of the operation in the journal."""
+    switch: SwitchReport | None = None
+    """How long versions were mixed; None where readers can name theirs, or where nothing had to be switched."""
+    warnings: tuple[str, ...] = ()
+    """What somebody should know although nothing failed."""
 
 
 class Delivery(Courier):
@@ -80,6 +85,11 @@ class Delivery(Courier):
 
     def __enter__(self) -> Delivery:  # noqa: PYI034 - typing.Self is not in 3.10
         return self
+
+    @property
+    def guarantee(self) -> str:
+        """What readers can count on while this delivers."""
+        return "rows are read back before anything is switched; readers with a pin read one version throughout"
 
     def plan(
         self, versions: Sequence[TableVersion], bases: Sequence[TableVersion] = (), observed: Sequence[Observed] = ()

@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import selectors
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from cloudedge.clock import Clock, SystemClock
+from cloudedge.cube.transfer._steps import table_of
 from cloudedge.cube.transfer._upstream import UpstreamReplica
 from cloudedge.errors import Conflict, NotFound, Unavailable
 
-__all__ = ["GuardedSwitch", "SwitchReport"]
+__all__ = ["GuardedSwitch", "SwitchReport", "named"]
 
 _CONNECT_S = 5.0
 _MAX_ANSWER = 64 * 1024
@@ -33,6 +34,7 @@ class SwitchReport:
     """What a switch did and how long versions were mixed, by what seeks saw."""
 
     version: str
+    """Its name; where tables get different ones, each behind its table's."""
     replicas: int
     changed: int
     """Replicas that had another version before."""
@@ -47,7 +49,7 @@ class SwitchReport:
 
 
 class GuardedSwitch:
-    """Switches the replicas of one table together.
+    """Switches replicas together, of one table or of several.
 
     >>> GuardedSwitch(replicas).switch("2026-11-16").mixed_at_most_s  # doctest: +SKIP
     0.0004
@@ -65,8 +67,11 @@ class GuardedSwitch:
         self._clock = clock or SystemClock()
         self._within_s = within_s
 
-    def switch(self, name: str) -> SwitchReport:
+    def switch(self, version: str | Mapping[str, str]) -> SwitchReport:
         """Make a version that is loaded everywhere the one that answers everywhere.
+
+        Args:
+            version: Its name, or one for each table; replicas of tables that are not named stay as they are.
 
         Raises:
             Unavailable: a replica could not be reached before anything was changed, or did not switch in time; then
@@ -75,7 +80,11 @@ class GuardedSwitch:
             Conflict: one did not switch, and others could not be brought back; `versions` says what each answers from.
         """
         with ExitStack() as stack:
-            lines = [stack.enter_context(_Replica(replica, name, self._clock)) for replica in self._replicas]
+            lines = [
+                stack.enter_context(_Replica(replica, name, self._clock))
+                for replica in self._replicas
+                if (name := version if isinstance(version, str) else version.get(table_of(replica)))
+            ]
             if not self._observe(lines, lambda line: line.seen is not None):
                 silent = ", ".join(line.replica.name for line in lines if line.seen is None)
                 raise Unavailable(
@@ -83,10 +92,10 @@ class GuardedSwitch:
                 )
             going = [line for line in lines if line.seen != line.wanted]
             if not self._move(going):
-                self._go_back(going, name)
-            report = _report(name, lines, going)
+                self._go_back(going, named(version))
+            report = _report(named(version), lines, going)
         for line in lines:
-            line.replica.switched(name, line.previous)
+            line.replica.switched(line.name, line.previous)
         return report
 
     def _move(self, going: list[_Replica]) -> bool:
@@ -147,6 +156,7 @@ class _Replica:
 
     def __init__(self, replica: UpstreamReplica, name: str, clock: Clock) -> None:
         self.replica = replica
+        self.name = name
         self.wanted = replica.number(name)
         self.seen: str | None = None
         self.previous: str | None = None
@@ -265,6 +275,14 @@ def _version(body: bytes) -> str:
         return str(json.loads(body).get("version", ""))
     except (ValueError, AttributeError):
         return ""
+
+
+def named(version: str | Mapping[str, str]) -> str:
+    """Say a version, or those of tables, in one word where it is one."""
+    if isinstance(version, str):
+        return version
+    names = set(version.values())
+    return names.pop() if len(names) == 1 else ", ".join(f"{table} {name}" for table, name in sorted(version.items()))
 
 
 def _report(name: str, lines: list[_Replica], going: list[_Replica]) -> SwitchReport:

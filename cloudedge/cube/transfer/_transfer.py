@@ -10,58 +10,33 @@ every shard. What was delivered is in a journal beside the artifacts, so a resta
 from __future__ import annotations
 
 import itertools
-import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cloudedge.adminhttp import is_loopback
 from cloudedge.bundle import Table
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.config import HubConfig
 from cloudedge.cube._transfer_conf import TransferConf
 from cloudedge.cube.transfer._deliver import DELIVER, Delivery, has_moved
 from cloudedge.cube.transfer._guarded import SwitchReport
-from cloudedge.cube.transfer._ids import VersionIds, journal_memory
-from cloudedge.cube.transfer._plan import Policy
 from cloudedge.cube.transfer._replica import Replica
 from cloudedge.cube.transfer._shards import TableVersion
 from cloudedge.cube.transfer._sources import Choice, DonefileSource, Work, choose
 from cloudedge.cube.transfer._steps import observe
-from cloudedge.cube.transfer._upstream import UpstreamReplica, UpstreamTimes
-from cloudedge.cube.transfer._upstream_delivery import UpstreamDelivery
-from cloudedge.cube.transfer._workshop import Workshop
-from cloudedge.errors import CloudEdgeError, Conflict, StorageError
-from cloudedge.httpbody import read_body
-from cloudedge.journal import Journal, Writer
+from cloudedge.cube.transfer._upstream_fleet import TransferOptions, UpstreamFleet
+from cloudedge.errors import CloudEdgeError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["Transfer", "TransferOptions", "TransferReport"]
+__all__ = ["Transfer", "TransferReport"]
 
 _HISTORY = 100
 _FETCH_S = 6 * 3600.0
 _DELIVERED, _UNDER_WAY, _TABLES = "transfer/delivered", "transfer/under way", "transfer/tables"
 """What the journal remembers: the entries delivered last; the version a run set out to deliver, and its entries; which
 table each version was made of."""
-
-
-@dataclass(frozen=True)
-class TransferOptions:
-    """What upstream's transfer.conf has no words for."""
-
-    files_host: str = ""
-    """Where the artifacts are served from; transfer_address if left out."""
-    limit_bytes_per_s: float | None = None
-    """For all downloads of agents together."""
-    through_agent: bool = False
-    """Send ``reload`` and ``enable`` by the agents, where control commands cannot reach the servers from here."""
-    times: UpstreamTimes = field(default_factory=UpstreamTimes)
-    policy: Policy = field(default_factory=Policy)
 
 
 @dataclass(frozen=True)
@@ -108,20 +83,17 @@ class Transfer:
         self.options = options or TransferOptions()
         self._clock = clock or SystemClock()
         self.source = DonefileSource(conf.donefile_address, hubs=hubs, clock=self._clock)
-        self._workshop = Workshop(Path(conf.output_address) / f"cloudedge-{conf.dict_name}")
+        self._fleet = UpstreamFleet([conf], options=self.options, clock=self._clock)
         self._rows = Path(conf.tmp_address) / f"cloudedge-{conf.dict_name}-rows"  # the two addresses may be one
-        self.journal = Journal(self._workshop.directory / "journal.db", clock=self._clock)
-        # Numbers are written by whoever holds the journal's lock, which a delivery in this process does.
-        self.ids = VersionIds(conf.dict_name, journal_memory(self.journal, Writer(self.journal)), clock=self._clock)
-        self.replicas: Sequence[Replica] = self._open_replicas()
+        self.journal = self._fleet.journal
+        self.ids = self._fleet.ids[conf.dict_name]
+        self.replicas: Sequence[Replica] = self._fleet.replicas
         self._wake = threading.Event()
         self._stopped = False
 
     def close(self) -> None:
         """Let go of connections and files."""
-        for replica in self._upstream:
-            replica.close()
-        self.journal.close()
+        self._fleet.close()
 
     def __enter__(self) -> Transfer:  # noqa: PYI034 - typing.Self is not in 3.10
         return self
@@ -232,8 +204,8 @@ class Transfer:
             version.version,
             True,
             shipped_bytes=done.shipped_bytes,
-            switch=_switched(delivery),
-            warnings=self._told(),
+            switch=done.switch,
+            warnings=done.warnings,
         )
 
     def rollback(self) -> TransferReport:
@@ -245,7 +217,7 @@ class Transfer:
         with self._delivery() as delivery:
             done = delivery.rollback()
         name = done.versions[self.conf.dict_name]
-        return TransferReport(self.conf.dict_name, name, True, switch=_switched(delivery), warnings=self._told())
+        return TransferReport(self.conf.dict_name, name, True, switch=done.switch, warnings=done.warnings)
 
     def run(self, *, poll_s: float, on_report: Callable[[TransferReport | CloudEdgeError], None]) -> None:
         """Run until `stop`: at once, then every `poll_s` seconds and whenever `notify` is called.
@@ -271,84 +243,12 @@ class Transfer:
         self._stopped = True
         self._wake.set()
 
-    def _open_replicas(self) -> Sequence[Replica]:
-        return [self._replica(*place) for place in sorted(self.conf.cubes)]
-
     def _bases(self) -> Sequence[TableVersion]:
         """Return what deltas can be made from: nothing, for upstream's servers take bases only."""
         return ()
 
-    def _told(self) -> tuple[str, ...]:
-        """Return what servers did that somebody should know."""
-        return tuple(warning for replica in self._upstream for warning in replica.warnings)
-
-    def _replica(self, shard: int, copy: int) -> UpstreamReplica:
-        return UpstreamReplica(
-            table=self.conf.dict_name,
-            shard=shard,
-            copy=copy,
-            agent=self.conf.agents[shard, copy],
-            cube=self.conf.cubes[shard, copy],
-            ids=self.ids,
-            through_agent=self.options.through_agent,
-            times=self.options.times,
-            clock=self._clock,
-        )
-
-    @property
-    def _upstream(self) -> list[UpstreamReplica]:
-        return [replica for replica in self.replicas if isinstance(replica, UpstreamReplica)]
-
-    @contextmanager
-    def _delivery(self) -> Iterator[Delivery]:
-        """Open a delivery whose files agents can fetch: from this process, or from who has the configured port."""
-        host = self.options.files_host or self.conf.transfer_address
-        common: dict[str, Any] = {
-            "policy": self.options.policy,
-            "clock": self._clock,
-            "limit_bytes_per_s": self.options.limit_bytes_per_s,
-        }
-        if self.conf.download_mode == "http":
-            token = "" if is_loopback(host) else secrets.token_urlsafe(24)
-            try:
-                delivery = UpstreamDelivery(
-                    self._upstream, self._workshop, files_host=host, files_port=self.conf.wget_port, files_token=token,
-                    public_host=self.conf.transfer_address, **common,
-                )  # fmt: skip
-            except Conflict:  # a file server of the user's own has that port, as upstream wants it
-                delivery = self._served_by_others(common)
-        else:
-            delivery = self._served_by_others(common)
-        with delivery:
-            yield delivery
-
-    def _served_by_others(self, common: dict[str, Any]) -> UpstreamDelivery:
-        url = f"{self.conf.download_mode}://{self.conf.transfer_address}:{self.conf.wget_port}"
-        if self.conf.download_mode == "http":
-            self._require_served(url)
-        return UpstreamDelivery(self._upstream, self._workshop, files_url=url, **common)
-
-    def _require_served(self, url: str) -> None:
-        """Make sure that whoever has the port serves this machine's files by their path."""
-        import requests  # noqa: PLC0415 - slow to import
-
-        mark = self._workshop.artifacts / "served.txt"
-        text = secrets.token_hex(8)
-        try:
-            mark.write_text(text)
-            with requests.get(f"{url}{mark}", timeout=10, stream=True) as answer:
-                served = read_body(answer, 2 * len(text)) == text.encode()
-        except requests.RequestException:
-            served = False
-        except OSError as error:
-            raise StorageError(f"cannot write {mark}: {error.strerror}", path=str(mark)) from error
-        finally:
-            mark.unlink(missing_ok=True)
-        if not served:
-            raise Conflict(
-                f"something else listens on {url} and does not serve {self._workshop.artifacts} by its path",
-                hint="Free wget_port, so that this process serves the files, or let that server show output_address.",
-            )
+    def _delivery(self) -> AbstractContextManager[Delivery]:
+        return self._fleet.delivery()
 
     def _set_out(self, work: Work, version: TableVersion) -> None:
         """Write down what a delivery is made of, before a server hears of it."""
@@ -368,7 +268,3 @@ class Transfer:
         with self.journal.writing("cube transfer") as writer, writer.together():
             writer.remember("transfer/history", [*self.history, entry][-_HISTORY:])
             writer.remember(_DELIVERED, work.as_json())
-
-
-def _switched(delivery: Delivery) -> SwitchReport | None:
-    return delivery.switched if isinstance(delivery, UpstreamDelivery) else None

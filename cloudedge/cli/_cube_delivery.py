@@ -1,0 +1,85 @@
+"""Deliveries of tables, opened by what names their servers on the command line."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudedge.cli._context import configuration
+from cloudedge.cli.cube_net import TOKEN_VARIABLE
+from cloudedge.cli.cube_status import read_layout
+from cloudedge.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from cloudedge.cube.transfer import Delivery, Layout
+
+__all__ = ["delivery_to", "open_delivery"]
+
+
+def open_delivery(
+    to: str,
+    *,
+    layout: Path | None,
+    conf: Path | None,
+    config: Path | None,
+    work: Path | None,
+    files_host: str,
+    limit_mb_s: float | None,
+    through_agent: bool,
+) -> AbstractContextManager[Delivery]:
+    """Open a delivery to an entry of cloudedge.yaml, to a layout, or to a transfer.conf's servers.
+
+    Raises:
+        InputError: servers are named twice or not at all, or with options that mean nothing there.
+    """
+    from cloudedge.cube.transfer import ConfiguredTransfer  # noqa: PLC0415 - numpy is not needed for --help
+
+    if sum(map(bool, (to, layout, conf, config))) != 1:
+        raise InputError("name the servers once: with --to, --layout, --conf or --config")
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if to:
+        if work or files_host or limit_mb_s or through_agent:
+            raise InputError(
+                "--work, --files-host, --limit-mb-s and --through-agent do not go with --to; cloudedge.yaml says them"
+            )
+        return ConfiguredTransfer(to, configuration(), token=token).delivery()
+    if config:
+        if work:
+            raise InputError("--work does not go with --config: its work is below the file's output_address")
+        return _to_upstream(config, files_host, limit_mb_s, through_agent=through_agent)
+    if through_agent:
+        raise InputError("--through-agent goes with --config: cloudedge's own servers have no agents")
+    return delivery_to(read_layout(layout, conf), work, token, files_host, limit_mb_s)
+
+
+def delivery_to(places: Layout, work: Path | None, token: str, files_host: str, limit_mb_s: float | None) -> Delivery:
+    """Open a delivery to cloudedge's own servers."""
+    from cloudedge.cube.transfer import Delivery, Workshop  # noqa: PLC0415
+
+    return Delivery(
+        places.replicas(token=token),
+        Workshop(work or "cube-work"),
+        files_host=files_host or "127.0.0.1",
+        files_token=token,
+        limit_bytes_per_s=None if limit_mb_s is None else limit_mb_s * 1e6,
+    )
+
+
+@contextmanager
+def _to_upstream(config: Path, files_host: str, limit_mb_s: float | None, *, through_agent: bool) -> Iterator[Delivery]:
+    """Open a delivery to a transfer.conf's servers, with the journal that `cube transfer` has."""
+    from cloudedge.cube import TransferConf  # noqa: PLC0415
+    from cloudedge.cube.transfer import TransferOptions, UpstreamFleet  # noqa: PLC0415
+
+    options = TransferOptions(
+        files_host=files_host,
+        limit_bytes_per_s=None if limit_mb_s is None else limit_mb_s * 1e6,
+        through_agent=through_agent,
+    )
+    with UpstreamFleet([TransferConf.from_file(config)], options=options) as fleet, fleet.delivery() as delivery:
+        yield delivery
