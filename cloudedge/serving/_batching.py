@@ -279,7 +279,7 @@ class Lane:
             if version.feeds.not_finite(arrays) is not None:
                 self._run_finite(batch, predictor)
                 return
-            outputs, shares = version.execute(arrays, predictor, _last_deadline(batch))
+            outputs, shares = version.execute(arrays, predictor, _last_deadline(batch), counted=version.metrics)
         except Exception as error:  # noqa: BLE001 - whatever it was, everybody who waits has to learn it
             if not isinstance(error, CloudEdgeError):
                 error = ModelFailed(f"version {version.pin} failed: {type(error).__name__}: {error}")

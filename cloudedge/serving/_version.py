@@ -196,9 +196,20 @@ class Version:
         return {name: outputs[self._outputs[name]] for name in names}
 
     def execute(
-        self, arrays: Arrays, predictor: Predictor, deadline: float | None = None
+        self,
+        arrays: Arrays,
+        predictor: Predictor,
+        deadline: float | None = None,
+        *,
+        counted: VersionMetrics | None = None,
     ) -> tuple[list[NDArray[Any]], Shares | None]:
         """Run one batch; rows nobody waits for after the deadline are not waited for either.
+
+        Args:
+            arrays: In the signature's order.
+            predictor: What runs it.
+            deadline: On the monotonic clock.
+            counted: Where its look-ups are counted; nowhere if nobody asked, as with probes and measuring.
 
         Returns:
             The program's outputs, and for each row of the batch the share of its ids that got a declared default, if
@@ -210,10 +221,16 @@ class Version:
             Unavailable: rows could not be had.
         """
         feed = {name: arrays[i] for i, name in self._direct}
-        shares = self._look_up(arrays, feed, deadline) if self._lookups else None
+        shares = self._look_up(arrays, feed, deadline, counted) if self._lookups else None
         return predictor.run(feed), shares
 
-    def _look_up(self, arrays: Arrays, feed: dict[str, NDArray[Any]], deadline: float | None = None) -> Shares | None:
+    def _look_up(
+        self,
+        arrays: Arrays,
+        feed: dict[str, NDArray[Any]],
+        deadline: float | None = None,
+        counted: VersionMetrics | None = None,
+    ) -> Shares | None:
         asked = defaulted = missing = 0
         by_row = np.zeros(len(arrays[0]))
         for table, uses in self._lookups.items():
@@ -231,7 +248,8 @@ class Version:
                     counts = found.defaulted[at : at + size].reshape(shape[0], -1).sum(axis=1)
                     by_row, defaulted = by_row + counts, defaulted + int(counts.sum())
                 at += size
-        self.metrics.looked_up(asked, missing, defaulted)
+        if counted is not None:
+            counted.looked_up(asked, missing, defaulted)
         return by_row * len(by_row) / asked if defaulted else None
 
     def _made_up(self, rows: int) -> Arrays:

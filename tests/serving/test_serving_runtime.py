@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving_models import PAIR, ctr_feed, pack_pooled, pack_rows, row_table, save_marked
+from serving_models import PAIR, ROWS, ctr_feed, pack_pooled, pack_rows, row_table, save_marked, save_rows
 from serving_models import _save as save_model
 
 from cloudedge.bundle import Bundle, Probes
@@ -140,7 +140,22 @@ def test_rows_of_ids_reach_the_program(runtime, models):
     np.testing.assert_array_equal(rows[:, :3], [[4, 4.25, 4.5], [0, 0, 0], [38, 38.25, 38.5]])
     np.testing.assert_array_equal(rows[:, 3:], [[2, 2.25, 2.5], [0, 0, 0], [0, 0, 0]])
     metrics = runtime.lanes[pin].version.metrics
-    assert metrics.ids_missing >= 3  # 5, 7 and -1
+    assert (metrics.ids, metrics.ids_missing) == (6, 3)  # 5, 7 and -1
+
+
+def test_look_ups_nobody_asked_for_are_not_counted(runtime, models, tmp_path):
+    """Measuring looks up tens of thousands of ids: counted, they would hide what requests miss."""
+    probe = {"feed": {"ids": [[5]], "more": [[7]]}, "expect": {"rows": [[0.0] * 6]}}
+    bundle = Bundle.pack(
+        save_rows(tmp_path / "rows"), name="rows", signature=ROWS, sparse={"t": row_table()},
+        probes=Probes.model_validate({"requests": [probe]}), hub=models.hub,
+    )  # fmt: skip
+    pin = load(runtime, models, bundle)
+    assert runtime.probe(pin).passed
+    metrics = runtime.lanes[pin].version.metrics
+    assert (metrics.ids, metrics.ids_missing) == (0, 0)
+    runtime.ask({"ids": np.array([[4]]), "more": np.array([[5]])})
+    assert (metrics.ids, metrics.ids_missing) == (2, 1)
 
 
 def test_the_padding_id_reads_as_zeros_though_the_table_has_it(runtime, models, tmp_path):
