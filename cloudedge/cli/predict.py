@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,10 @@ def predict(
     with Client(*url, token=token, timeout_s=timeout_s, retries=retries) as client:
         answer = client.predict(inputs, output, tag=tag)
     if as_json:
-        outputs = {name: array.tolist() for name, array in answer.outputs.items()}
+        from cloudedge.serving._texts import json_text  # noqa: PLC0415 - as above
+
+        # Not tolist(), which gives a float32 the digits of a double.
+        outputs = {name: json.loads(json_text(array)) for name, array in answer.outputs.items()}
         json_out({"outputs": outputs, "pin": answer.pin, "tag": answer.tag, "endpoint": answer.endpoint})
         return
     rows = [(name, str(array.dtype), list(array.shape), _shown(array)) for name, array in answer.outputs.items()]
@@ -74,5 +78,5 @@ def _input(text: str) -> tuple[str, Any]:
 
 def _shown(array: Any) -> str:
     flat = array.reshape(-1)
-    head = " ".join(f"{value:.9g}" if array.dtype.kind == "f" else str(value) for value in flat[:8])
+    head = " ".join(map(str, flat[:8]))
     return head if flat.size <= 8 else f"{head} ... ({flat.size} values)"  # noqa: PLR2004 - as many as fit a line

@@ -357,6 +357,13 @@ def test_command_line(tmp_path):
         assert PIN[:20] in done.output.replace("\n", "")
 
 
+def test_the_command_line_writes_a_float32_in_as_many_digits_as_it_needs():
+    with http_server(TinyEngine()) as (port, _):
+        command = ["predict", f"general+http://127.0.0.1:{port}", "-i", "x=[[0.1,0.25]]", "-o", "price"]
+        assert json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["outputs"] == {"price": [[0.35]]}
+        assert CliRunner().invoke(app, command).stdout.split()[-1] == "0.35"
+
+
 @pytest.mark.parametrize("given", ["x", "=1", "x=@missing.npy", "x=nothing", "x=@.", "x=@pickled.npy"])
 def test_inputs_of_the_command_line_that_cannot_be_read(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
