@@ -12,9 +12,12 @@ from cloudedge.serving._inputs import alias
 __all__ = ["docs_page", "openapi"]
 
 
+def _kind(variable: Variable) -> str:
+    return {"bool": "boolean", "int": "integer", "uint": "integer"}.get(variable.dtype.rstrip("0123456789"), "number")
+
+
 def _schema(variable: Variable) -> dict[str, Any]:
-    kind = {"b": "boolean", "f": "number"}.get(variable.dtype[0], "integer")
-    found: dict[str, Any] = {"type": kind}
+    found: dict[str, Any] = {"type": _kind(variable)}
     for side in reversed(variable.shape):
         found = {"type": "array", "items": found} | ({"minItems": side, "maxItems": side} if side >= 0 else {})
     shape = ", ".join(["rows", *map(str, variable.shape)])
@@ -22,7 +25,7 @@ def _schema(variable: Variable) -> dict[str, Any]:
 
 
 def _example(variable: Variable) -> Any:
-    value: Any = 0 if variable.dtype.startswith(("int", "uint")) else 0.0
+    value: Any = {"boolean": False, "integer": 0, "number": 0.0}[_kind(variable)]
     for side in reversed(variable.shape):
         value = [value] * (side if side >= 0 else 1)
     return [value]

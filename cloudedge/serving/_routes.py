@@ -26,6 +26,7 @@ from cloudedge.serving._faults import fault_of, timeout_of
 from cloudedge.serving._gate import Gate
 from cloudedge.serving._general import MAX_INFLATED, general_http
 from cloudedge.serving._http import Connections
+from cloudedge.serving._messages import GENERAL_SERVICE
 from cloudedge.serving._openapi import docs_page, openapi
 from cloudedge.serving._ops import Ops
 from cloudedge.serving._pipeline import pipeline_http
@@ -40,6 +41,7 @@ __all__ = ["Routes", "answer_json", "predict_json"]
 _STATUS = "http.response.status_code"
 _TEXT = "text/plain; charset=utf-8"
 _OPEN = {"/healthz", "/readyz"}
+_GENERAL = ("/GeneralModelService/", f"/{GENERAL_SERVICE}/")
 
 Page = Callable[[], "HttpAnswer | Coroutine[Any, Any, HttpAnswer]"]
 
@@ -114,7 +116,7 @@ class Routes:
     def _predict(self, engine: Engine, call: HttpCall, path: str) -> Coroutine[Any, Any, HttpAnswer]:
         if path == "/v1/predict":
             return predict_http(engine, call)
-        if path.startswith("/GeneralModelService/"):
+        if path.startswith(_GENERAL):
             return general_http(engine, call, max_inflated=self._max_body_bytes)
         answering = pipeline_http(engine, call, service=self._service, ops=self._ops)
         # Hooks are somebody else's code, which may want a task around it.

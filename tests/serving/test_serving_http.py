@@ -27,6 +27,7 @@ def small(runtime, **limits):
 def test_plain_json(http, models):
     reply = http.predict(X)
     assert reply.json() == {"outputs": {"y": X}, "pin": models.marked[0].pin}
+    assert b'{"y":[[0.1,-3e-7]]}' in http.predict([[0.1, -3e-7]]).body, "a float32, in the digits it needs"
     assert reply.headers["x-cloudedge-pin"] == models.marked[0].pin
 
 
@@ -36,9 +37,10 @@ def test_pipeline_and_general_service_say_which_version_answered(http, models):
     assert json.loads(reply.json()["value"][0]) == X
     assert reply.headers["x-cloudedge-pin"] == models.marked[0].pin
     tensor = {"float_data": [1, 2], "elem_type": 1, "shape": [1, 2], "name": "x", "alias_name": "x"}
-    reply = http.ask("POST", "/GeneralModelService/inference", {"tensor": [tensor], "fetch_var_names": ["y"]})
-    assert reply.json()["outputs"][0]["tensor"][0]["float_data"] == [1, 2]
-    assert reply.headers["x-cloudedge-pin"] == models.marked[0].pin
+    for service in ("GeneralModelService", "baidu.paddle_serving.predictor.general_model.GeneralModelService"):
+        reply = http.ask("POST", f"/{service}/inference", {"tensor": [tensor], "fetch_var_names": ["y"]})
+        assert reply.json()["outputs"][0]["tensor"][0]["float_data"] == [1, 2]
+        assert reply.headers["x-cloudedge-pin"] == models.marked[0].pin
 
 
 def test_pages(http):
