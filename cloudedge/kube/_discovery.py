@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cloudedge.errors import NotFound, Rejected
-from cloudedge.kube._kinds import Kind, root
+from cloudedge.kube._kinds import Kind, not_served, root
 from cloudedge.kube._session import Session
 
 __all__ = ["PADDLE_SERVICES", "Capabilities", "Discovery", "schema_has"]
@@ -92,12 +92,7 @@ class Discovery:
         """
         found = self.kinds(version).get(name)
         if found is None:
-            raise NotFound(
-                f"the cluster at {self._session.host} has no {name} of {version}",
-                hint="`cloudedge doctor` says what is there and how to install the rest.",
-                kind=name,
-                api_version=version,
-            )
+            raise not_served(self._session.host, name, version)
         return found
 
     def capabilities(self, *, again: bool = False) -> Capabilities:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from cloudedge.errors import InputError
+from cloudedge.errors import InputError, NotFound
 
-__all__ = ["Kind", "Object", "api_version", "identity", "root"]
+__all__ = ["Kind", "Object", "api_version", "identity", "not_served", "root"]
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server writes it."""
@@ -84,6 +84,16 @@ class Kind:
 def root(version: str) -> str:
     """Return where a group and version is: ``/apis/apps/v1``, ``/api/v1``."""
     return f"/apis/{version}" if "/" in version else f"/api/{version}"
+
+
+def not_served(host: str, name: str, version: str) -> NotFound:
+    """Return what to raise where a cluster does not have a kind."""
+    return NotFound(
+        f"the cluster at {host} has no {name} of {version}",
+        hint="`cloudedge doctor` says what is there and how to install the rest.",
+        kind=name,
+        api_version=version,
+    )
 
 
 def api_version(obj: Mapping[str, Any]) -> tuple[str, str]:

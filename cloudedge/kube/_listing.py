@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cloudedge.kube._kinds import Kind, Object
+from cloudedge.errors import NotFound
+from cloudedge.kube._kinds import Kind, Object, not_served
 from cloudedge.kube._session import ATTEMPTS, Session
 
 __all__ = ["listed"]
@@ -25,13 +26,18 @@ def listed(
     """Return the objects, and the version of the list.
 
     Raises:
+        NotFound: the cluster does not have that kind; of a namespace that is not there, the list is empty.
         Unavailable: among others with status 410, when the list changed too much while it was read.
     """
     found: list[Object] = []
     more = ""
     while True:
         asked = {**query, "limit": str(_PAGE)} | ({"continue": more} if more else {})
-        page = session.call("GET", kind.path(namespace), what=what, query=asked, attempts=attempts, timeout_s=timeout_s)
+        try:
+            path = kind.path(namespace)
+            page = session.call("GET", path, what=what, query=asked, attempts=attempts, timeout_s=timeout_s)
+        except NotFound as error:
+            raise not_served(session.host, kind.kind, kind.api_version) from error
         # Items of a list do not say what they are.
         found += [{"apiVersion": kind.api_version, "kind": kind.kind} | item for item in page.get("items") or []]
         metadata = page.get("metadata") or {}

@@ -162,8 +162,16 @@ def test_a_namespace_that_is_not_there(cluster):
 
 
 def test_a_kind_that_is_not_there(cluster):
-    with pytest.raises(errors.NotFound, match=r"has no PaddleJob of kubeflow\.org/v1"):
-        cluster.apply({"apiVersion": "kubeflow.org/v1", "kind": "PaddleJob", "metadata": {"name": "a"}})
+    theirs = Kind("kubeflow.org", "v1", "paddlejobs", "PaddleJob")
+    for ask in (
+        lambda: cluster.apply({"apiVersion": "kubeflow.org/v1", "kind": "PaddleJob", "metadata": {"name": "a"}}),
+        lambda: cluster.list(theirs),
+        lambda: list(cluster.watch(theirs, timeout_s=5)),
+    ):
+        with pytest.raises(errors.NotFound, match=r"has no PaddleJob of kubeflow\.org/v1") as caught:
+            ask()
+        assert "cloudedge doctor" in caught.value.hint
+    assert cluster.get(theirs, "a") is None
 
 
 @pytest.mark.parametrize("obj", [{}, {"kind": "Pod"}, {"apiVersion": "v1", "kind": "Pod"}, {"metadata": {"name": "a"}}])
