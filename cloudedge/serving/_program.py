@@ -10,7 +10,10 @@ from typing import Any
 from cloudedge.bundle import Signature, Variable
 from cloudedge.errors import InputError
 
-__all__ = ["read_signature", "require_no_parameters"]
+__all__ = ["DESCRIPTION", "read_signature", "require_no_parameters", "with_aliases"]
+
+DESCRIPTION = "serving_server_conf.prototxt"
+"""What Paddle Serving calls the file beside a model that says what clients call its inputs and outputs."""
 
 _MAX_BYTES = 256 * 1024 * 1024
 _TYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "i64": "int64", "i32": "int32", "i16": "int16"}
@@ -20,29 +23,65 @@ _PARAMETER = "p"
 
 
 def read_signature(path: Path, name: str) -> Signature:
-    """Read feeds and fetches from a program that Paddle 3 wrote (`.json`).
+    """Read feeds and fetches from a program.
 
     Args:
         path: Where its bytes are.
         name: What it is called in its bundle.
 
     Raises:
-        InputError: it is an older program, or not one this version knows.
+        InputError: it is not a program this version knows.
     """
     unknown = InputError(
         f"{name} does not say what it is fed and answers",
         hint="give the bundle a signature: cloudedge bundle pack --signature",
     )
-    if not name.endswith(".json"):
-        raise unknown
     try:
-        operators = _operators(path)
-        return Signature(
-            feed=tuple(_variables(operators, "1.data")),
-            fetch=tuple(_variables(operators, "1.fetch")),
-        )
+        if not name.endswith(".json"):
+            from cloudedge.serving._old_program import read_old_signature  # noqa: PLC0415 - protobuf
+
+            found = read_old_signature(path)
+        else:
+            operators = _operators(path)
+            found = Signature(
+                feed=tuple(_variables(operators, "1.data")),
+                fetch=tuple(_variables(operators, "1.fetch")),
+            )
     except (ValueError, LookupError, TypeError) as error:
         raise unknown from error
+    if not found.feed or not found.fetch:
+        raise unknown
+    return found
+
+
+def with_aliases(signature: Signature, path: Path) -> Signature:
+    """Give inputs and outputs the names that Paddle Serving's description of a model has for clients.
+
+    Types and shapes stay the program's: the description leaves sizes out that vary. Outputs that the program calls
+    otherwise are known by their place, as Paddle Serving knows them.
+
+    Raises:
+        InputError: it describes another model.
+        ConfigError: it cannot be read.
+    """
+    from cloudedge.serving import conf  # noqa: PLC0415 - protobuf
+
+    told = conf.signature_of(conf.read_text(conf.GeneralModelConfig, path.read_text(errors="replace"), DESCRIPTION))
+    feeds = {variable.name: variable.alias for variable in told.feed}
+    fetches = {variable.name: variable.alias for variable in told.fetch}
+    if fetches.keys() != {variable.name for variable in signature.fetch}:
+        names = [variable.alias or variable.name for variable in told.fetch]
+        fetches = dict(zip([variable.name for variable in signature.fetch], names, strict=False))
+    if feeds.keys() != {variable.name for variable in signature.feed} or len(told.fetch) != len(signature.fetch):
+        raise InputError(
+            f"{DESCRIPTION} describes another model: it has the inputs {sorted(feeds)} and {len(told.fetch)} outputs, "
+            f"the program {sorted(variable.name for variable in signature.feed)} and {len(signature.fetch)}"
+        )
+
+    def named(variables: tuple[Variable, ...], aliases: Mapping[str, str]) -> tuple[Variable, ...]:
+        return tuple(variable.model_copy(update={"alias": aliases[variable.name]}) for variable in variables)
+
+    return Signature(feed=named(signature.feed, feeds), fetch=named(signature.fetch, fetches))
 
 
 def require_no_parameters(path: Path, name: str) -> None:

@@ -21,7 +21,7 @@ from cloudedge.errors import CloudEdgeError, InputError, NotFound
 from cloudedge.serving._inputs import Arrays, FeedCheck, ShapeKey, alias
 from cloudedge.serving._metrics import VersionMetrics
 from cloudedge.serving._predictor import DenseModel, Predictor
-from cloudedge.serving._program import read_signature
+from cloudedge.serving._program import DESCRIPTION, read_signature, with_aliases
 from cloudedge.serving._rowsource import BundleRows, RowSource
 from cloudedge.serving._rowwise import why_alone
 
@@ -361,9 +361,10 @@ def _memory_bytes(bundle: Bundle, *, has_local_rows: bool) -> int:
 
 
 def _signature(bundle: Bundle) -> Signature:
-    """Take the bundle's signature, or what the program itself says where the bundle has none."""
+    """Take the bundle's signature, or what is said beside the program and in it where the bundle has none."""
     if bundle.signature.feed and bundle.signature.fetch:
         return bundle.signature
     files = bundle.dense
     program, _ = find_program(files)
-    return read_signature(files[program], program)
+    signature = read_signature(files[program], program)
+    return with_aliases(signature, files[DESCRIPTION]) if DESCRIPTION in files else signature
