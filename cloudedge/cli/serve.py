@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from cloudedge.errors import ConfigError, NotFound, StorageError
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
-    from cloudedge.serving import AdminServer, Follower, RowSource, Runtime, Server
+    from cloudedge.serving import AdminServer, Follower, RowSource, Runtime, Server, Tls
 
 __all__ = ["serve"]
 
@@ -33,12 +34,15 @@ def serve(
     bundles: list[str] = typer.Argument(None, metavar="[BUNDLE]...", help="In the hub, or folders with a model."),
     hub: Path | None = typer.Option(None, metavar="DIR", help="The local hub; ~/.cloudedge/hub if left out."),
     port: int = typer.Option(9393, help="HTTP and baidu_std; 0 takes any free one."),
-    host: str = typer.Option("127.0.0.1", help="Address of the data ports."),
+    host: str = typer.Option("127.0.0.1", help="Of the data ports; beyond loopback: a token, TLS or --open."),
     grpc_port: int | None = typer.Option(None, help="gRPC; 0 takes any free one; none if left out."),
     admin_port: int = typer.Option(9394, help="The admin API; 0 takes any free one."),
     admin_host: str = typer.Option("127.0.0.1", help=f"Its address; others than loopback need {ADMIN_TOKEN}."),
     token_file: Path | None = typer.Option(None, help=f"File with the admin token, instead of {ADMIN_TOKEN}."),
     data_token_file: Path | None = typer.Option(None, help="File with a token every caller has to bring."),
+    tls_cert: Path | None = typer.Option(None, metavar="FILE", help="Speak TLS with this certificate and its chain."),
+    tls_key: Path | None = typer.Option(None, metavar="FILE", help="Its key; neither is read again before a restart."),
+    is_open: bool = typer.Option(False, "--open", help="Beyond loopback, neither a token nor TLS."),
     service: str = typer.Option("", help="Name of the Pipeline service; the first bundle's name if left out."),
     cube: Path | None = typer.Option(
         None, metavar="CUBE.CONF", help="Read rows from these shards, not from the bundle."
@@ -83,6 +87,15 @@ def serve(
 
     hooks, hooks_service = load(ops) if ops else (None, None)
     admin_token = _token(token_file) or os.environ.get(ADMIN_TOKEN) or None
+    config = ServerConfig(
+        host=host, port=port, grpc_port=grpc_port, access_log=access_log,
+        service=service or hooks_service or "model",
+        token=_token(data_token_file), tls=_tls(tls_cert, tls_key), is_open=is_open, admin_token=admin_token,
+        limits=HttpLimits(
+            max_body_bytes=max_body_mb << 20, max_answer_bytes=max_answer_mb << 20,
+            max_held_bytes=max_held_mb << 20, max_connections=max_connections, max_calls=max_calls,
+        ),
+    )  # fmt: skip
     stop = threading.Event()
     on_signals(stop.set, *STOP)
     if access_log:
@@ -110,15 +123,8 @@ def serve(
         pins = [runtime.load(bundle).pin for bundle in bundles or ()]
         if runtime.wanted.active is None and pins:
             runtime.activate(pins[0])
-        config = ServerConfig(
-            host=host, port=port, grpc_port=grpc_port, access_log=access_log,
-            service=service or hooks_service or _service(runtime),
-            token=_token(data_token_file), admin_token=admin_token,
-            limits=HttpLimits(
-                max_body_bytes=max_body_mb << 20, max_answer_bytes=max_answer_mb << 20,
-                max_held_bytes=max_held_mb << 20, max_connections=max_connections, max_calls=max_calls,
-            ),
-        )  # fmt: skip
+        if not (service or hooks_service):
+            config = replace(config, service=_service(runtime))
         spans = Spans(config.service) if traces else None
         with (
             Server(runtime, config, ops=hooks, traces=spans) as server,
@@ -232,18 +238,28 @@ def _announce(server: Server, admin: AdminServer, host: str, admin_host: str, *,
             }
         )
         return
+    url = f"{'https' if server.config.tls else 'http'}://{host}:{server.port}"
     say(
-        "serving {} as {} on http://{}:{}/{}/prediction, admin API on {}:{}; stop with SIGTERM",
+        "serving {} as {} on {}/{}/prediction, admin API on {}:{}; stop with SIGTERM",
         active or "nothing yet",
         server.config.service,
-        host,
-        server.port,
+        url,
         server.config.service,
         admin_host,
         admin.port,
     )
     if active:
-        say("try: http://{}:{}/docs", host, server.port)
+        say("try: {}/docs", url)
+
+
+def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
+    from cloudedge.serving import Tls  # noqa: PLC0415
+
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("--tls-cert and --tls-key belong together")
+    return Tls(certificate, key)
 
 
 def _token(file: Path | None) -> str | None:

@@ -176,7 +176,7 @@ def paddle_service(inputs: ServingInputs, record: Record) -> PaddleService:
     model, file = inputs.model_name, f"{inputs.model_name}.tar.gz"
     server = {
         "paddle-serving": ["python3", "-m", "paddle_serving_server.serve", "--model", f"{model}/server"],
-        "cloudedge": ["cloudedge", "serve", f"{model}/server", "--hub", "hub", "--host", "0.0.0.0"],  # noqa: S104 - a pod
+        "cloudedge": ["cloudedge", "serve", f"{model}/server", "--hub", "hub", "--open", "--host", "0.0.0.0"],  # noqa: S104
     }[inputs.server]
     steps = [
         'cd "$(mktemp -d)"',  # where an image starts, and what it may write to, is its own affair

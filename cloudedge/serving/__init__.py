@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cloudedge.serving._runtime import Runtime
     from cloudedge.serving._runtime_config import RuntimeConfig, VersionInfo
     from cloudedge.serving._server import Server, ServerConfig
+    from cloudedge.serving._tls import Tls
     from cloudedge.serving._traces import Traces
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "Server",
     "ServerConfig",
     "Shadow",
+    "Tls",
     "Traces",
     "Variant",
     "VersionInfo",
@@ -84,6 +86,7 @@ _HOMES = {
     "_runtime": ("Runtime",),
     "_runtime_config": ("RuntimeConfig", "VersionInfo"),
     "_server": ("Server", "ServerConfig"),
+    "_tls": ("Tls",),
     "_traces": ("Traces",),
 }
 

@@ -22,6 +22,7 @@ from cloudedge.serving._limits import HeldBytes
 from cloudedge.serving._messages import GENERAL_SERVICE, PIPELINE_SERVICE, PipelineRequest
 from cloudedge.serving._ops import Ops
 from cloudedge.serving._pipeline import Told, pipeline_message
+from cloudedge.serving._tls import Tls
 from cloudedge.serving._watch import Asked, Outcome, Watch
 
 __all__ = ["GrpcServer", "serve_grpc"]
@@ -48,7 +49,7 @@ class GrpcServer:
 async def serve_grpc(
     gate: Gate, *, service: str, ops: Ops | None = None, host: str = "127.0.0.1", port: int = 0,
     max_message_bytes: int = MAX_MESSAGE, max_answer_bytes: int = MAX_MESSAGE, max_connections: int | None = None,
-    max_calls: int | None = None, held: HeldBytes | None = None, watch: Watch | None = None,
+    max_calls: int | None = None, held: HeldBytes | None = None, watch: Watch | None = None, tls: Tls | None = None,
 ) -> GrpcServer:  # fmt: skip
     """Serve the Pipeline service and the GeneralModelService until stopped.
 
@@ -64,6 +65,7 @@ async def serve_grpc(
         max_calls: Calls at once; further ones are refused with RESOURCE_EXHAUSTED.
         held: Counts the bytes of requests under way; what is too much is refused with RESOURCE_EXHAUSTED.
         watch: Logs calls and makes spans of them.
+        tls: The certificate; None speaks in clear.
 
     Raises:
         Unavailable: the port is taken.
@@ -88,7 +90,10 @@ async def serve_grpc(
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = server.add_insecure_port(address)
+        if tls is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, grpc.ssl_server_credentials([tls.pem()]))
     except RuntimeError as error:
         raise Unavailable(f"cannot listen for gRPC on {address}", hint="Is the port taken?") from error
     await server.start()

@@ -24,6 +24,7 @@ from cloudedge.serving._limits import HeldBytes, HttpLimits
 from cloudedge.serving._ops import Ops
 from cloudedge.serving._routes import Routes
 from cloudedge.serving._runtime import Runtime
+from cloudedge.serving._tls import Tls
 from cloudedge.serving._traces import Traces
 from cloudedge.serving._watch import Watch
 
@@ -50,7 +51,11 @@ class ServerConfig:
     service: str = "model"
     """Name of the Pipeline service: the first part of its path."""
     token: str | None = field(default=None, repr=False)
-    """What every caller must bring; None asks for nothing, as Paddle Serving does."""
+    """What every caller must bring; None asks for nothing, which beyond loopback takes `tls` or `is_open`."""
+    tls: Tls | None = None
+    """Of all data ports; None speaks in clear."""
+    is_open: bool = False
+    """Anybody who can reach the data ports may ask, as with Paddle Serving, whose clients cannot send a token."""
     admin_token: str | None = field(default=None, repr=False)
     """What allows to choose a version by header, and does for the other too; None allows it to everybody where only
     this machine can ask, and to nobody elsewhere."""
@@ -66,6 +71,11 @@ class ServerConfig:
             raise ConfigError(f"access_log is a share from 0 to 1, not {self.access_log}")
         if not self.service or "/" in self.service:
             raise ConfigError(f"a service's name is one part of a path, not {self.service!r}")
+        if not (self.token or self.tls or self.is_open or is_loopback(self.host)):
+            raise ConfigError(
+                f"the data ports would listen on {self.host} without a token or TLS",
+                hint="--data-token-file, --tls-cert and --tls-key; or --open lets anybody ask, as Paddle Serving does",
+            )
 
 
 class Server:
@@ -152,9 +162,12 @@ class Server:
             )
         )
         self._connections = Connections(routes, limits, self._loop, prpc, held)
+        secured: dict[str, Any] = {}
+        if config.tls is not None:
+            secured = {"ssl": config.tls.context(), "ssl_handshake_timeout": limits.body_timeout_s}
         try:
             self._listener = await self._loop.create_server(
-                self._connections, config.host, config.port, backlog=_BACKLOG
+                self._connections, config.host, config.port, backlog=_BACKLOG, **secured
             )
         except OSError as error:
             kind = Conflict if error.errno == errno.EADDRINUSE else ConfigError
@@ -166,6 +179,7 @@ class Server:
                 gate, service=config.service, ops=self._ops, host=config.host, port=config.grpc_port,
                 max_message_bytes=limits.max_body_bytes, max_answer_bytes=limits.max_answer_bytes,
                 max_connections=limits.max_connections, max_calls=limits.max_calls, held=held, watch=watch,
+                tls=config.tls,
             )  # fmt: skip
         # What has been loaded so far stays: collecting it again and again would cost milliseconds in between.
         gc.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_other_bytes_under_the_same_name_are_another_container(tmp_path):
 
 def test_every_protocol_of_our_runtime_is_reached(tmp_path):
     wanted = own_runtime("ctr", "ctr:1", "sha256:a", tmp_path, port=1)
-    said = dict(zip(wanted.command[1::2], wanted.command[2::2], strict=True))
+    said = dict(pairwise(wanted.command))
     assert (said["--port"], said["--grpc-port"]) == (str(wanted.container_port), str(wanted.grpc_port))
     targets = {path.rpartition("/")[2]: address.decode().strip() for path, address in _target(wanted).items()}
     assert targets == {"target": f"{wanted.model_container}:9393", "target.grpc": f"{wanted.model_container}:9395"}

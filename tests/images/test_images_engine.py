@@ -186,7 +186,7 @@ def test_a_pushed_replica_answers_as_a_pod(pushed, tmp_path_factory):
     mount = {"name": "models", "mountPath": "/models", "readOnly": True}
     described = pod(
         pushed("serving"),
-        args=[f"marked:{bundle.version}", "--hub", "/models", "--host", "0.0.0.0", "--port", "9393"],
+        args=[f"marked:{bundle.version}", "--hub", "/models", "--host", "0.0.0.0", "--open", "--port", "9393"],
         readinessProbe={"httpGet": {"path": "/readyz", "port": 9393}, "periodSeconds": 1, "timeoutSeconds": 10},
         volumeMounts=[mount, {"name": "tmp", "mountPath": "/tmp"}],
     )

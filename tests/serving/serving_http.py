@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from dataclasses import dataclass
 
 
@@ -20,8 +21,10 @@ class Reply:
 class Http:
     """One connection."""
 
-    def __init__(self, port: int, timeout: float = 20) -> None:
+    def __init__(self, port: int, timeout: float = 20, *, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._file = self.socket.makefile("rb")
 
     def send(self, data: bytes) -> None:
@@ -33,7 +36,7 @@ class Http:
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
 
-    def reply(self) -> Reply:
+    def reply(self, *, has_body: bool = True) -> Reply:
         line = self._file.readline()
         if not line:
             raise ConnectionError("closed")
@@ -41,7 +44,8 @@ class Http:
         while (header := self._file.readline().strip()) != b"":
             name, _, value = header.decode().partition(": ")
             headers[name.lower()] = value
-        return Reply(int(line.split()[1]), headers, self._file.read(int(headers.get("content-length", 0))))
+        length = int(headers.get("content-length", 0)) if has_body else 0
+        return Reply(int(line.split()[1]), headers, self._file.read(length))
 
     def ask(self, method: str, path: str, body: bytes | dict = b"", headers: dict[str, str] | None = None) -> Reply:
         self.request(method, path, body, headers)

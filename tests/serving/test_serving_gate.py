@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from serving_http import Http
 
+from cloudedge.errors import ConfigError
 from cloudedge.serving import Server, ServerConfig
 from cloudedge.serving._general import add_tensor
 from cloudedge.serving._messages import (
@@ -67,9 +68,18 @@ def test_the_admin_token_does_for_the_other_over_grpc_too(marked, pins):
 
 @pytest.mark.parametrize(("host", "may"), [("127.0.0.1", True), ("0.0.0.0", False)])
 def test_without_an_admin_token_only_this_machine_chooses(marked, pins, host, may):
-    config = ServerConfig(host=host, port=0, grpc_port=0)
+    config = ServerConfig(host=host, port=0, grpc_port=0, is_open=True)
     with Server(marked, config) as server, Http(server.port) as http:
         reply = http.predict(X, X_Cloudedge_Pin=pins[1])
         assert reply.status == (200 if may else 403)
         assert ask(server, GENERAL_SERVICE, x_cloudedge_pin=pins[1]) == (pins[1] if may else "PERMISSION_DENIED")
         assert http.predict(X).json()["pin"] == pins[0]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
+def test_beyond_loopback_a_token_is_needed_unless_it_is_said_that_none_is(host):
+    with pytest.raises(ConfigError, match="without a token") as refused:
+        ServerConfig(host=host)
+    assert "--open" in refused.value.hint
+    ServerConfig(host=host, token="data")
+    ServerConfig(host=host, is_open=True)

@@ -70,13 +70,16 @@ def test_grpc_on_its_port(models, common):
         assert process.stop() == 0
 
 
-def test_a_bundle_that_is_not_there_ends_it(models, common):
+@pytest.mark.parametrize(
+    ("options", "said"), [([], "nobody"), (["--host", "0.0.0.0"], "without a token")], ids=["no bundle", "no token"]
+)
+def test_what_cannot_be_served_ends_it(models, common, options, said):
     done = subprocess.run(
-        [sys.executable, "-m", "cloudedge", "serve", "nobody:1", *map(str, common)],
+        [sys.executable, "-m", "cloudedge", "serve", "nobody:1", *map(str, common), *options],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "nobody" in done.stderr
+    assert said in done.stderr
 
 
 def test_the_admin_token_comes_from_the_environment(models, common):

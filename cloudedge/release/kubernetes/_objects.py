@@ -255,7 +255,7 @@ def _serving(target: str, config: TargetConfig, pods: PodsConfig, facts: Facts) 
         "name": "serving",
         "image": settings.image,
         "imagePullPolicy": pods.pull_policy,
-        "args": [f"--{name}={value}" for name, value in options.items()],
+        "args": ["--open", *(f"--{name}={value}" for name, value in options.items())],
         "env": [
             {"name": "CLOUDEDGE_CONFIG", "value": f"{_MOUNTS}/serving/cloudedge.yaml"},
             {"name": "CLOUDEDGE_HOME", "value": "/models"},

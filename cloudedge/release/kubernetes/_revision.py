@@ -86,6 +86,7 @@ def endpoint_of(version: Version, config: TargetConfig, *, cube: str) -> Endpoin
         "cloudedge",
         "serve",
         "--listen-when-loaded",
+        "--open",
         *(f"--{key}={each}" for key, each in options.items()),
     ]
     lines = [

@@ -40,7 +40,8 @@ def own_runtime(
     Raises:
         InputError: a file is not there.
     """
-    listen = ("--host", "0.0.0.0", "--port", str(OWN_PORT), "--grpc-port", str(OWN_GRPC_PORT))  # noqa: S104 - of its own
+    # Its own network has the front in it and nobody else.
+    listen = ("--open", "--host", "0.0.0.0", "--port", str(OWN_PORT), "--grpc-port", str(OWN_GRPC_PORT))  # noqa: S104
     command = [reference, "--hub", MODELS, "--service", name, *listen]
     mounts, environment = {MODELS: str(hub.absolute())}, {"CLOUDEDGE_BUNDLE": digest}
     if cube is not None:
