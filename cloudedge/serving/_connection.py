@@ -94,6 +94,8 @@ class Connection(asyncio.Protocol):
         """Bytes of the request that is being answered."""
         self._coroutine: Coroutine[Any, Any, HttpAnswer] | None = None
         self._keep_alive = True
+        self._is_head = False
+        """Whether the request that is being answered asks for the head of the answer only."""
         self._closed = False
         self._refusal: HttpAnswer | None = None
         self._write_paused = False
@@ -275,6 +277,7 @@ class Connection(asyncio.Protocol):
         while self._waiting and self._coroutine is None and not self._write_paused and not self._closed:
             call, self._keep_alive = self._waiting.popleft()
             self._answering = len(call.body)
+            self._is_head = call.method == "HEAD"
             if len(self._waiting) == _PIPELINED:
                 self._transport.resume_reading()
             try:
@@ -288,7 +291,7 @@ class Connection(asyncio.Protocol):
                 self._coroutine = answer
                 self._drive()
         if self._refusal is not None and not self._waiting and self._coroutine is None:
-            self._keep_alive = False
+            self._keep_alive = self._is_head = False
             self._send(self._refusal)
 
     def _drive(self, _: object = None) -> None:
@@ -333,7 +336,8 @@ class Connection(asyncio.Protocol):
         keep_alive = self._keep_alive and not self._server.draining
         head = self._server.head(answer, keep_alive=keep_alive)
         self.since = self._server.now
-        self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(answer.body), answer.body))
+        body = b"" if self._is_head else answer.body
+        self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(answer.body), body))
         if not keep_alive and (self._refusal is not None or self._server.draining):
             self.part()
         elif not keep_alive:

@@ -106,8 +106,8 @@ class Routes:
         return answering if self._watch.is_off else self._watch.around(_asked(call, path), answering, _outcome)
 
     def _page(self, page: Page, call: HttpCall) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
-        if call.method != "GET":
-            return HttpAnswer(405, b"Method Not Allowed", _TEXT, {"Allow": "GET"})
+        if call.method not in ("GET", "HEAD"):
+            return HttpAnswer(405, b"Method Not Allowed\n", _TEXT, {"Allow": "GET, HEAD"})
         try:
             return page()
         except CloudEdgeError as error:
@@ -151,7 +151,7 @@ def _outcome(answer: HttpAnswer | None) -> Outcome:
 async def predict_http(engine: Engine, call: HttpCall) -> HttpAnswer:
     """Answer `POST /v1/predict`."""
     if call.method != "POST":
-        return HttpAnswer(405, b"Method Not Allowed", _TEXT, {"Allow": "POST"})
+        return HttpAnswer(405, b"Method Not Allowed\n", _TEXT, {"Allow": "POST"})
     try:
         timeout_s = timeout_of(call.headers.get("grpc-timeout"))
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

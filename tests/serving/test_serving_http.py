@@ -55,6 +55,14 @@ def test_pages(http):
     assert "//" not in page.replace("<!doctype", "")
 
 
+@pytest.mark.parametrize(("path", "status"), [("/readyz", 200), ("/v1/predict", 405), ("/pair/prediction", 405)])
+def test_the_head_of_an_answer_comes_alone(http, path, status):
+    http.request("HEAD", path)
+    reply = http.reply(has_body=False)
+    assert (reply.status, int(reply.headers["content-length"]) > 0) == (status, True)
+    assert http.predict(X).status == 200, "what follows is the next answer"
+
+
 def test_metrics_carry_upstreams_names_and_true_microseconds(http, models):
     for _ in range(3):
         http.predict(X)
