@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from cloudedge.errors import InputError
@@ -9,6 +10,8 @@ from cloudedge.errors import InputError
 __all__ = ["file_system_secret", "source_secret"]
 
 _IN_ADDRESS = "@:/"
+_VOLUME = re.compile(r"[a-z0-9][-a-z0-9]{1,61}[a-z0-9]")
+"""What JuiceFS takes for the name of a volume."""
 
 
 def file_system_secret(
@@ -39,12 +42,15 @@ def file_system_secret(
         namespace: Where it lives.
 
     Raises:
-        InputError: a value is missing, or has white space at an end.
+        InputError: a value is missing, or has white space at an end; or JuiceFS would not take the volume's name.
     """
     needed = {"name": volume, "storage": storage, "bucket": bucket, "metaurl": meta}
     missing = [key for key, value in needed.items() if not value]
     if missing:
         raise InputError(f"secret {name!r} lacks {', '.join(missing)}", hint="The controller stalls without them.")
+    if not _VOLUME.fullmatch(volume):
+        rule = "3 to 63 of a-z, 0-9, '-'; '-' neither first nor last."
+        raise InputError(f"{volume!r} is not the name of a JuiceFS volume", hint=rule)
     more = {"access-key": access_key, "secret-key": secret_key, "format-options": format_options, "envs": envs}
     return _secret(name, needed | {key: value for key, value in more.items() if value}, namespace)
 

@@ -246,9 +246,9 @@ class TestSampleJob:
 
 class TestSecrets:
     def test_exact_bytes(self):
-        secret = file_system_secret("fs", volume="v", storage="bos", bucket="https://b", meta="redis://h:6379/0")
+        secret = file_system_secret("fs", volume="vol", storage="bos", bucket="https://b", meta="redis://h:6379/0")
         assert secret["stringData"] == {
-            "name": "v",
+            "name": "vol",
             "storage": "bos",
             "bucket": "https://b",
             "metaurl": "redis://h:6379/0",
@@ -257,12 +257,17 @@ class TestSecrets:
     @pytest.mark.parametrize("value", ["redis://h:6379/0\n", " redis://h"])
     def test_white_space_that_came_along_is_refused_and_not_repeated(self, value):
         with pytest.raises(InputError, match="white space") as refused:
-            file_system_secret("fs", volume="v", storage="bos", bucket="b", meta=value)
+            file_system_secret("fs", volume="vol", storage="bos", bucket="b", meta=value)
         assert value not in str(refused.value)
 
     def test_a_missing_value_is_named(self):
         with pytest.raises(InputError, match="bucket, metaurl"):
-            file_system_secret("fs", volume="v", storage="bos", bucket="", meta="")
+            file_system_secret("fs", volume="vol", storage="bos", bucket="", meta="")
+
+    @pytest.mark.parametrize("volume", ["v", "Criteo", "criteo-", "a b c"])
+    def test_a_volume_that_juicefs_would_not_make_is_refused(self, volume):
+        with pytest.raises(InputError, match="name of a JuiceFS volume"):
+            file_system_secret("fs", volume=volume, storage="bos", bucket="https://b", meta="redis://h:6379/0")
 
     def test_keys_that_would_break_the_address_they_are_pasted_into(self):
         with pytest.raises(InputError, match="secret-key"):

@@ -20,7 +20,7 @@ from cloudedge.hub import canonical_json, parse_json
 
 __all__ = ["LocalDatasets"]
 
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,42}[a-z0-9])?")
+_NAME = re.compile(r"[a-z][-a-z0-9]{1,42}[a-z0-9]")
 _SETTINGS = "dataset.json"
 
 
@@ -60,7 +60,7 @@ class LocalDatasets:
         """
         if not _NAME.fullmatch(name):
             raise InputError(
-                f"{name!r} is not the name of a data set", hint="At most 44 of a-z, 0-9, '-'; a letter first."
+                f"{name!r} is not the name of a data set", hint="3 to 44 of a-z, 0-9, '-'; a letter first."
             )
         if partitions < 1 or cache_mib < 1:
             raise InputError("a data set has at least one partition, and a cache of at least 1 MiB")
