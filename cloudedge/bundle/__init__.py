@@ -6,6 +6,7 @@ from cloudedge.bundle._bundle import Bundle, Member
 from cloudedge.bundle._diff import BundleDiff, TableDiff, diff
 from cloudedge.bundle._files import check_member_path, published
 from cloudedge.bundle._keys import needs_passphrase, new_key_pair
+from cloudedge.bundle._outline import Outline
 from cloudedge.bundle._pack import Packed, PackPlan, pack, plan_pack
 from cloudedge.bundle._parts import (
     Lineage,
@@ -34,6 +35,7 @@ __all__ = [
     "Lookup",
     "Member",
     "Needs",
+    "Outline",
     "PackPlan",
     "Packed",
     "ParentRef",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cloudedge.errors import InputError
 
-__all__ = ["ArrayFile", "ArraySpec", "SafetensorsFile", "header_bytes"]
+__all__ = ["ArrayFile", "ArraySpec", "SafetensorsFile", "header_bytes", "read_header"]
 
 _HEADER_LIMIT = 1024 * 1024
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -120,48 +120,59 @@ class SafetensorsFile(ArrayFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.arrays, self.metadata = self._read_header()
-
-    def _read_header(self) -> tuple[dict[str, ArraySpec], dict[str, str]]:
         size = os.fstat(self._fd).st_size
-        length = int.from_bytes(os.pread(self._fd, 8, 0), "little")
-        if size < 8 or length > min(size - 8, _HEADER_LIMIT):  # noqa: PLR2004 - the length field itself
-            raise self._bad(f"a header of {length} bytes does not fit a file of {size}")
         try:
-            header = json.loads(os.pread(self._fd, length, 8))
-        except (ValueError, RecursionError) as error:
-            raise self._bad(f"its header is not JSON ({error})") from error
-        if not isinstance(header, dict):
-            raise self._bad("its header is not a JSON object")
-        metadata = header.pop("__metadata__", {})
-        if not isinstance(metadata, dict):
-            raise self._bad("its metadata is not an object")
-        arrays = {name: self._spec(name, value, 8 + length, size) for name, value in header.items()}
-        at = 8 + length
-        for name, spec in sorted(arrays.items(), key=lambda item: item[1].offset):
-            if spec.offset != at:
-                raise self._bad(f"array {name!r} begins at byte {spec.offset}, not at {at}")
-            at += spec.size_bytes
-        if at != size:
-            raise self._bad(f"its arrays end at byte {at}, the file at {size}")
-        return arrays, {str(k): str(v) for k, v in metadata.items()}
+            self.arrays, self.metadata = read_header(lambda at, length: os.pread(self._fd, length, at), size)
+        except InputError as error:
+            raise InputError(
+                f"{path} is not a usable safetensors file: {error.message}",
+                hint="Write it again, or fetch it again if it was copied here.",
+                path=str(path),
+            ) from None
 
-    def _spec(self, name: str, value: Any, base: int, size: int) -> ArraySpec:
-        try:
-            dtype, shape, (begin, end) = _DTYPES[value["dtype"]], tuple(value["shape"]), value["data_offsets"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._bad(f"array {name!r} is described by {value!r}") from error
-        numbers = (*shape, begin, end)
-        if not all(type(n) is int and 0 <= n <= size for n in numbers):
-            raise self._bad(f"array {name!r} has an absurd shape or place: {numbers}")
-        spec = ArraySpec(dtype, shape, base + begin)
-        if spec.size_bytes != end - begin:
-            raise self._bad(f"array {name!r} of shape {shape} needs {spec.size_bytes} bytes and has {end - begin}")
-        return spec
 
-    def _bad(self, why: str) -> InputError:
-        return InputError(
-            f"{self.path} is not a usable safetensors file: {why}",
-            hint="Write it again, or fetch it again if it was copied here.",
-            path=str(self.path),
-        )
+def read_header(read: Callable[[int, int], bytes], size: int) -> tuple[dict[str, ArraySpec], dict[str, str]]:
+    """Read which arrays a safetensors file has, and its metadata.
+
+    Args:
+        read: Returns so many bytes from an offset on.
+        size: The file's size, which bounds every number in the header.
+
+    Raises:
+        InputError: it is none; says why.
+    """
+    length = int.from_bytes(read(0, 8), "little")
+    if size < 8 or length > min(size - 8, _HEADER_LIMIT):  # noqa: PLR2004 - the length field itself
+        raise InputError(f"a header of {length} bytes does not fit a file of {size}")
+    try:
+        header = json.loads(read(8, length))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"its header is not JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise InputError("its header is not a JSON object")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise InputError("its metadata is not an object")
+    arrays = {name: _spec(name, value, 8 + length, size) for name, value in header.items()}
+    at = 8 + length
+    for name, spec in sorted(arrays.items(), key=lambda item: item[1].offset):
+        if spec.offset != at:
+            raise InputError(f"array {name!r} begins at byte {spec.offset}, not at {at}")
+        at += spec.size_bytes
+    if at != size:
+        raise InputError(f"its arrays end at byte {at}, the file at {size}")
+    return arrays, {str(k): str(v) for k, v in metadata.items()}
+
+
+def _spec(name: str, value: Any, base: int, size: int) -> ArraySpec:
+    try:
+        dtype, shape, (begin, end) = _DTYPES[value["dtype"]], tuple(value["shape"]), value["data_offsets"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"array {name!r} is described by {value!r}") from error
+    numbers = (*shape, begin, end)
+    if not all(type(n) is int and 0 <= n <= size for n in numbers):
+        raise InputError(f"array {name!r} has an absurd shape or place: {numbers}")
+    spec = ArraySpec(dtype, shape, base + begin)
+    if spec.size_bytes != end - begin:
+        raise InputError(f"array {name!r} of shape {shape} needs {spec.size_bytes} bytes and has {end - begin}")
+    return spec

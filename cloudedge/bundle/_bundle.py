@@ -9,26 +9,26 @@ from functools import cached_property
 from pathlib import Path
 
 from cloudedge.bundle import _media as media
-from cloudedge.bundle._files import OWN_FOLDER, check_member_path
+from cloudedge.bundle._files import OWN_FOLDER
 from cloudedge.bundle._inputs import OnDuplicate, TableSource
+from cloudedge.bundle._outline import Outline
 from cloudedge.bundle._pack import AUTO, pack, plan_pack
-from cloudedge.bundle._parts import Lineage, Needs, PartT, Probes, Signature, read_part
+from cloudedge.bundle._parts import Lineage, Probes, Signature
+from cloudedge.bundle._rows import RowType
 from cloudedge.bundle._table import Table, base_header
 from cloudedge.bundle._tablepack import table_bytes
 from cloudedge.clock import SystemClock, rfc3339
 from cloudedge.config import HubConfig, Limits
-from cloudedge.errors import InputError, IntegrityError, NotFound
+from cloudedge.errors import IntegrityError, NotFound
 from cloudedge.hub import (
     CopyPlan,
     Descriptor,
-    Digest,
     Hub,
     LocalHub,
     Manifest,
     Progress,
     Ref,
     hash_files,
-    is_version,
     open_hub,
     resolve,
     verified,
@@ -37,9 +37,6 @@ from cloudedge.hub import (
 from cloudedge.hub import copy as copy_bundle
 
 __all__ = ["Bundle", "Member"]
-
-_PART_LIMIT = 64 * 1024 * 1024
-_PIN_LENGTH = 16
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Member:
     chunks: Iterator[bytes]
 
 
-class Bundle:
+class Bundle(Outline):
     """One trained model, immutable, named by the digest of its manifest.
 
     Example:
@@ -60,12 +57,10 @@ class Bundle:
         (100000, 16)
     """
 
+    hub: LocalHub
+
     def __init__(self, hub: LocalHub, name: str, manifest: Manifest) -> None:
-        if not manifest.layers:
-            raise InputError(f"{manifest.digest} in {hub.url} has no layers: it is not a bundle")
-        self.hub = hub
-        self.name = name
-        self.manifest = manifest
+        super().__init__(hub, name, manifest)
 
     @classmethod
     def pack(
@@ -206,63 +201,9 @@ class Bundle:
         )
 
     @property
-    def own_tags(self) -> list[str]:
-        """The version as a tag, if it has one."""
-        return [self.version] if is_version(self.version) else []
-
-    @property
-    def digest(self) -> Digest:
-        """What names this bundle."""
-        return self.manifest.digest
-
-    @property
-    def version(self) -> str:
-        """The version it was packed as; empty for an artifact that another tool made."""
-        return self.manifest.annotations.get(media.VERSION, "")
-
-    @property
-    def pin(self) -> str:
-        """What shards and serving replicas call this bundle: one name per digest, short enough for every request."""
-        return self.digest.removeprefix("sha256:")[:_PIN_LENGTH]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all its blobs and its manifest."""
-        return len(self.manifest.raw) + sum(blob.size for blob in self.manifest.blobs)
-
-    def __repr__(self) -> str:
-        return f"<Bundle {self.name}:{self.version} {self.digest[:19]}>"
-
-    @cached_property
-    def dense_layers(self) -> Mapping[str, Descriptor]:
-        """The dense files' layers by path.
-
-        Raises:
-            InputError: two layers claim one path, or one leaves the bundle.
-        """
-        layers: dict[str, Descriptor] = {}
-        for layer in self.manifest.layers:
-            path = layer.annotations.get(media.FILE_PATH)
-            if path is None:
-                continue
-            if check_member_path(path) in layers or path.startswith(f"{OWN_FOLDER}/"):
-                raise InputError(f"{self!r} has two members at {path!r}, or a dense file among cloudedge's own")
-            layers[path] = layer
-        return layers
-
-    @property
     def dense(self) -> Mapping[str, Path]:
         """The dense files: where each path's bytes are in the hub. Read them, do not write to them."""
         return {path: self.hub.blob_path(layer) for path, layer in self.dense_layers.items()}
-
-    @cached_property
-    def table_layers(self) -> Mapping[str, tuple[Descriptor, ...]]:
-        """The tables' layers by name, base first."""
-        tables: dict[str, list[Descriptor]] = {}
-        for layer in self.manifest.layers:
-            if layer.media_type in (media.TABLE_BASE, media.TABLE_DELTA):
-                tables.setdefault(layer.annotations.get(media.TABLE_NAME, ""), []).append(layer)
-        return {name: tuple(layers) for name, layers in tables.items()}
 
     @cached_property
     def sparse(self) -> Mapping[str, Table]:
@@ -275,34 +216,13 @@ class Bundle:
             for name, layers in self.table_layers.items()
         }
 
-    @cached_property
-    def signature(self) -> Signature:
-        """What the model is fed and what it answers."""
-        return self._part(Signature, media.SIGNATURE)
+    def row_count(self, table: str) -> int:
+        """Return how many rows a table has."""
+        return len(self.sparse[table])
 
-    @cached_property
-    def probes(self) -> Probes:
-        """How to tell that it answers as it should."""
-        return self._part(Probes, media.PROBES)
-
-    @cached_property
-    def lineage(self) -> Lineage:
-        """Where it comes from."""
-        return self._part(Lineage, media.LINEAGE)
-
-    @cached_property
-    def needs(self) -> Needs:
-        """What a place has to offer to run it."""
-        return self._part(Needs, media.NEEDS)
-
-    def _part(self, kind: type[PartT], media_type: str) -> PartT:
-        layer = next((layer for layer in self.manifest.layers if layer.media_type == media_type), None)
-        if layer is None:
-            return kind()
-        if layer.size > _PART_LIMIT:
-            raise InputError(f"{self!r}: its {kind.__name__} of {layer.size} bytes is over the limit of {_PART_LIMIT}")
-        raw = b"".join(verified(self.hub.read_blob(self.name, layer), layer, self.hub.url))
-        return read_part(kind, raw, f"{self!r}: {kind.__name__}")
+    def row_type(self, table: str) -> RowType:
+        """Return what a table's rows look like."""
+        return self.sparse[table].kind
 
     def verify(self, *, deep: bool = False, progress: Progress = lambda _: None) -> None:
         """Check every byte against the manifest, and that the parts can be read.

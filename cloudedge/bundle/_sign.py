@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cloudedge.bundle._bundle import Bundle
 from cloudedge.bundle._cosign import check, payload, read_signatures, sign, signature_manifest
 from cloudedge.bundle._keys import load_private, load_public
+from cloudedge.bundle._outline import Outline
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.errors import SignatureInvalid
 from cloudedge.hub import Descriptor, current, signature_tag, verified, who
@@ -45,7 +46,7 @@ def sign_bundle(bundle: Bundle, key: Path, passphrase: bytes | None = None, *, c
         hub.move_tag(bundle.name, signature_tag(bundle.digest), manifest.descriptor, by=who(), at=at)
 
 
-def check_signature(bundle: Bundle, key: Path) -> None:
+def check_signature(bundle: Outline, key: Path) -> None:
     """Check that somebody with the private half of `key` signed this bundle.
 
     Raises:
@@ -94,7 +95,7 @@ def check_words(words: bytes, signature: bytes, key: Path, *, what: str) -> None
         ) from error
 
 
-def _signatures(bundle: Bundle) -> list[tuple[bytes, bytes]]:
+def _signatures(bundle: Outline) -> list[tuple[bytes, bytes]]:
     hub = bundle.hub
     entry = current(hub.tags(bundle.name), signature_tag(bundle.digest))
     if entry is None:

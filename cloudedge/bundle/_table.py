@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloudedge.bundle._arrays import SafetensorsFile, header_bytes
+from cloudedge.bundle._arrays import ArraySpec, SafetensorsFile, header_bytes
 from cloudedge.bundle._delta import DeltaFile
 from cloudedge.bundle._rows import ROWS_PER_WINDOW, VALUE_DTYPES, Checksum, Rows, RowType, merged
 from cloudedge.errors import InputError, IntegrityError
 
-__all__ = ["Table", "base_header"]
+__all__ = ["Table", "base_header", "row_type"]
 
 _KEYS = np.dtype("<u8")
 
@@ -30,31 +30,40 @@ def base_header(kind: RowType, rows: int) -> bytes:
     return header_bytes(kind.columns(rows), {})
 
 
+def row_type(arrays: Mapping[str, ArraySpec]) -> RowType:
+    """Tell from its header what the rows of a base file look like.
+
+    Raises:
+        InputError: it is not a table; says why.
+    """
+    keys, values = arrays.get("keys"), arrays.get("values")
+    if keys is None or values is None:
+        raise InputError("it has no 'keys' and 'values'")
+    if keys.dtype != _KEYS or len(keys.shape) != 1:
+        raise InputError(f"'keys' is {keys.dtype.name}{list(keys.shape)}, not uint64[rows]")
+    # Bundles are not packed of bytes, but rows that came from elsewhere and that nobody here reads are kept so.
+    if len(values.shape) != 2 or values.dtype not in (*VALUE_DTYPES, np.uint8):  # noqa: PLR2004 - rows x dim
+        raise InputError(
+            f"'values' is {values.dtype.name}{list(values.shape)}, not float32/float16/int8/uint8[rows, dim]"
+        )
+    kind = RowType(values.dtype, values.shape[1])
+    expected = {name: (s.dtype, s.shape) for name, s in kind.columns(keys.shape[0]).items()}
+    found = {name: (s.dtype, s.shape) for name, s in arrays.items()}
+    if found != expected:
+        raise InputError(f"its arrays are {sorted(found)} of different lengths, or not {sorted(expected)}")
+    return kind
+
+
 class _BaseFile:
     """The base of a table, checked for shape but not for order."""
 
     def __init__(self, path: Path) -> None:
         self.file = SafetensorsFile(path)
-        arrays = self.file.arrays
-        keys, values = arrays.get("keys"), arrays.get("values")
-        if keys is None or values is None:
-            raise self._bad("it has no 'keys' and 'values'")
-        if keys.dtype != _KEYS or len(keys.shape) != 1:
-            raise self._bad(f"'keys' is {keys.dtype.name}{list(keys.shape)}, not uint64[rows]")
-        # Bundles are not packed of bytes, but rows that came from elsewhere and that nobody here reads are kept so.
-        if len(values.shape) != 2 or values.dtype not in (*VALUE_DTYPES, np.uint8):  # noqa: PLR2004 - rows x dim
-            raise self._bad(
-                f"'values' is {values.dtype.name}{list(values.shape)}, not float32/float16/int8/uint8[rows, dim]"
-            )
-        self.kind = RowType(values.dtype, values.shape[1])
-        expected = {name: (s.dtype, s.shape) for name, s in self.kind.columns(keys.shape[0]).items()}
-        found = {name: (s.dtype, s.shape) for name, s in arrays.items()}
-        if found != expected:
-            raise self._bad(f"its arrays are {sorted(found)} of different lengths, or not {sorted(expected)}")
-        self.rows = keys.shape[0]
-
-    def _bad(self, why: str) -> InputError:
-        return InputError(f"{self.file.path} is not a table: {why}", path=str(self.file.path))
+        try:
+            self.kind = row_type(self.file.arrays)
+        except InputError as error:
+            raise InputError(f"{path} is not a table: {error.message}", path=str(path)) from None
+        self.rows = self.file.arrays["keys"].shape[0]
 
     def stream(self) -> Iterator[Rows]:
         """Read the rows window by window."""

@@ -11,20 +11,21 @@ left with the rows of both versions still there, so that whatever they answer wi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import count, groupby
+from itertools import count, groupby, islice
 from typing import Any, Literal
 
 from cloudedge.errors import CloudEdgeError, Conflict, NotFound, StorageError
 from cloudedge.journal import What, Writer
 from cloudedge.release._bake import Breach, Paused, bake
-from cloudedge.release._errors import Unfinished
+from cloudedge.release._errors import Refused, Unfinished
 from cloudedge.release._ground import Ground
 from cloudedge.release._layouts import takes
+from cloudedge.release._plan import plan as plan_for
 from cloudedge.release._plan import plan_undo, same_shares
-from cloudedge.release._steps import COMMIT_STAGES, TIDY_STAGES, Life, Plan, Step
+from cloudedge.release._steps import COMMIT_STAGES, TIDY_STAGES, Life, Plan, Stage, Step
 from cloudedge.release._version import Version
 
 __all__ = ["Outcome", "Run", "committed", "is_past_return", "lives_after"]
@@ -85,7 +86,7 @@ class Run:
             StorageError: the journal cannot be written, so nothing more was begun.
         """
         owed: dict[str, str] = {}
-        for stage, steps in self._plan.stages():
+        for stage, steps in self._stages():
             if self.is_committed and stage in ("dense.canary", "bake"):
                 continue
             asked = self.asked_back
@@ -110,6 +111,12 @@ class Run:
                 return self.back("; ".join(f"{step}: {why}" for step, why in failed.items()))
         why = f"{self.asked_back} asked to take it back when it was too late" if self.asked_back else ""
         return self._end("done", why=why, owed=owed, away=self._plan.away)
+
+    def _stages(self) -> Iterator[tuple[Stage, list[Step]]]:
+        """Yield the plan's stages; the first fetches, and what it brought may have changed the others."""
+        for first in islice(self._plan.stages(), 1):
+            yield first
+            yield from (later for later in self._plan.stages() if later[0] != first[0])
 
     @property
     def asked_back(self) -> str:
@@ -212,12 +219,8 @@ class Run:
         if step.place:
             return self._at_place(step, order)
         if step.action == "fetch":
-            self._tell({"next": self._plan.ref})
-            if self._plan.away and self._plan.lives:
-                self._keep_for(self._plan.away, self._plan.lives[0].ref)
-            if any(other.action == "check" for other in self._plan.steps):  # else every place has it, checked
-                self._ground.shelf.verify(self._wanted)
-        elif step.action in ("gate", "settle"):
+            return {"bytes": self._fetch()}
+        if step.action in ("gate", "settle"):
             self._confirm(answering=step.action == "settle")
         elif step.action == "bake":
             return bake(self._ground, self._writer, self._number, self._plan)
@@ -226,6 +229,34 @@ class Run:
         elif step.action == "retire":
             self._ground.retire()
         return {}
+
+    def _fetch(self) -> int:
+        fetched = self._ground.shelf.fetch(self._wanted)
+        self._tell({"next": self._plan.ref})
+        if self._plan.away and self._plan.lives:
+            self._keep_for(self._plan.away, self._plan.lives[0].ref)
+        if any(step.action == "check" for step in self._plan.steps):  # else every place has it, checked
+            self._ground.shelf.verify(self._wanted)
+        self._look_again()
+        return fetched
+
+    def _look_again(self) -> None:
+        """Plan the rest anew now that the bytes are here: only they tell what each shard gets and each place needs.
+
+        Raises:
+            Refused: that cannot work; no place was touched.
+        """
+        if not self._wanted.missing_bytes:
+            return
+        planned = self._plan
+        self._version, world = self._ground.look(planned.ref, planned.shards)
+        world = replace(world, lives=planned.lives)
+        fresh = plan_for(self._version, world, planned.options, kind=planned.kind, leave_away=bool(planned.away))
+        reasons = [refusal.what for refusal in fresh.refusals if refusal.rule != "unreachable"]
+        if reasons:
+            raise Refused("; ".join(reasons), rules=[refusal.rule for refusal in fresh.refusals])
+        if fresh.steps:  # else a place is away just now, and its step waits for it
+            self._plan = replace(planned, steps=fresh.steps)
 
     def _at_place(self, step: Step, order: int) -> dict[str, Any]:
         place = self._ground.places[step.place]

@@ -45,10 +45,18 @@ class Shelf(Protocol):
     """Where versions come from, and what says which of them must be kept."""
 
     def version(self, ref: str) -> Version:
-        """Return a version with its bytes at hand.
+        """Look at a version, wherever it is; brings nothing here.
 
         Raises:
             NotFound: it is nowhere.
+        """
+        ...
+
+    def fetch(self, version: Version) -> int:
+        """Bring what is missing of a version here, where `version` then finds its bytes; return how much that was.
+
+        Raises:
+            Interrupted: it stopped on the way; fetching again goes on there.
         """
         ...
 

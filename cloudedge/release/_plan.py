@@ -84,9 +84,7 @@ def plan(
     no = refusals(desired, world, able, chosen, freed=_freed(trim, world), may_leave=may_leave)
     steps = [] if no else [*trim, *_steps(desired, world, able, chosen, kind)]
     if steps:
-        total = sum(step.size_bytes for step in steps)
-        fetch = Step("fetch", "", "verify the bundle and keep it from collection", desired.pin, seconds=total / 1e9)
-        steps.insert(0, fetch)
+        steps.insert(0, _fetch(desired, sum(step.size_bytes for step in steps)))
     return Plan(
         kind=kind,
         target=world.target,
@@ -252,6 +250,12 @@ def _old(pin: str, shards: Shards, world: World, options: Options) -> Iterator[S
         yield from _forget(world, leg, "forget", reason, kept=kept, idle=idle)
     if idle:
         yield Step("retire", "", "servers of a layout that holds nothing any more end", seconds=_POINTER_S)
+
+
+def _fetch(desired: Version, ship_bytes: int) -> Step:
+    missing = desired.missing_bytes
+    reason = ("bring what is missing from the hub, " if missing else "") + "verify the bundle, keep it from collection"
+    return Step("fetch", "", reason, desired.pin, size_bytes=missing, seconds=ship_bytes / 1e9 + missing / _BYTES_PER_S)
 
 
 def _check(place: Observed, pin: str) -> Step:

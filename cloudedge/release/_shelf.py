@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cloudedge.bundle import Bundle, check_signature
+from cloudedge.bundle import Bundle, Outline, check_signature
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.errors import CloudEdgeError, NotFound, SignatureInvalid, Unavailable
-from cloudedge.hub import Hub, LocalHub, Ref, current, release_tag, resolve, who
+from cloudedge.hub import Descriptor, Hub, LocalHub, Ref, current, release_tag, resolve, who
 from cloudedge.release._version import Version
 
 __all__ = ["HubShelf"]
@@ -49,19 +49,26 @@ class HubShelf:
         self._quiet_until, self._why_quiet = -math.inf, ""
 
     def version(self, ref: str) -> Version:
-        """Return a version, brought into the local hub if it was not there."""
-        bundle = self._bundle(ref)
+        """Look at a version where it is; nothing is brought here."""
+        found = self._find(Ref.parse(ref))
         untrusted = ""
         if self._key is not None:
             try:
-                check_signature(bundle, self._key)
+                check_signature(found, self._key)
             except SignatureInvalid as error:
                 untrusted = error.message
-        return Version.of(bundle, shards=self._shards, untrusted=untrusted)
+        missing = sum(blob.size for blob in self._missing(found))
+        return Version.of(found, shards=self._shards, untrusted=untrusted, missing_bytes=missing)
+
+    def fetch(self, version: Version) -> int:
+        """Bring what the local hub lacks of a version from the target's; what arrived before a failure stays."""
+        if self._source is not None and version.missing_bytes:
+            Bundle.pull(version.ref, self._source, hub=self._local)
+        return version.missing_bytes
 
     def verify(self, version: Version) -> None:
         """Check every byte of the local copy."""
-        self._bundle(version.ref).verify()
+        Bundle.open(version.ref, hub=self._local).verify()
 
     def mark(self, roles: Mapping[str, str | None]) -> str | None:
         """Move this target's release tags, in both hubs, to the bundles that play these roles.
@@ -114,20 +121,28 @@ class HubShelf:
         if ref is not None:
             hub.move_tag(ref.name, tag, resolve(hub, ref), by=who(), at=at)
 
-    def _bundle(self, ref: str) -> Bundle:
-        wanted = Ref.parse(ref)
+    def _find(self, ref: Ref) -> Outline:
+        """Find a bundle here, or where it comes from if something of it is missing here."""
         if self._source is None:
-            return Bundle.open(ref, hub=self._local)
-        if wanted.digest:  # what is named exactly and here as a whole needs nobody else: going back is possible alone
-            found = self._here(ref)
-            if found is not None and found.digest == wanted.digest:
-                return found
-        exact = f"{wanted.name}@{resolve(self._source, wanted).digest}"
-        return self._here(exact) or Bundle.pull(exact, self._source, hub=self._local)
+            return Bundle.open(str(ref), hub=self._local)
+        here = self._here(ref)  # what is named exactly and here as a whole needs nobody else: going back works alone
+        if here is None:
+            there = resolve(self._source, ref).digest
+            here = self._here(Ref(ref.name, digest=there))
+            if here is None:
+                return Outline(self._source, ref.name, self._source.read_manifest(ref.name, there))
+        return here
 
-    def _here(self, ref: str) -> Bundle | None:
+    def _here(self, ref: Ref) -> Bundle | None:
+        if not ref.digest:
+            return None  # the target's hub says what a tag means
         try:
-            found = Bundle.open(ref, hub=self._local)
+            found = Bundle.open(str(ref), hub=self._local)
         except NotFound:
             return None
-        return found if all(self._local.has_blob(found.name, blob) for blob in found.manifest.blobs) else None
+        return found if found.digest == ref.digest and not self._missing(found) else None
+
+    def _missing(self, found: Outline) -> list[Descriptor]:
+        if self._source is None:
+            return []
+        return [blob for blob in found.manifest.blobs if not self._local.has_blob(found.name, blob)]

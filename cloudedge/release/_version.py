@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from cloudedge.bundle import Signature
+from cloudedge.bundle import Bundle, Outline, Signature
 
 if TYPE_CHECKING:
-    from cloudedge.bundle import Bundle, Table
+    from cloudedge.bundle import Table
 
 __all__ = ["TableFacts", "Version"]
 
@@ -26,9 +26,10 @@ class TableFacts:
     dim: int
     row_bytes: int
     """Of one value, without its key."""
-    shard_rows: Sequence[int]
-    """Rows of each shard, in the target's number of shards; of a bundle, counted when somebody looks."""
-    checksum: str = ""
+    shard_rows: Sequence[int] = ()
+    """Rows of each shard, in the target's number of shards; of a bundle that is here, counted when somebody looks."""
+    layers: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of its base and its deltas, by digest."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +46,37 @@ class Version:
     signature: Signature = field(default_factory=Signature)
     untrusted: str = ""
     """Why its signature does not hold; empty if it does, or none is asked for."""
+    files: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of its dense files, by digest."""
+    missing_bytes: int = 0
+    """What has to be fetched before it can go anywhere."""
     bundle: Bundle | None = field(default=None, compare=False, repr=False)
-    """Where the bytes are."""
+    """Where the bytes are; None: not here."""
 
     @classmethod
-    def of(cls, bundle: Bundle, *, shards: Mapping[str, int], untrusted: str = "") -> Version:
-        """Look at a bundle.
+    def of(cls, bundle: Outline, *, shards: Mapping[str, int], untrusted: str = "", missing_bytes: int = 0) -> Version:
+        """Look at a bundle. Of one that is elsewhere, all but how its rows spread over shards can be told from there.
 
         Args:
-            bundle: The bundle, in a local hub.
+            bundle: The bundle, or its outline in another hub.
             shards: Into how many shards the target cuts each table; one where it is not named.
             untrusted: Why its signature does not hold.
+            missing_bytes: What of it is not here.
         """
-        return cls(
+        found = cls(
             pin=bundle.pin,
             name=bundle.name,
             digest=bundle.digest,
             label=bundle.version,
             dense_bytes=sum(layer.size for layer in bundle.dense_layers.values()),
-            tables={name: _facts(table, shards.get(name, 1)) for name, table in bundle.sparse.items()},
+            tables={name: _facts(bundle, name) for name in bundle.table_layers},
             signature=bundle.signature,
             untrusted=untrusted,
-            bundle=bundle,
+            files={layer.digest: layer.size for layer in bundle.dense_layers.values()},
+            missing_bytes=missing_bytes,
+            bundle=bundle if isinstance(bundle, Bundle) else None,
         )
+        return found.cut({name: shards.get(name, 1) for name in found.tables})
 
     @property
     def shards(self) -> Mapping[str, int]:
@@ -77,8 +86,7 @@ class Version:
     @property
     def merged_bytes(self) -> int:
         """Bytes of tables that a reader has to merge in memory: a base with deltas; a single file is mapped."""
-        chained = [name for name, table in self.bundle.sparse.items() if len(table.files) > 1] if self.bundle else []
-        return sum(self.tables[name].rows * (8 + self.tables[name].row_bytes) for name in chained)
+        return sum(t.rows * (8 + t.row_bytes) for t in self.tables.values() if len(t.layers) > 1)
 
     def cut(self, shards: Mapping[str, int]) -> Version:
         """Return the same version with its tables cut into other numbers of shards."""
@@ -126,12 +134,7 @@ class _ShardRows(Sequence[int]):
         return self._shards
 
 
-def _facts(table: Table, shards: int) -> TableFacts:
-    return TableFacts(
-        rows=len(table),
-        dtype=table.kind.dtype.name,
-        dim=table.kind.dim,
-        row_bytes=table.kind.row_bytes,
-        shard_rows=_ShardRows(table, shards),
-        checksum=table.recorded_checksum,
-    )
+def _facts(bundle: Outline, table: str) -> TableFacts:
+    kind = bundle.row_type(table)
+    layers: dict[str, int] = {layer.digest: layer.size for layer in bundle.table_layers[table]}
+    return TableFacts(bundle.row_count(table), kind.dtype.name, kind.dim, kind.row_bytes, layers=layers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -37,21 +37,25 @@ class AdminClient:
 
     Args:
         address: ``host:port``, or a URL.
-        token: What the replica wants, if it wants one.
+        token: What the replica wants, if it wants one; or what returns it, asked each time.
         timeout_s: For each attempt.
         clock: Time and randomness.
     """
 
     def __init__(
-        self, address: str, *, token: str | None = None, timeout_s: float = 10.0, clock: Clock | None = None
+        self,
+        address: str,
+        *,
+        token: str | Callable[[], str] | None = None,
+        timeout_s: float = 10.0,
+        clock: Clock | None = None,
     ) -> None:
         self.url = (address if "://" in address else f"http://{address}").rstrip("/")
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
         self._session = requests.Session()
         self._session.trust_env = False
-        if token:
-            self._session.headers["Authorization"] = f"Bearer {token}"
+        self._token = token
 
     def versions(self) -> dict[str, Any]:
         """Return what is loaded, who answers, each version's ``memory_bytes``, and ``memory_free_bytes`` if known."""
@@ -154,11 +158,13 @@ class AdminClient:
             if attempt:
                 self._clock.sleep(_FIRST_WAIT_S * 2**attempt * (0.5 + self._clock.random()))
             try:
+                headers = order_header() | self._authorization()
                 answer = self._session.request(
-                    method, self.url + path, json=body, headers=order_header(), timeout=self._timeout_s
+                    method, self.url + path, json=body, headers=headers, timeout=self._timeout_s
                 )
             except requests.RequestException as error:
-                failure: CloudEdgeError = Unavailable(f"{method} {self.url}{path}: {error}")
+                why = f"does not answer: {type(error).__name__}"
+                failure: CloudEdgeError = Unavailable(f"{method} {self.url}{path} {why}")
                 failure.__cause__ = error
                 continue
             if answer.ok:
@@ -168,6 +174,10 @@ class AdminClient:
             if not failure.retry_helps:
                 break
         raise failure
+
+    def _authorization(self) -> dict[str, str]:
+        token = self._token() if callable(self._token) else self._token
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _failure(self, method: str, path: str, answer: requests.Response) -> CloudEdgeError:
         try:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from cloudedge.errors import NotFound
+from cloudedge.errors import Interrupted, NotFound
 from cloudedge.release import FixedLayout, Ground, Place, TableFacts, Target, Version
 from cloudedge.testing._places import SimPlace
 from cloudedge.testing._world import SimClock, SimJournal, World
 
 __all__ = ["SimLayouts", "SimShelf", "sim_target", "sim_version"]
+
+_BUNDLE_BYTES = 5000
 
 
 def sim_version(number: int, *, tables: Mapping[str, int] | None = None, label: str = "") -> Version:
@@ -29,21 +32,34 @@ class SimShelf:
         self._layouts = layouts
         self.versions = {version.ref: version for version in versions}
         self.roles: dict[str, str] = {}
+        self.here: set[str] = set()
+        """Refs whose bytes were fetched."""
         self.wanted: list[str] = []
         """Refs that nobody may collect: just packed, or asked for right now."""
         self._world = world
         world.collect = self.collect
 
     def version(self, ref: str) -> Version:
-        """Return a version."""
+        """Return a version, with its bytes if they were fetched."""
         if ref not in self.versions:
             raise NotFound(f"{ref} is not in the hub")
-        found = self.versions[ref]
+        found = replace(self.versions[ref], missing_bytes=0 if ref in self.here else _BUNDLE_BYTES)
         return found.cut(self._layouts.now()) if self._layouts is not None else found
 
+    def fetch(self, version: Version) -> int:
+        """Bring a version's bytes, over a network that is none too good."""
+        self._world.point(f"before fetching {version.pin}")
+        if self._world.strikes("drop"):
+            raise Interrupted(f"the hub stopped in the middle of {version.pin}")
+        self.here.add(self.version(version.ref).ref)
+        self._world.note("fetched {}", version.pin)
+        self._world.point(f"after fetching {version.pin}")
+        return version.missing_bytes
+
     def verify(self, version: Version) -> None:
-        """Check that it is there."""
-        self.version(version.ref)
+        """Check that it is there, and here."""
+        if self.version(version.ref).missing_bytes:
+            raise NotFound(f"{version.pin} was not fetched")
 
     def mark(self, roles: Mapping[str, str | None]) -> None:
         """Move tags, one at a time, as a real hub does."""
@@ -61,6 +77,7 @@ class SimShelf:
         self._world.note("collected {}", gone)
         for ref in gone:
             del self.versions[ref]
+            self.here.discard(ref)
         pins = {version.pin for version in self.versions.values()}
         lives = self._world.journal.recall("lives") if self._world.journal is not None else None
         for place in self._world.places.values():

@@ -148,6 +148,8 @@ class SimPlace:
         if version.pin in self._stored.active:
             raise Conflict(f"{self.name}: {version.pin} answers requests, from the rows of another layout")
         world = self._world
+        if version.missing_bytes:
+            world.broken("unexplained", f"{self.name} was given {version.pin}, whose bytes nobody fetched")
         if self.full_until > world.now:
             raise StorageError(f"{self.name}: no space left on device")
         if self.room is not None and len(self._stored.copies.keys() - {version.pin}) >= self.room:

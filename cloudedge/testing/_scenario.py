@@ -81,6 +81,7 @@ class _Story:
         with self.journal.writing("history") as writer:
             writer.remember("lives", [vars(Life(first.pin, first.ref, str(first), first.shards))])
             writer.remember("known", [first.pin])
+        self.shelf.here.add(first.ref)
         self.shelf.roles["live"] = first.ref
 
     def target(self, by: str = "ann") -> Target:

@@ -8,6 +8,8 @@ import pytest
 
 from cloudedge.config import TargetConfig
 from cloudedge.cube import CubeConf
+from cloudedge.hub import LocalHub
+from cloudedge.release._servers import ServingPlace, shard_replica
 from cloudedge.release.local._layout import Layout
 from cloudedge.supervisor import save_specs
 
@@ -90,3 +92,17 @@ def test_looking_takes_no_ports(cut):
     layout = cut(2)
     layout.take_ports()
     assert {seat.place: seat.port for seat in [*layout.sparse(), *layout.dense()]} == seen
+
+
+def test_looking_makes_no_token_and_who_looked_before_the_first_up_hears_of_it(cut):
+    layout = cut(1)
+    shard = shard_replica(layout.sparse()[0], layout.token)
+    serving = ServingPlace(layout.dense()[0], token=layout.token, hub=LocalHub(layout.hub))
+    assert (shard._token, serving._admin._authorization()) == ("", {})
+    assert not layout.folder.exists()
+    layout.specs()
+    token = layout.token()
+    assert (shard._token, serving._admin._authorization()) == (token, {"Authorization": f"Bearer {token}"})
+    assert (layout.folder / "token").stat().st_mode & 0o777 == 0o600
+    layout.specs()
+    assert layout.token() == token

@@ -6,7 +6,7 @@ Calls are made once and waits have a deadline; whoever delivers tries again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -53,7 +53,7 @@ class CubeReplica:
         replica: What tells it from the shard's other replicas; its data address if left out.
         address: Its data port, ``host:port``.
         admin: Its admin port, ``host:port``.
-        token: For the admin API, and for fetching from it.
+        token: For the admin API, and for fetching from it; or what returns it, asked each time.
         deadline_s: For fetching and loading one version.
         push: Send it the files through its admin port: for a server that cannot reach who delivers.
         clock: For waits.
@@ -67,7 +67,7 @@ class CubeReplica:
         address: str,
         admin: str,
         replica: str = "",
-        token: str = "",
+        token: str | Callable[[], str] = "",
         deadline_s: float = 3600,
         push: bool = False,
         clock: Clock | None = None,
@@ -78,7 +78,7 @@ class CubeReplica:
         self.shard = shard
         self.address = address
         self.admin = admin
-        self._token = token
+        self._given_token = token
         self._deadline_s = deadline_s
         self._push = push
         self._clock = clock or SystemClock()
@@ -201,6 +201,10 @@ class CubeReplica:
             return  # it is draining already
 
     @property
+    def _token(self) -> str:
+        return self._given_token if isinstance(self._given_token, str) else self._given_token()
+
+    @property
     def _what(self) -> str:
         return f"{self.name} (admin API on {self.admin})"
 
@@ -249,7 +253,8 @@ class CubeReplica:
     ) -> dict[str, Any]:
         import requests  # noqa: PLC0415 - slow to import
 
-        headers = order_header() | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
+        token = self._token
+        headers = order_header() | ({"Authorization": f"Bearer {token}"} if token else {})
         headers |= {} if piece is None else piece_header(offset)
         try:
             with requests.request(

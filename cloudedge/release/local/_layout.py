@@ -1,7 +1,7 @@
 """What a local target consists of: which processes, on which ports, with which files. Starts nothing.
 
 FOLDER/ports.json     the ports, taken by the first `up` and kept; also those of shards of earlier layouts
-FOLDER/token          what the admin APIs want to hear
+FOLDER/token          what the admin APIs want to hear, made by the first `up`
 FOLDER/cube.conf      where the shards are: TABLE for readers without a pin, TABLE@SHARDS for each layout there is
 FOLDER/NAME/          each process's own files
 
@@ -122,15 +122,20 @@ class Layout:
         return [Seat(place, *ports[place]) for place in self._names() if place.startswith("dense/")]
 
     def token(self) -> str:
-        """Return the token of the admin APIs; made at first."""
-        path = self.folder / "token"
-        if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = self.folder / f".token.{os.getpid()}"
-            temporary.touch(mode=0o600)
-            temporary.write_text(secrets.token_hex(32))
-            temporary.rename(path)
-        return path.read_text()
+        """Return the token of the admin APIs; empty before the first `up`, which makes one."""
+        try:
+            return (self.folder / "token").read_text()
+        except FileNotFoundError:
+            return ""
+
+    def _make_token(self) -> None:
+        if self.token():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder / f".token.{os.getpid()}"
+        temporary.touch(mode=0o600)
+        temporary.write_text(secrets.token_hex(32))
+        temporary.rename(self.folder / "token")
 
     def cube_conf(self, live: Mapping[str, int] | None = None) -> CubeConf:
         """Say where the shards are, of every layout there is.
@@ -167,7 +172,7 @@ class Layout:
     def specs(self) -> list[ProcessSpec]:
         """List what shall run, shards first; writes the files that go with it."""
         self.take_ports()
-        self.token()
+        self._make_token()
         conf = self.folder / "cube.conf"
         self.publish()
         return [*map(self._cube, self.sparse()), *(self._serve(seat, conf) for seat in self.dense())]

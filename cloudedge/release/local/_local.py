@@ -76,15 +76,16 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
     """Make the places of a local target."""
     hub = LocalHub()
     layout = Layout(name, section, hub=hub.root)
-    token = layout.token()
     seats = layout.sparse()
     artifacts = Workshop(layout.folder / "artifacts")
     cuts = {
-        shards: Dispatch([seat for seat in seats if seat.shards == shards], token=token, workshop=artifacts, hub=hub)
+        shards: Dispatch(
+            [seat for seat in seats if seat.shards == shards], token=layout.token, workshop=artifacts, hub=hub
+        )
         for shards in {seat.shards for seat in seats}
     }
     sparse: list[Place] = [ShardPlace(seat, cuts[seat.shards], host="here") for seat in seats]
-    return [*sparse, *(ServingPlace(seat, token=token, hub=hub, host="here") for seat in layout.dense())]
+    return [*sparse, *(ServingPlace(seat, token=layout.token, hub=hub, host="here") for seat in layout.dense())]
 
 
 def layouts(name: str, section: TargetConfig) -> Layouts:
