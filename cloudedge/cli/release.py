@@ -1,27 +1,22 @@
-"""`cloudedge release | plan | status | history | resume | rollback | abort | promote | watch`."""
+"""`cloudedge release | plan | rollback | resume | abort | promote`: the commands that change what is live."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Group
-from rich.live import Live
-from rich.table import Table
 
-from cloudedge.cli._output import DRY_RUN, JSON, json_line, json_out, say, size, table_out
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, size
+from cloudedge.cli.release_status import TARGET, history, open_target, status, watch
 
 if TYPE_CHECKING:
-    from cloudedge.release import Options, Outcome, PlaceStatus, Plan, Status, Target, Traffic
+    from cloudedge.release import Options, Outcome, Plan, Target
 
 __all__ = ["register"]
 
 BUNDLE = typer.Argument(..., help="The bundle: ctr:4, ctr:prod, ctr@sha256:...")
 TO = typer.Option(..., "--to", "-t", metavar="TARGET", help="A target from cloudedge.yaml.")
-TARGET = typer.Argument(..., help="A target from cloudedge.yaml.")
 YES = typer.Option(False, "--yes", "-y", help="Do not ask.")
 CANARY = typer.Option("0%", metavar="SHARE", help="Share of requests that try it first, such as 5%.")
 BAKE = typer.Option("0s", metavar="TIME", help="How long the canary is watched, such as 10m.")
@@ -39,7 +34,6 @@ MISSES = typer.Option(
 )
 DRIFT = typer.Option(1.0, "--max-drift", min=0.0, help="Standard deviations by which its mean score may move.")
 CHANGED = typer.Option(False, "--allow-signature-change", help="Clients can cope with other feeds and fetches.")
-EVERY = typer.Option(2.0, "--every", min=0.1, help="Seconds between two looks.")
 
 _LEFT = 3
 """The exit code of what a resume has to go on with."""
@@ -72,7 +66,7 @@ def release(
 
     Example: cloudedge release ctr:4 --to prod --canary 5% --bake 10m
     """
-    target = _target(to)
+    target = open_target(to)
     limits, others = (max_errors, max_latency, max_misses, max_drift), {"changed": allow_signature_change}
     planned = target.plan(bundle, _options(canary, bake, on_breach, retain, limits, patience=patience, **others))
     if dry_run:
@@ -99,7 +93,7 @@ def plan(
     """Say what releasing a bundle would do, step by step, and change nothing. Exits with 1 if it cannot work."""
     limits, others = (max_errors, max_latency, max_misses, max_drift), {"changed": allow_signature_change}
     options = _options(canary, bake, on_breach, retain, limits, patience=patience, **others)
-    _show(_target(to).plan(bundle, options), as_json=as_json)
+    _show(open_target(to).plan(bundle, options), as_json=as_json)
 
 
 def rollback(
@@ -110,7 +104,7 @@ def rollback(
     as_json: bool = JSON,
 ) -> None:
     """Go back to what was live before; moves no bytes if that is still loaded. An unfinished release is taken back."""
-    found = _target(target)
+    found = open_target(target)
     back = int(to) if to.isdecimal() else to or None
     number = found.unfinished_number
     if dry_run:
@@ -125,7 +119,7 @@ def rollback(
 
 def resume(target: str = TARGET, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
     """Finish what was interrupted, and bring places that lag behind to what is live."""
-    found, fine = _target(target), "Everything is as it should be."
+    found, fine = open_target(target), "Everything is as it should be."
     if not dry_run:
         _tell(found.resume(), target, as_json=as_json, nothing=fine)
         return
@@ -138,7 +132,7 @@ def resume(target: str = TARGET, dry_run: bool = DRY_RUN, as_json: bool = JSON) 
 
 def abort(target: str = TARGET, dry_run: bool = DRY_RUN, yes: bool = YES, as_json: bool = JSON) -> None:
     """Take the unfinished release back, or ask the process that is at it to."""
-    found = _target(target)
+    found = open_target(target)
     if dry_run:
         _show(found.plan_abort(), as_json=as_json)
         return
@@ -151,97 +145,10 @@ def abort(target: str = TARGET, dry_run: bool = DRY_RUN, yes: bool = YES, as_jso
 def promote(target: str = TARGET, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
     """End the bake early and move all requests."""
     if dry_run:
-        _show(_target(target).plan_promote(), as_json=as_json)
+        _show(open_target(target).plan_promote(), as_json=as_json)
         return
     asked = "The process that watches the canary was asked to promote it."
-    _tell(_target(target).promote(), target, as_json=as_json, nothing=asked)
-
-
-def status(
-    target: str = TARGET,
-    watching: bool = typer.Option(False, "--watch", "-w", help="Look again and again; with --json, a line each time."),
-    every: float = EVERY,
-    as_json: bool = JSON,
-) -> None:
-    """Ask every place which version it answers with right now. Exits with 1 if they are not all on the live one."""
-    found = _target(target)
-    if watching and as_json:
-        while True:
-            json_line(found.status().to_json())
-            time.sleep(every)
-    if watching:
-        _redraw(lambda: _status_table(found.status()), every)
-        return
-    now = found.status()
-    if as_json:
-        json_out(now.to_json())
-    else:
-        table_out(_STATUS, _status_rows(now), title=_status_title(now))
-        say("{}", _status_title(now))
-    if not now.is_whole:
-        raise typer.Exit(1)
-
-
-def watch(
-    target: str = TARGET,
-    looks: int = typer.Option(0, help="How often to look; 0: until interrupted."),
-    every: float = EVERY,
-    as_json: bool = JSON,
-) -> None:
-    """Show requests, errors, latency, misses and scores of every version at every place, as they come."""
-    found = _target(target)
-    columns = ("place", "version", "requests", "errors", "p50 ms", "p99 ms", "misses", "mean score")
-    seen = 0
-    while not looks or seen < looks:
-        if seen:
-            time.sleep(every)
-        seen += 1
-        now = found.watch()
-        if as_json:
-            json_line({name: {pin: vars(t) for pin, t in health.traffic.items()} for name, health in now.items()})
-        else:
-            lines = [(name, pin, *_figures(t)) for name, health in now.items() for pin, t in health.traffic.items()]
-            table_out(columns, lines)
-
-
-def history(
-    target: str = TARGET,
-    limit: int = typer.Option(20, "--limit", "-n", help="How many, the newest first."),
-    as_json: bool = JSON,
-) -> None:
-    """List what was live when, by whom, and what became of every attempt."""
-    records = _target(target).history(limit)
-    if as_json:
-        json_out([record.to_json() for record in records])
-        return
-    columns = (
-        *("number", "what", "bundle", "digest", "state", "live from", "live until"),
-        *("begun", "seconds", "bytes", "by", "why"),
-    )
-    rows = [
-        (
-            r.number,
-            r.kind,
-            r.title,
-            r.ref.partition("@")[2][:19],
-            r.state,
-            r.live_from,
-            r.live_until or ("now" if r.live_from else ""),
-            r.begun_at,
-            r.seconds,
-            size(r.bytes),
-            r.by,
-            r.why,
-        )
-        for r in records
-    ]
-    table_out(columns, rows)
-
-
-def _target(name: str) -> Target:
-    from cloudedge.release import Target  # noqa: PLC0415 - numpy is not needed for --help
-
-    return Target.load(name, tell=lambda text: say("{}", text))
+    _tell(open_target(target).promote(), target, as_json=as_json, nothing=asked)
 
 
 def _options(
@@ -336,60 +243,3 @@ def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str =
         raise typer.Exit(1)
     if outcome.away:
         raise typer.Exit(_LEFT)
-
-
-_STATUS = ("place", "state", "answers with", "since", "lag", "loaded", "memory", "free")
-
-
-def _status_rows(now: Status) -> list[tuple[object, ...]]:
-    return [_status_row(each) for place in now.places for each in (place, *place.members)]
-
-
-def _status_row(place: PlaceStatus) -> tuple[object, ...]:
-    answers = ", ".join(f"{pin} {share:.0%}" for pin, share in place.answers.items())
-    used = size(place.memory_bytes) if place.memory_share is None else f"{place.memory_share:.0%}"
-    return (
-        place.name,
-        place.state,
-        ": ".join(filter(None, (answers, place.error))) or "nothing",
-        place.since,
-        "" if place.lag is None else place.lag,
-        ", ".join(pin if state == "ready" else f"{pin} ({state})" for pin, state in place.versions.items()),
-        used if place.memory_bytes or place.memory_share is not None else "",
-        size(place.memory_free_bytes) if place.memory_free_bytes is not None else "",
-    )
-
-
-def _status_title(now: Status) -> str:
-    live = f"{now.live.title} ({now.live.pin})" if now.live else "nothing"
-    words = [f"{now.target}: {live} is live"]
-    words += [f"the {leg} leg is skewed ({', '.join(pins)})" for leg, pins in now.skew.items()]
-    late = [node for place in now.places for node in place.members if node.state != "current"]
-    if late and now.live:
-        words.append(f"{len(late)} of {sum(len(place.members) for place in now.places)} nodes do not run it yet")
-    if now.unfinished:
-        words.append(f"{now.unfinished} is unfinished: cloudedge resume {now.target}, or cloudedge abort {now.target}")
-    elif now.lagging and now.live:
-        words.append(f"{len(now.lagging)} of {len(now.places)} places lag behind: cloudedge resume {now.target}")
-    return "; ".join(words)
-
-
-def _status_table(now: Status) -> Any:
-    table = Table(*_STATUS, box=None, header_style="bold", pad_edge=False)
-    for row in _status_rows(now):
-        table.add_row(*(str(cell) for cell in row))
-    return Group(_status_title(now), table)
-
-
-def _redraw(draw: Callable[[], Any], every: float) -> None:
-    with Live(draw(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
-        while True:
-            time.sleep(every)
-            live.update(draw(), refresh=True)
-
-
-def _figures(traffic: Traffic) -> tuple[object, ...]:
-    mean = f"{traffic.score_sum / traffic.scores:.4g}" if traffic.scores else ""
-    misses = f"{traffic.misses / traffic.lookups:.2%}" if traffic.lookups else ""
-    latency = (f"{traffic.latency_p50_ms:.1f}", f"{traffic.latency_p99_ms:.1f}")
-    return (traffic.requests, traffic.errors, *latency, misses, mean)

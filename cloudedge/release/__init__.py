@@ -20,11 +20,12 @@ from cloudedge.release._places import (
     Traffic,
 )
 from cloudedge.release._plan import World, plan
+from cloudedge.release._release import Release
 from cloudedge.release._rows import CubeRows
 from cloudedge.release._shelf import HubShelf
 from cloudedge.release._status import PlaceStatus, Record, Status
 from cloudedge.release._steps import Life, Limits, Options, Plan, Refusal, Step
-from cloudedge.release._target import Release, Target
+from cloudedge.release._target import Target
 from cloudedge.release._version import TableFacts, Version
 
 __all__ = [

@@ -7,16 +7,17 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 
-from cloudedge.errors import Conflict, InputError, Unavailable
+from cloudedge.errors import Conflict, InputError, NotFound, Unavailable
 from cloudedge.journal import Operation, Writer
-from cloudedge.release._apply import Outcome, Run
+from cloudedge.release._apply import Outcome, Run, committed
 from cloudedge.release._errors import Refused, Unfinished
 from cloudedge.release._ground import Ground
 from cloudedge.release._plan import plan as plan_for
+from cloudedge.release._plan import plan_undo
 from cloudedge.release._steps import Options, Plan
 from cloudedge.release._version import Version
 
-__all__ = ["ALLOWED", "Driver", "check"]
+__all__ = ["ALLOWED", "Driver", "check", "without", "words"]
 
 ALLOWED = Options(allow_signature_change=True)
 """For what was live here before: its clients were there then."""
@@ -94,6 +95,75 @@ class Driver:
         """Return why an operation is being taken back; None if it is not."""
         entries = self._ground.journal.entries(operation.number)
         return next((each.detail["why"] for each in entries if (each.step, each.what) == ("undo", "note")), None)
+
+    def _go_on(self, writer: Writer, operation: Operation) -> Outcome:
+        why = self._why_back(operation)
+        if why is not None:
+            return Run(self._ground, writer, operation.number, Plan.from_json(operation.plan)).back(why)
+        is_committed = committed(self._ground.journal.last_words(operation.number))
+        patience_s = Plan.from_json(operation.plan).options.patience_s
+        fresh, version = self._patiently(lambda: self._plan_on(operation, leave_away=is_committed), patience_s)
+        if fresh.refusals:
+            reasons = "; ".join(refusal.what for refusal in fresh.refusals)
+            raise Unfinished(
+                f"{self._ground.name}: {fresh.kind} {operation.number} cannot go on: {reasons}",
+                hint="Mend that and resume, or abort.",
+                number=operation.number,
+                failed={},
+            )
+        writer.set_state(operation.number, "open")
+        left = [step.id for step in fresh.steps]
+        writer.record(operation.number, "resume", "note", by=self._ground.by, left=left)
+        return self._forward(writer, operation, fresh, version, leave_away=is_committed)
+
+    def _plan_rest(self, operation: Operation) -> Plan:
+        """Plan how an operation ends, for people to read."""
+        if self._why_back(operation) is not None:
+            return self._plan_back(operation)
+        is_committed = committed(self._ground.journal.last_words(operation.number))
+        plan, _ = self._plan_on(operation, leave_away=is_committed)
+        return without(plan, *(("dense.canary", "bake") if is_committed else ()))
+
+    def _plan_back(self, operation: Operation) -> Plan:
+        """Plan the way back, for people to read; whoever goes it plans it again."""
+        plan, touched = self._way_back(operation), self._ground.journal.last_words(operation.number)
+        stages = plan_undo(plan, self._ground.observe(), touched)
+        return replace(plan, kind="undo", steps=tuple(step for steps in stages for step in steps), warnings=())
+
+    def _back(self, writer: Writer, operation: Operation, why: str) -> Outcome:
+        return Run(self._ground, writer, operation.number, self._way_back(operation)).back(why)
+
+    def _way_back(self, operation: Operation) -> Plan:
+        plan = Plan.from_json(operation.plan)
+        if not plan.lives and committed(self._ground.journal.last_words(operation.number)):
+            raise Refused(
+                f"{self._ground.name}: requests have moved to {plan.title}, and nothing was live before",
+                hint="Resume finishes it; release another bundle after that.",
+                rules=["nothing-before"],
+            )
+        return plan
+
+    def _unfinished(self, expected: int | None = None) -> Operation:
+        operation = self._ground.journal.unfinished()
+        if operation is not None and expected not in (None, operation.number):
+            return self._still(self._ground.journal.operation(expected or 0))
+        if operation is None:
+            raise NotFound(f"{self._ground.name}: nothing is unfinished", hint="The history lists what there was.")
+        return operation
+
+    def _still(self, seen: Operation) -> Operation:
+        """Look again at an operation under the lock: whoever was at it may have ended it before that.
+
+        Raises:
+            Conflict: it is over.
+        """
+        now = self._ground.journal.operation(seen.number)
+        if not now.is_open:
+            raise Conflict(
+                f"{self._ground.name}: {words(now)} ended in the meantime: it is {now.state}",
+                hint=f"See cloudedge status {self._ground.name}; what is live is taken back with rollback.",
+            )
+        return now
 
     def _roll(self, writer: Writer, plan: Plan, version: Version) -> Outcome:
         """Roll back; places that go away before requests move do not stop it, as long as others stand in for them."""
@@ -185,3 +255,13 @@ def check(plan: Plan) -> None:
     if not plan.steps:
         why = " ".join(plan.warnings) or "There is nothing to do."
         raise InputError(f"{plan.title} is live on {plan.target} already, everywhere", hint=why)
+
+
+def words(operation: Operation) -> str:
+    """Say which operation that is."""
+    return f"{operation.kind} {operation.number} of {operation.plan['title']}"
+
+
+def without(plan: Plan, *stages: str) -> Plan:
+    """Leave stages out of a plan."""
+    return replace(plan, steps=tuple(step for step in plan.steps if step.stage not in stages))

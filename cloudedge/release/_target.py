@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudedge.errors import CloudEdgeError, Conflict, InputError, NotFound
-from cloudedge.journal import Operation, Writer
-from cloudedge.release._apply import Outcome, Run, committed, is_past_return
-from cloudedge.release._drive import ALLOWED, Driver, check
-from cloudedge.release._errors import Refused, ReleaseUndone, Unfinished
+from cloudedge.release._apply import Outcome, is_past_return
+from cloudedge.release._drive import ALLOWED, Driver, check, without, words
 from cloudedge.release._kinds import build
 from cloudedge.release._places import Health
 from cloudedge.release._plan import plan as plan_for
-from cloudedge.release._plan import plan_undo
+from cloudedge.release._release import Release
 from cloudedge.release._status import Record, Status, history, status
 from cloudedge.release._steps import Kind, Options, Plan
 from cloudedge.release._version import Version
@@ -24,70 +21,7 @@ if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
     from cloudedge.config import Config
 
-__all__ = ["Release", "Target"]
-
-
-class Release:
-    """A release under way in a thread of its own."""
-
-    def __init__(self, target: Target, plan: Plan) -> None:
-        self.target = target
-        self.plan = plan
-        self._outcome: Outcome | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"release-{plan.pin}")
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._outcome = self.target.run(self.plan)
-        except BaseException as error:  # noqa: BLE001 - raised again by `wait`, in the caller's thread
-            self._error = error
-
-    def wait(self, timeout_s: float | None = None) -> Outcome:
-        """Wait until it is done.
-
-        Raises:
-            ReleaseUndone: it was taken back.
-            Unfinished: it stopped half way.
-            Conflict: it is still under way after `timeout_s`, or another release was in the way.
-        """
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            raise Conflict(f"the release of {self.plan.title} is still under way", hint="Wait again, or abort it.")
-        if self._error is not None:
-            raise self._error
-        if self._outcome is None:
-            raise AssertionError  # the thread leaves one or the other
-        return _whole(self._outcome, self.plan)
-
-    def promote(self) -> None:
-        """End the bake early."""
-        self.target.promote()
-
-    def abort(self) -> None:
-        """Take it back as soon as the step under way ends."""
-        self.target.abort()
-
-    def rollback(self) -> Outcome:
-        """Take this release back, once it has ended: finished or half way.
-
-        Raises:
-            Conflict: it is not what is live: it was taken back already, or something else followed.
-            NotFound: nothing was live before it.
-        """
-        self._thread.join()
-        if isinstance(self._error, Unfinished):
-            return self.target.rollback(expected=self._error.number)
-        if self._outcome is None or self._outcome.state != "done":
-            raise Conflict(f"{self.plan.title} is not live on {self.target.name}: there is nothing to take back")
-        planned = self.target.plan_rollback(patient=True)
-        if planned.live != self.plan.pin:
-            raise Conflict(
-                f"{self.plan.title} is no longer what is live on {self.target.name}",
-                hint=f"The history says what followed: cloudedge history {self.target.name}",
-            )
-        return self.target.run(planned)
+__all__ = ["Target"]
 
 
 class Target(Driver):
@@ -125,7 +59,7 @@ class Target(Driver):
     def unfinished(self) -> str | None:
         """What somebody has to finish or undo, in words."""
         operation = self._ground.journal.unfinished()
-        return _words(operation) if operation else None
+        return words(operation) if operation else None
 
     @property
     def unfinished_number(self) -> int | None:
@@ -186,7 +120,7 @@ class Target(Driver):
         Raises:
             NotFound: nothing is unfinished.
         """
-        return _without(self._plan_rest(self._unfinished()), "bake")
+        return without(self._plan_rest(self._unfinished()), "bake")
 
     def resume(self) -> Outcome | None:
         """Finish what is unfinished, forward or back as the journal says; then bring places that lag to what is live.
@@ -236,7 +170,7 @@ class Target(Driver):
                 raise
         if is_past_return(self._ground.journal.last_words(seen.number), Plan.from_json(seen.plan)):
             raise Conflict(
-                f"{self.name}: requests have moved with {_words(seen)}, too far to be taken back half way",
+                f"{self.name}: requests have moved with {words(seen)}, too far to be taken back half way",
                 hint=f"Once it is done: cloudedge rollback {self.name}",
             )
         self._ground.journal.ask(seen.number, "abort", by=self._ground.by)
@@ -331,33 +265,11 @@ class Target(Driver):
                 continue
         return seen
 
-    def _unfinished(self, expected: int | None = None) -> Operation:
-        operation = self._ground.journal.unfinished()
-        if operation is not None and expected not in (None, operation.number):
-            return self._still(self._ground.journal.operation(expected or 0))
-        if operation is None:
-            raise NotFound(f"{self.name}: nothing is unfinished", hint="The history lists what there was.")
-        return operation
-
-    def _still(self, seen: Operation) -> Operation:
-        """Look again at an operation under the lock: whoever was at it may have ended it before that.
-
-        Raises:
-            Conflict: it is over.
-        """
-        now = self._ground.journal.operation(seen.number)
-        if not now.is_open:
-            raise Conflict(
-                f"{self.name}: {_words(now)} ended in the meantime: it is {now.state}",
-                hint=f"See cloudedge status {self.name}; what is live is taken back with rollback.",
-            )
-        return now
-
     def _ref_of(self, number: int) -> str:
         operation = self._ground.journal.operation(number)
         if operation.state != "done":
             raise InputError(
-                f"{self.name}: {_words(operation)} was never live: it is {operation.state}",
+                f"{self.name}: {words(operation)} was never live: it is {operation.state}",
                 hint=f"The history lists what was: cloudedge history {self.name}",
             )
         ref: str = operation.plan["ref"]
@@ -365,78 +277,3 @@ class Target(Driver):
 
     def _was_live(self, pin: str) -> bool:
         return any(each.state == "done" and each.plan["pin"] == pin for each in self._ground.journal.operations())
-
-    def _go_on(self, writer: Writer, operation: Operation) -> Outcome:
-        why = self._why_back(operation)
-        if why is not None:
-            return Run(self._ground, writer, operation.number, Plan.from_json(operation.plan)).back(why)
-        is_committed = committed(self._ground.journal.last_words(operation.number))
-        patience_s = Plan.from_json(operation.plan).options.patience_s
-        fresh, version = self._patiently(lambda: self._plan_on(operation, leave_away=is_committed), patience_s)
-        if fresh.refusals:
-            reasons = "; ".join(refusal.what for refusal in fresh.refusals)
-            raise Unfinished(
-                f"{self.name}: {fresh.kind} {operation.number} cannot go on: {reasons}",
-                hint="Mend that and resume, or abort.",
-                number=operation.number,
-                failed={},
-            )
-        writer.set_state(operation.number, "open")
-        left = [step.id for step in fresh.steps]
-        writer.record(operation.number, "resume", "note", by=self._ground.by, left=left)
-        return self._forward(writer, operation, fresh, version, leave_away=is_committed)
-
-    def _plan_rest(self, operation: Operation) -> Plan:
-        """Plan how an operation ends, for people to read."""
-        if self._why_back(operation) is not None:
-            return self._plan_back(operation)
-        is_committed = committed(self._ground.journal.last_words(operation.number))
-        plan, _ = self._plan_on(operation, leave_away=is_committed)
-        return _without(plan, *(("dense.canary", "bake") if is_committed else ()))
-
-    def _plan_back(self, operation: Operation) -> Plan:
-        """Plan the way back, for people to read; whoever goes it plans it again."""
-        plan, touched = self._way_back(operation), self._ground.journal.last_words(operation.number)
-        stages = plan_undo(plan, self._ground.observe(), touched)
-        return replace(plan, kind="undo", steps=tuple(step for steps in stages for step in steps), warnings=())
-
-    def _back(self, writer: Writer, operation: Operation, why: str) -> Outcome:
-        return Run(self._ground, writer, operation.number, self._way_back(operation)).back(why)
-
-    def _way_back(self, operation: Operation) -> Plan:
-        plan = Plan.from_json(operation.plan)
-        if not plan.lives and committed(self._ground.journal.last_words(operation.number)):
-            raise Refused(
-                f"{self.name}: requests have moved to {plan.title}, and nothing was live before",
-                hint="Resume finishes it; release another bundle after that.",
-                rules=["nothing-before"],
-            )
-        return plan
-
-
-def _words(operation: Operation) -> str:
-    return f"{operation.kind} {operation.number} of {operation.plan['title']}"
-
-
-def _without(plan: Plan, *stages: str) -> Plan:
-    return replace(plan, steps=tuple(step for step in plan.steps if step.stage not in stages))
-
-
-def _whole(outcome: Outcome, plan: Plan) -> Outcome:
-    if outcome.state != "done":
-        raise ReleaseUndone(
-            f"{plan.target}: {plan.title} was taken back: {outcome.why}",
-            hint=" ".join(["Everything answers as it did before.", *_leftovers(outcome)]),
-            number=outcome.number,
-            why=outcome.why,
-            done=outcome.done,
-            undone=outcome.undone,
-        )
-    return outcome
-
-
-def _leftovers(outcome: Outcome) -> Iterator[str]:
-    if outcome.owed:
-        yield f"Left to the next release: {', '.join(outcome.owed)}."
-    if outcome.away:
-        yield f"Not reached, a resume does: {', '.join(outcome.away)}."

@@ -6,6 +6,7 @@ from models import change_table, make_model, make_table
 
 from cloudedge.bundle import Bundle, Probes, Signature, Variable
 from cloudedge.clock import ManualClock
+from cloudedge.hub import current, release_tag
 from cloudedge.journal import Journal
 from cloudedge.release import Ground, HubShelf, Life, Loaded, Observed, TableFacts, Target, Version, World
 from cloudedge.testing import FolderPlace
@@ -43,6 +44,19 @@ def folder_target(tmp_path, hub, *, places=None, clock=None, **how):
     shelf = HubShelf("prod", hub, shards={"emb": SHARDS}, clock=clock)
     journal = Journal(tmp_path / "prod.db", clock=clock)
     return Target(Ground("prod", {place.name: place for place in made}, journal, shelf, clock, by="ann", **how))
+
+
+def active(target):
+    return {place.name: dict(place.answers) for place in target.status().places}
+
+
+def all_on(pin):
+    return {name: {pin: 1.0} for name in NAMES}
+
+
+def marked(hub, role):
+    entry = current(hub.tags("ctr"), release_tag("prod", role))
+    return entry.target.digest if entry else None
 
 
 def facts(shards=(10, 10), **how):

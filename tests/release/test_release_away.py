@@ -44,11 +44,6 @@ def cuttable(tmp_path):
 
 
 @pytest.fixture
-def made(tmp_path, hub):
-    return bundles(tmp_path, hub)
-
-
-@pytest.fixture
 def target(tmp_path, hub, made):
     """Version 2 is live, version 1 was."""
     found = folder_target(tmp_path, hub, places=cuttable(tmp_path))

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from release_parts import NAMES, bundles, folder_places
 
-from cloudedge.cli import main
-from cloudedge.cli import release as cli_release
+from cloudedge.cli import main, release_status
 from cloudedge.hub import LocalHub
 from cloudedge.release import Limits, Options, _kinds
 
@@ -175,7 +174,7 @@ def test_a_line_of_json_at_every_look(cloudedge, made, monkeypatch):
         if (end := next(looks)) is not None:
             raise end
 
-    monkeypatch.setattr(cli_release.time, "sleep", sleep)
+    monkeypatch.setattr(release_status.time, "sleep", sleep)
     lines = cloudedge("status", "prod", "--watch", "--json").splitlines()
     assert [json.loads(line)["is_whole"] for line in lines] == [True] * 3
 

@@ -10,7 +10,7 @@ import pytest
 from cloudedge.cube import Client
 from cloudedge.errors import Conflict, InputError
 from cloudedge.journal import Journal, Writer
-from cloudedge.release import Limits, Options, _apply, _ground, _plan, _target
+from cloudedge.release import Limits, Options, Plan, Target, _apply, _ground, _plan
 from cloudedge.testing import (
     FAULTS,
     SimJournal,
@@ -245,13 +245,13 @@ def test_a_resume_that_believes_the_journal_and_does_not_look_is_noticed(monkeyp
     """A place that restarted may have lost what was done."""
 
     def believing(self, writer, operation):
-        plan = _target.Plan.from_json(operation.plan)
+        plan = Plan.from_json(operation.plan)
         done = {e.step for e in self._ground.journal.entries(operation.number) if e.what == "done"}
         left = dataclasses.replace(plan, steps=tuple(s for s in plan.steps if s.id not in done))
         version = self._ground.shelf.version(plan.ref)
-        return _target.Run(self._ground, writer, operation.number, left, version).forward()
+        return _apply.Run(self._ground, writer, operation.number, left, version).forward()
 
-    monkeypatch.setattr(_target.Target, "_go_on", believing)
+    monkeypatch.setattr(Target, "_go_on", believing)
     assert noticed("not whole", "failed", "unexplained", faults=["kill", "amnesia"])
 
 
