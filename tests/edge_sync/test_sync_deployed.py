@@ -43,9 +43,21 @@ VERDICTS = {
     "a cause": (node(cause="port 18082 is taken"), "failed", "port 18082"),
     "no instance": (node(()), "waiting", "no instance"),
     "crash loop that runs": (node((container("Waiting", "CrashLoopBackOff"),)), "failed", "CrashLoopBackOff"),
+    "ended in an error": (node((container("Terminated", "Error"),)), "failed", "main: Error"),
+    "ended in an error, but of the version before": (
+        node((replace(container("Terminated", "Error"), created=rfc3339(CHANGED - timedelta(hours=1))),)),
+        "waiting",
+        "of the version before",
+    ),
+    "accepted, and the statistics are older": (node(version="0"), "waiting", "not accepted"),
+    "still checking": (
+        node((replace(INSTANCE, init_containers=(Container("cloudedge-verify", "Running"),)),)),
+        "waiting",
+        "cloudedge-verify is Running",
+    ),
     "no image": (node((container("Waiting", "ImagePullBackOff"),)), "failed", "ImagePullBackOff"),
-    "starting": (node((container("Waiting", "ContainerCreating"),)), "waiting", "main does not run yet"),
-    "ended": (node((container("Terminated", "Completed"),)), "waiting", "main does not run yet"),
+    "starting": (node((container("Waiting", "ContainerCreating"),)), "waiting", "main is Waiting"),
+    "ended": (node((container("Terminated", "Completed"),)), "waiting", "main is Terminated"),
     "refused by the node": (
         node((replace(INSTANCE, cause="signature"),)),
         "failed",
@@ -63,7 +75,7 @@ VERDICTS = {
         "waiting",
         "of the version before",
     ),
-    "pending": (node(status="Pending"), "waiting", "status Pending"),
+    "pending": (node(status="Pending"), "waiting", "the app is Pending"),
 }
 
 
@@ -109,6 +121,13 @@ def test_one_bad_report_is_not_enough_either():
     assert (state, elapsed < 100) == ("failed", True)
 
 
+def test_what_the_version_before_suffered_from_is_no_failure_of_the_one_that_mends_it():
+    before = [node(accepted="0", version="0", cause="no such image", time=f"t{i}") for i in range(2)]
+    assert arrive(*before, node(time="t2"), node(time="t3"))[0] == "deployed"
+    state, _, scene = arrive(*before, *(replace(before[0], report=replace(before[0].report, time=t)) for t in "ab"))
+    assert (state, scene.looks) == ("failed", 4)
+
+
 def test_a_good_report_between_bad_ones_starts_over():
     flapping = [node(time=f"t{i}", cause="no" if i % 2 else "") for i in range(6)]
     state, _, scene = arrive(*flapping, node(time="t6"), node(time="t7"))
@@ -140,4 +159,7 @@ def test_a_job_is_done_when_its_containers_ended():
 
 def test_versions_of_another_kind_say_nothing_of_time():
     old = replace(INSTANCE, created="2020-01-01T00:00:00Z")
-    assert judge(node((old,), desired="1000", accepted="1000"), replace(APP, version="1000")).state == "deployed"
+    assert (
+        judge(node((old,), desired="1000", accepted="1000", version="1000"), replace(APP, version="1000")).state
+        == "deployed"
+    )

@@ -13,21 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from cloudedge.edge_bie._names import PROBE, VERIFY
+from cloudedge.edge_bie._running import broken, nameless_cause, unready
 
 if TYPE_CHECKING:
     from cloudedge.edge_bie.client import AppStats, Container, Node
 
 __all__ = ["UNASKED", "Probed", "Verdict", "judge", "needs_probe"]
 
-_PROBE_PASSED = "ProbePassed"
 _UNPROBED = "nobody has probed it yet"
-
-_BROKEN = frozenset({
-    "CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "DiskFull", "ErrImageNeverPull",
-    "ErrImagePull", "Error", "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "OOMKilled", "PortConflict",
-    "ProbeFailed", "RunContainerError", "StorageError",
-})  # fmt: skip
-"""Reasons that another ten seconds do not mend."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +68,7 @@ def judge(
         return Verdict("offline", "it never connected" if node.ready == "never" else "it is not connected")
     stats = node.report.app(app)
     if stats is None:
-        # A stock node that cannot apply an app says why, but not of which app.
-        nameless = next((each.cause for each in node.report.app_stats if not each.name and each.cause), "")
-        return _lean("", nameless or "it has not taken it up yet", node, since)
+        return _lean("", nameless_cause(node.report) or "it has not taken it up yet", node, since)
     hopeless = _hopeless(stats)
     if hopeless:
         return _lean("bad", hopeless, node, since)
@@ -121,9 +112,8 @@ def _lean(leaning: Literal["", "good", "bad"], why: str, node: Node, since: Verd
 
 def _hopeless(stats: AppStats) -> str:
     """Say what another ten seconds will not mend; empty: nothing."""
-    every = (*_containers(stats), *(c for c in _init(stats) if c.name != VERIFY))
-    broken = next((f"{c.name}: {c.reason}" for c in every if c.reason in _BROKEN), "")
-    what = broken or ("it refused what it got" if _is_refused(stats) else "")
+    refused = "it refused what it got" if _is_refused(stats) else ""
+    what = next(filter(None, map(broken, stats.instances)), refused)
     return f"{what} ({stats.cause})" if what and stats.cause else what
 
 
@@ -135,23 +125,7 @@ def _missing(stats: AppStats, accepted: str) -> Iterator[str]:
         yield "it has not taken it up yet"
     if stats.version != accepted:
         yield f"it runs version {stats.version or 'none'} of the app and accepted {accepted}"
-    if stats.status != "Running" or not stats.instances:
-        yield f"the app is {stats.status or 'not started'}"
-    for instance in stats.instances:
-        if instance.cause or instance.status != "Running":
-            yield f"{instance.name} is {instance.status or 'nowhere'} {instance.cause}".rstrip()
-        if not any(c.name not in (PROBE, VERIFY) for c in instance.containers):
-            yield f"{instance.name} has no container yet"
-    yield from _unready(stats)
-
-
-def _unready(stats: AppStats) -> Iterator[str]:
-    for container in _containers(stats):
-        if container.state != "Running" or (container.name == PROBE and container.reason != _PROBE_PASSED):
-            yield f"{container.name} is {container.state} {container.reason}".rstrip()
-    for container in _init(stats):
-        if (container.state, container.reason) != ("Terminated", "Completed"):
-            yield f"{container.name} is {container.state} {container.reason}".rstrip()
+    yield from unready(stats)
 
 
 def _is_refused(stats: AppStats) -> bool:

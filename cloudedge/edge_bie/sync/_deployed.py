@@ -2,7 +2,8 @@
 
 Deployed is: the node is online, was told this version and has accepted it, every instance was created since, every
 container runs, nothing gives a cause; and all that in two reports one after the other. A bad sign counts in two reports
-as well, since a node tries again every ten seconds and a download that broke once is no failure yet.
+as well, since a node tries again every ten seconds and a download that broke once is no failure yet. Before the node
+has accepted the version, two more may speak of the one before it, whose trouble is perhaps just what is being mended.
 """
 
 from __future__ import annotations
@@ -13,29 +14,18 @@ from datetime import datetime, timedelta, timezone
 from typing import Final, Literal
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.edge_bie.client import App, AppStats, Bie, Node
+from cloudedge.edge_bie._running import broken, nameless_cause, unready
+from cloudedge.edge_bie.client import App, AppStats, Bie, Node, Report
 
 __all__ = ["Arrival", "Verdict", "judge", "wait_deployed"]
 
 _REPORTS: Final = 2
+_DEAF: Final = 2
+"""Reports that may be about the version before: one that was there, and the one whose answer names the new one."""
 _TOLERANCE: Final = timedelta(minutes=2)
 """How far a node's clock may be behind the control plane's."""
 _SECONDS: Final = 10
 """Digits of the Unix time that a version begins with."""
-_BAD: Final = frozenset(
-    {
-        "CrashLoopBackOff",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "ErrImageNeverPull",
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "OOMKilled",
-        "RunContainerError",
-    }
-)
-
 State = Literal["waiting", "deployed", "failed"]
 
 
@@ -65,30 +55,27 @@ def judge(node: Node, app: App) -> Verdict:
     stats = node.report.app(app.name)
     if stats is not None and stats.cause:
         return Verdict("failed", stats.cause)
-    if node.report.apps.get(app.name) != app.version or stats is None:
-        return Verdict("waiting", "the node has not accepted this version yet")
-    return _containers(stats, app)
+    if stats is None or not _has_accepted(node.report, app):
+        return Verdict("waiting", nameless_cause(node.report) or "the node has not accepted this version yet")
+    return _instances(stats, app)
 
 
-def _containers(stats: AppStats, app: App) -> Verdict:
-    if not stats.instances:
-        return Verdict("waiting", "there is no instance yet")
+def _has_accepted(report: Report, app: App) -> bool:
+    stats = report.app(app.name)
+    return report.apps.get(app.name) == app.version and (stats is None or stats.version in ("", app.version))
+
+
+def _instances(stats: AppStats, app: App) -> Verdict:
     since = _changed_at(app.version)
     for instance in stats.instances:
-        for container in (*instance.init_containers, *instance.containers):
-            if container.reason in _BAD:
-                return Verdict("failed", f"container {container.name}: {container.reason}")
-        if instance.cause:
-            return Verdict("failed", instance.cause)
         created = _moment(instance.created)
         if since is not None and created is not None and created < since - _TOLERANCE:
-            return Verdict("waiting", f"instance {instance.name} is of the version before")
-        state = "Terminated" if app.workload == "job" else "Running"
-        waiting = [c for c in instance.containers if c.state not in (state, "Running")]
-        if waiting or not instance.containers:
-            return Verdict("waiting", f"container {waiting[0].name if waiting else '?'} does not run yet")
-    wanted = ("Running", "Succeeded")
-    return Verdict("deployed") if stats.status in wanted else Verdict("waiting", f"status {stats.status or 'unknown'}")
+            return Verdict("waiting", f"{instance.name} is of the version before")
+        bad = broken(instance) or instance.cause
+        if bad:
+            return Verdict("failed", bad)
+    lacking = next(unready(stats, is_job=app.workload == "job"), "")
+    return Verdict("waiting", lacking) if lacking else Verdict("deployed")
 
 
 @dataclass
@@ -97,25 +84,27 @@ class _Watch:
 
     verdict: Verdict = field(default_factory=lambda: Verdict("waiting", "not looked at yet"))
     reports: tuple[str, ...] = ()
+    needed: int = _REPORTS
 
-    def look(self, verdict: Verdict, report: str | None) -> None:
+    def look(self, verdict: Verdict, report: str | None, needed: int = _REPORTS) -> None:
         """Take in what the newest report says; None: who is gone reports no more, and every look counts."""
-        if verdict.state != self.verdict.state or verdict.state == "waiting":
+        if verdict.state != self.verdict.state or verdict.state == "waiting" or needed != self.needed:
             self.reports = ()
+        self.needed = needed
         self.verdict = verdict
         seen = f"look {len(self.reports)}" if report is None else report
         self.reports = tuple(dict.fromkeys((*self.reports, seen)))
 
     @property
     def is_over(self) -> bool:
-        return self.verdict.state != "waiting" and len(self.reports) >= _REPORTS
+        return self.verdict.state != "waiting" and len(self.reports) >= self.needed
 
     @property
     def outcome(self) -> Verdict:
         if self.is_over or self.verdict.state == "waiting":
             return self.verdict
         said = f"{self.verdict.state} {self.verdict.reason}".strip()
-        return Verdict("waiting", f"{said}, in one report only")
+        return Verdict("waiting", f"{said}, in {len(self.reports)} reports only")
 
 
 def wait_deployed(
@@ -168,8 +157,12 @@ def _look(
     for (app, which), watch in pairs.items():
         if which == name and not watch.is_over:
             before = watch.verdict
-            verdict = judge(node, apps[app]) if node is not None else Verdict("failed", "the node is gone")
-            watch.look(verdict, None if node is None else node.report.time if node.report else "")
+            if node is None:
+                watch.look(Verdict("failed", "the node is gone"), None)
+            else:
+                is_deaf = node.report is None or not _has_accepted(node.report, apps[app])
+                time = node.report.time if node.report else ""
+                watch.look(judge(node, apps[app]), time, _REPORTS + _DEAF if is_deaf else _REPORTS)
             if watch.verdict != before:
                 on_change(Arrival(app, name, watch.verdict))
 
