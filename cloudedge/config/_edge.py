@@ -54,7 +54,11 @@ class EdgeLeg(Section):
         "", pattern=r"^(\S+@sha256:[0-9a-f]{64})?$", description="the Serving image by digest; none for plain processes"
     )
     registries: tuple[str, ...] = Field((), description="BIE registries with the passwords for that image")
-    service: Name = Field("model", description="the service in the app, and in POST /SERVICE/prediction")
+    service: str = Field(
+        "model",
+        pattern=r"^[a-z0-9][-a-z0-9]{0,61}[a-z0-9]$",
+        description="the service in the app, and in POST /SERVICE/prediction",
+    )
     port: int = Field(18082, ge=1, le=65535, description="the port on the node, and the one the server listens on")
     mount: str = Field("/home/work/script", pattern=r"^/\S+$", description="where the script is in the container")
     state: str = Field(

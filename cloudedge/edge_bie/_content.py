@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cloudedge.edge_bie._documents import App, Config, Service, Volume
+from cloudedge.edge_bie._documents import App, Service, Volume
+from cloudedge.edge_bie._mounted import Config
 from cloudedge.hub import canonical_json, digest_of
 
 __all__ = ["content_of", "texts_digest"]

@@ -1,30 +1,19 @@
-"""What a node is told: apps, configs and secrets as the sync API sends them, checked before anything relies on them.
-
-BIE runs every answer through Go's text/template: ``{{.BAETYL_NODE_NAME}}`` becomes the node's name, and anything else
-between such braces stops a stock node. Here it stops the app it is in, and no other.
-"""
+"""What a node is told to run: apps as the sync API sends them, checked before anything relies on them."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from cloudedge.edge_bie._names import APP_LABEL, PROBE
+from cloudedge.edge_bie._names import APP_LABEL, NAME, PROBE
 from cloudedge.errors import InputError
 
-__all__ = ["App", "AppRef", "Config", "Mount", "Object", "Port", "Service", "Volume", "filled_in", "slot_of"]
+__all__ = ["App", "AppRef", "Mount", "Port", "Service", "Volume", "read_name", "read_text", "read_version", "slot_of"]
 
-_OBJECT = "_object_"
 _STATEMENT = re.compile(r"(.+)-statement-[0-9a-f]{10}")
-_NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,61}[a-z0-9]")
-_KEY = re.compile(r"(?!\.{1,2}$)[-._a-zA-Z0-9]{1,253}")
-_FIELD = re.compile(r"\{\{\s*\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _CPUS = re.compile(r"\d{1,6}(\.\d{1,6})?m?")
 _MEMORY = re.compile(r"\d{1,15}(\.\d{1,6})?([KMGT]i|[kKMGT])?")
 _COUNT = re.compile(r"\d{1,3}")
@@ -47,7 +36,7 @@ class AppRef:
         """
         if not isinstance(value, dict):
             raise InputError(f"a desire names an app by {value!r}")
-        return cls(_name(value.get("name"), "app"), _text(value.get("version", ""), "app version", _VERSION))
+        return cls(read_name(value.get("name"), "app"), read_version(value.get("version", ""), "app version"))
 
     def to_json(self) -> dict[str, str]:
         """Return the form of desires and reports."""
@@ -120,7 +109,7 @@ class App:
         """
         if not isinstance(value, dict):
             raise InputError(f"an app is an object, not {type(value).__name__}")
-        name = _name(value.get("name"), "app")
+        name = read_name(value.get("name"), "app")
         workload = str(value.get("workload") or "deployment")
         if workload not in ("deployment", "daemonset"):
             raise InputError(f"app {name}: workload {workload!r} does not run on this kind of node")
@@ -160,61 +149,6 @@ class App:
         return tuple(volume for volume in self.volumes if volume.kind == "secret")
 
 
-@dataclass(frozen=True)
-class Object:
-    """A file that a config refers to."""
-
-    key: str
-    url: str
-    md5: str = ""
-    sha256: str = ""
-    unpack: str = ""
-    token: str = ""
-
-
-@dataclass(frozen=True)
-class Config:
-    """A config or secret: texts that become files, and files to download."""
-
-    name: str
-    version: str
-    texts: Mapping[str, bytes]
-    objects: tuple[Object, ...] = ()
-
-    @classmethod
-    def parse(cls, value: Any) -> Config:
-        """Read a config in the form the edge gets.
-
-        Raises:
-            InputError: something in it cannot be.
-        """
-        name, version, data = _parts(value, "config")
-        texts, objects = {}, []
-        for key, item in data.items():
-            if key.startswith(_OBJECT):
-                objects.append(_object(name, key.removeprefix(_OBJECT), item))
-            else:
-                texts[_text(key, f"key of config {name}", _KEY)] = item.encode()
-        return cls(name, version, texts, tuple(objects))
-
-    @classmethod
-    def parse_secret(cls, value: Any) -> Config:
-        """Read a secret: its values travel as base64.
-
-        Raises:
-            InputError: something in it cannot be.
-        """
-        name, version, data = _parts(value, "secret")
-        try:
-            texts = {
-                _text(key, f"key of secret {name}", _KEY): base64.b64decode(item, validate=True)
-                for key, item in data.items()
-            }
-        except (binascii.Error, ValueError):
-            raise InputError(f"secret {name} holds a value that is not base64") from None
-        return cls(name, version, texts)
-
-
 def slot_of(app: App) -> str:
     """Name the line of revisions an app belongs to: its predecessor is the one that runs under the same name."""
     if app.labels.get(APP_LABEL):
@@ -226,62 +160,11 @@ def slot_of(app: App) -> str:
     return app.ref.name
 
 
-def filled_in(value: Any, fields: Mapping[str, str]) -> Any:
-    """Put the node's own values where an answer names them, as stock nodes do.
-
-    Raises:
-        InputError: it names one that is not known, or holds braces that mean nothing.
-    """
-    if isinstance(value, str):
-        if "{{" not in value:
-            return value
-        try:
-            text = _FIELD.sub(lambda found: fields[found[1]], value)
-        except KeyError as error:
-            raise InputError(f"the template names {error.args[0]!r}, which this node does not know") from None
-        if "{{" in text:
-            raise InputError("a value holds '{{', which BIE takes for a template")
-        return text
-    if isinstance(value, dict):
-        return {key: filled_in(item, fields) for key, item in value.items()}
-    if isinstance(value, list):
-        return [filled_in(item, fields) for item in value]
-    return value
-
-
-def _object(config: str, key: str, item: str) -> Object:
-    try:
-        value = json.loads(item)
-        notes = value.get("metadata") or {}
-        found = Object(
-            _text(key, f"key of config {config}", _KEY),
-            str(value.get("url") or notes.get("url") or ""),
-            str(value.get("md5") or "").lower(),
-            str(value.get("sha256") or notes.get("sha256") or "").lower().removeprefix("sha256:"),
-            str(value.get("unpack") or ""),
-            str(value.get("token") or ""),
-        )
-    except (ValueError, AttributeError, RecursionError):
-        raise InputError(f"config {config}: the reference {key!r} cannot be read") from None
-    if not found.url.startswith(("http://", "https://")):
-        raise InputError(f"config {config}: {key!r} has no http URL to download it from")
-    return found
-
-
-def _parts(value: Any, what: str) -> tuple[str, str, dict[str, str]]:
-    if not isinstance(value, dict):
-        raise InputError(f"a {what} is an object, not {type(value).__name__}")
-    name, data = _name(value.get("name"), what), value.get("data") or {}
-    if not isinstance(data, dict) or not all(isinstance(item, str) for item in data.values()):
-        raise InputError(f"{what} {name}: its data are not texts by key")
-    return name, _text(str(value.get("version") or ""), f"version of {what} {name}", _VERSION), data
-
-
 def _service(value: Any, app: str) -> Service:
     try:
         limits = (value.get("resources") or {}).get("limits") or {}
         return Service(
-            name=_name(value.get("name"), "service"),
+            name=read_name(value.get("name"), "service"),
             image=str(value.get("image") or ""),
             command=tuple(str(word) for word in value.get("command") or ()),
             args=tuple(str(word) for word in value.get("args") or ()),
@@ -300,7 +183,7 @@ def _service(value: Any, app: str) -> Service:
 
 def _limit(limits: Mapping[str, Any], what: str, pattern: re.Pattern[str]) -> str:
     value = str(limits.get(what) or "")
-    return _text(value, f"limit {what}", pattern) if value else ""
+    return read_text(value, f"limit {what}", pattern) if value else ""
 
 
 def _port(item: Mapping[str, Any]) -> Port:
@@ -326,7 +209,7 @@ def _volume(value: Any, app: str) -> Volume:
         name = str(value["name"])
         for kind in ("config", "secret"):
             if value.get(kind):
-                source = _name(value[kind].get("name"), kind)
+                source = read_name(value[kind].get("name"), kind)
                 return Volume(name, kind, source, str(value[kind].get("version") or ""))
         if value.get("hostPath"):
             return Volume(name, "hostPath", str(value["hostPath"]["path"]))
@@ -344,11 +227,30 @@ def _list(value: Mapping[str, Any], key: str) -> list[Any]:
     return items
 
 
-def _name(value: Any, what: str) -> str:
-    return _text(value, f"{what} name", _NAME)
+def read_name(value: Any, what: str) -> str:
+    """Return the name of something.
+
+    Raises:
+        InputError: it is none.
+    """
+    return read_text(value, f"{what} name", NAME)
 
 
-def _text(value: Any, what: str, pattern: re.Pattern[str]) -> str:
+def read_version(value: Any, what: str) -> str:
+    """Return a version; folders are called after some.
+
+    Raises:
+        InputError: it is none.
+    """
+    return read_text(value, what, _VERSION)
+
+
+def read_text(value: Any, what: str, pattern: re.Pattern[str]) -> str:
+    """Return a text of a form.
+
+    Raises:
+        InputError: it is none, or has another.
+    """
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise InputError(f"{what} {value!r} is none")
     return value

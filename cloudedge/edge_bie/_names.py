@@ -8,6 +8,7 @@ from cloudedge.errors import InputError
 
 __all__ = [
     "APP_LABEL",
+    "NAME",
     "OWNER_LABEL",
     "PROBE",
     "REVISION_LABEL",
@@ -33,24 +34,26 @@ PROBE = "cloudedge-probe"
 """Whether the recorded requests were answered as they should be: among the containers of our own nodes, which ask again
 and again; among the init containers of stock ones, where it is a container that tries the server first."""
 
-_NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,61}[a-z0-9]")
-_APP = re.compile(r"[a-z][-a-z0-9]{0,53}[a-z0-9]")
+NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,61}[a-z0-9]")
+"""What BIE lets an object be called. The lab has this rule for itself, or no test would see this one wrong."""
+_STRICTER = {
+    "app": (re.compile(r"[a-z][-a-z0-9]{0,53}[a-z0-9]"), "2 to 55 of a-z, 0-9 and '-', a letter first"),
+    "service": (re.compile(r"[a-z0-9][-a-z0-9]{0,61}[a-z0-9]"), "2 to 63 of a-z, 0-9 and '-'"),
+}
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _SHORT = 12
 
 
 def check_name(name: str, *, what: str) -> str:
-    """Return a name that BIE takes for a config, secret, registry, app or node.
+    """Return a name that BIE takes for a config, secret, registry, app, service, volume or node.
 
     Raises:
         InputError: it does not, or it would collide with BIE's own objects.
     """
-    pattern, rule = (
-        (_APP, "2 to 55 of a-z 0-9 -, a letter first") if what == "app" else (_NAME, "2 to 63 of a-z 0-9 - .")
-    )
+    pattern, rule = _STRICTER.get(what, (NAME, "2 to 63 of a-z, 0-9, '-' and '.'"))
     if not pattern.fullmatch(name):
         raise InputError(f"{what} name {name!r} is not one BIE takes", hint=f"Wanted: {rule}.")
-    if what != "node" and "baetyl" in name:
+    if what not in ("node", "service", "volume") and "baetyl" in name:
         raise InputError(f"{what} name {name!r} contains 'baetyl', which BIE keeps for its own")
     return name
 

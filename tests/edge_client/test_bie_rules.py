@@ -72,17 +72,18 @@ APPS = {
     "boolean replica": (app(replica=True), "replica True runs nothing"),
     "statefulset": (app(workload="statefulset"), "nodes run no statefulset"),
     "long selector": (app(selector="x" * 256), "its selector has 256 characters and BIE keeps 255"),
-    "host port of two": (app(Service("m", "i", ports=(Port(1, host=2),)), replica=2), "host port 2, so its replica"),
-    "host port twice": (app(Service("m", "i", ports=(Port(1, 2), Port(3, 2)))), "host port 2/TCP is taken twice"),
-    "no image": (app(Service("m")), "service m has no image"),
-    "service with a dot": (app(Service("m.x", "i")), "not a name BIE takes"),
-    "mount of nothing": (app(Service("m", "i", mounts=(Mount("v", "/v"),))), "the app has no such volume"),
+    "host port of two": (app(Service("web", "i", ports=(Port(1, host=2),)), replica=2), "host port 2, so its replica"),
+    "host port twice": (app(Service("web", "i", ports=(Port(1, 2), Port(3, 2)))), "host port 2/TCP is taken twice"),
+    "no image": (app(Service("web")), "service web has no image"),
+    "service with a dot": (app(Service("m.x", "i")), "service name .m.x. is not one BIE takes"),
+    "service of one letter": (app(Service("m", "i")), "2 to 63 of a-z, 0-9 and '-'"),
+    "mount of nothing": (app(Service("web", "i", mounts=(Mount("v", "/v"),))), "the app has no such volume"),
     "volume twice": (app(volumes=(Volume("vv"), Volume("vv"))), "two volumes of one name"),
     "volume of one letter": (app(volumes=(Volume("v"),)), "volume name 'v'"),
-    "template in an argument": (app(Service("m", "i", args=("{{x}}",))), r"services\[0\].args\[0\] contains '{{'"),
-    "template in a variable": (app(Service("m", "i", env={"a": "{{x}}"})), "contains '{{'"),
-    "number in a variable": (app(Service("m", "i", env={"a": 1})), "a is 1, a int"),
-    "number as a limit": (app(Service("m", "i", limits={"cpu": 2})), "cpu is 2, a int"),
+    "template in an argument": (app(Service("web", "i", args=("{{x}}",))), r"services\[0\].args\[0\] contains '{{'"),
+    "template in a variable": (app(Service("web", "i", env={"a": "{{x}}"})), "contains '{{'"),
+    "number in a variable": (app(Service("web", "i", env={"a": 1})), "a is 1, a int"),
+    "number as a limit": (app(Service("web", "i", limits={"cpu": 2})), "cpu is 2, a int"),
     "summary": (app(is_summary=True), "read it whole before writing it"),
     "label": (app(labels={"-a": ""}), "label '-a'"),
 }  # fmt: skip
@@ -104,7 +105,7 @@ def test_what_is_right_passes():
     check_config(file(md5="a" * 32, sha256="b" * 64, unpack="tgz"))
     check_config(Config("model", {"a": Text("{ { } } { {")}, labels={"example.com/a": "", "b": "x_y.Z"}))
     check_app(app(selector="s" * 255, replica=3, workload="daemonset"))
-    check_app(app(Service("m", "i", ports=(Port(1, 2), Port(1, 2, "UDP"))), replica=1))
+    check_app(app(Service("web", "i", ports=(Port(1, 2), Port(1, 2, "UDP"))), replica=1))
     check_node(Node("a.b", labels={"ring": "1"}))
 
 

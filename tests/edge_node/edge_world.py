@@ -19,7 +19,7 @@ import numpy as np
 import requests
 
 from cloudedge.bundle import Bundle, Lineage, ProbeRequest, Probes, Signature, Variable, new_key_pair, sign_bundle
-from cloudedge.edge_bie import _documents as documents
+from cloudedge.edge_bie import _documents, _mounted
 from cloudedge.edge_bie._content import content_of, texts_digest
 from cloudedge.edge_bie._names import (
     APP_LABEL,
@@ -78,7 +78,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def eventually(check, within_s=30, every_s=0.05):
+def eventually(check, within_s=180, every_s=0.05):
     end = time.monotonic() + within_s
     while True:
         found = check()
@@ -167,11 +167,11 @@ class World:
     def with_content(self, statement):
         """Say in a statement what its app runs."""
         texts = {key: text.encode() for key, text in self.scripts.items()}
-        configs = {self.script: documents.Config(self.script, "", texts)}
+        configs = {self.script: _mounted.Config(self.script, "", texts)}
         for blob in statement.every_blob:
             name = blob_config("yolov3-model", blob.digest)
-            configs[name] = documents.Config(name, "", {}, (documents.Object(blob.digest.replace(":", "-"), ""),))
-        body = documents.App.parse(self.app(statement).to_json())
+            configs[name] = _mounted.Config(name, "", {}, (_mounted.Object(blob.digest.replace(":", "-"), ""),))
+        body = _documents.App.parse(self.app(statement).to_json())
         content = content_of(body, configs, statement=statement_config(statement.app, statement.revision))
         return replace(statement, content=content, scripts=(texts_digest(texts),))
 

@@ -95,7 +95,7 @@ def test_a_real_agent_killed_at_random_moments(world, seed):
     rng = random.Random(seed)
     world.release(make_bundle(world.hub, world.folder, 1, files={"w": noise(400_000, 1)}))
     process = world.start("n1", "--limit-kb-s", "800")
-    eventually(lambda: world.asks() == 1, 60)
+    eventually(lambda: world.asks() == 1)
     world.release(make_bundle(world.hub, world.folder, 2, files={"w": noise(600_000, 2)}))
     for _ in range(4):
         time.sleep(rng.random() * 1.5)
@@ -103,7 +103,7 @@ def test_a_real_agent_killed_at_random_moments(world, seed):
         process.wait()
         assert world.asks() in (1, 2)
         process = world.start("n1", "--limit-kb-s", "800")
-    eventually(lambda: world.asks() == 2, 60)
+    eventually(lambda: world.asks() == 2)
     folder = world.folder / "n1" / "processes"
     eventually(lambda: len(find_processes(folder)) == 2)  # the front and the app
     eventually(

@@ -68,7 +68,7 @@ def test_a_tampered_object(world, played, node):
     is_refused(world, played, node, statement, reason="Tampered", words="the statement says")
     # Repaired, it is taken: nothing of the wrong bytes was kept.
     damage(world, bundle, how=lambda data: data[:-1] + noise(5000, 1)[-1:])
-    node._failures.clear()
+    node._failures.keep(())
     settle(node)
     assert played.asks(world.port) == 2
 
@@ -306,7 +306,7 @@ def test_a_disk_that_fills_up_meanwhile(world, played, small_disk, when):
     assert "DiskFull" in {c.reason for i in stats.instances for c in (*i.init_containers, *i.containers)}
     ballast.unlink()
     agent._at = lambda _: None
-    agent._failures.clear()
+    agent._failures.keep(())
     settle(agent)
     assert played.asks(world.port) == 2
     assert shutil.disk_usage(small_disk).free > 0

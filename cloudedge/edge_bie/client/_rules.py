@@ -24,7 +24,6 @@ CONFIG_LIMIT = 4 << 20
 SECRET_LIMIT = 64 << 10
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_SERVICE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _WORKLOADS = ("deployment", "daemonset", "job")
@@ -144,8 +143,7 @@ def _check_services(app: App, what: str) -> None:
     taken: set[tuple[int, str]] = set()
     for service in app.services:
         where = f"{what}, service {service.name}"
-        if not _SERVICE.fullmatch(service.name):
-            raise InputError(f"{where}: not a name BIE takes", hint="Wanted: up to 63 of a-z 0-9 -.")
+        check_name(service.name, what="service")
         if not service.image and app.mode == "kube" and app.type == "container":
             raise InputError(f"{where} has no image")
         _strings({**service.env, **service.limits}, where)

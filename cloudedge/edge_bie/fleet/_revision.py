@@ -12,8 +12,8 @@ from cloudedge.bundle import Bundle
 from cloudedge.config import EdgeLeg
 from cloudedge.edge_bie._content import content_of, texts_digest
 from cloudedge.edge_bie._documents import App as NodeApp
-from cloudedge.edge_bie._documents import Config as NodeConfig
-from cloudedge.edge_bie._documents import Object
+from cloudedge.edge_bie._mounted import Config as NodeConfig
+from cloudedge.edge_bie._mounted import Object
 from cloudedge.edge_bie._names import (
     APP_LABEL,
     OWNER_LABEL,

@@ -1,9 +1,10 @@
 """A node of our own: BAETYL's protocol, verified and resumable downloads, and a hand-over that nobody notices."""
 
-from cloudedge.edge_bie.node._agent import NodeAgent, NodeSettings, remembered
+from cloudedge.edge_bie.node._agent import NodeAgent, NodeSettings
 from cloudedge.edge_bie.node._docker import DockerRuntime
 from cloudedge.edge_bie.node._runtime import ProcessRuntime, Runtime, Supervised
 from cloudedge.edge_bie.node._sync import Link
+from cloudedge.edge_bie.node._units import remembered
 
 __all__ = [
     "DockerRuntime",

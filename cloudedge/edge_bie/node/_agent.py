@@ -31,10 +31,11 @@ from cloudedge.clock import Clock, SystemClock
 from cloudedge.edge_bie._documents import App, AppRef, slot_of
 from cloudedge.edge_bie.node._assemble import free_port
 from cloudedge.edge_bie.node._download import Downloads, Pace
+from cloudedge.edge_bie.node._failures import Failures
 from cloudedge.edge_bie.node._install import Installer
 from cloudedge.edge_bie.node._plan import plan
 from cloudedge.edge_bie.node._probe import ask_probes, await_answers
-from cloudedge.edge_bie.node._report import Phase, Trouble, app_stats, make_report, trouble_of
+from cloudedge.edge_bie.node._report import Phase, Trouble, app_stats, make_report
 from cloudedge.edge_bie.node._runtime import Runtime, listens, targets_of
 from cloudedge.edge_bie.node._stats import Machine
 from cloudedge.edge_bie.node._store import Store
@@ -42,10 +43,9 @@ from cloudedge.edge_bie.node._sync import Link
 from cloudedge.edge_bie.node._units import NodeState, Slot, Unit
 from cloudedge.errors import CloudEdgeError, Conflict
 
-__all__ = ["NodeAgent", "NodeSettings", "remembered"]
+__all__ = ["NodeAgent", "NodeSettings"]
 
 _TICK_S = 2.0
-_RETRY_S, _LONGEST_RETRY_S = 10.0, 600.0
 _RESTARTS = 2
 """A version on trial that ends this often is given up."""
 
@@ -71,13 +71,6 @@ class NodeSettings:
     """Limit for downloads; 0: none."""
     address: str = ""
     """Where others reach this machine, for the report; found out if left out."""
-
-
-@dataclass
-class _Failure:
-    trouble: Trouble
-    count: int
-    retry_at: float
 
 
 class NodeAgent:
@@ -138,7 +131,7 @@ class NodeAgent:
             clock=self._clock,
         )
         self._machine = Machine(settings.folder, address=settings.address)
-        self._failures: dict[AppRef, _Failure] = {}
+        self._failures = Failures(self._clock)
         self._probed: dict[str, tuple[str, float]] = {}
         self._move_ports()
 
@@ -224,8 +217,7 @@ class NodeAgent:
         stats = []
         for ref in dict.fromkeys((*state.desire.apps, *live)):  # of one app, what is wanted says more than what runs
             unit = live.get(ref) or on_trial.get(ref)
-            failure = None if ref in live else self._failures.get(ref)
-            waiting = None if ref in live else Trouble("waiting", "Pending")
+            trouble = None if ref in live else self._failures.of(ref) or Trouble("waiting", "Pending")
             probed = self._probed.get(unit.id) if unit else None
             stats.append(
                 app_stats(
@@ -234,7 +226,7 @@ class NodeAgent:
                     unit=unit,
                     observed=self._runtime.observe(unit) if unit else None,
                     probe=probed[0] if probed else None,
-                    trouble=failure.trouble if failure else waiting,
+                    trouble=trouble,
                 )
             )
         return make_report(
@@ -256,17 +248,15 @@ class NodeAgent:
                 self._set(name, replace(slot, candidate=None))
         self._apply()
         desire = self.state.desire
-        self._failures = {ref: failure for ref, failure in self._failures.items() if ref in desire.apps}
+        self._failures.keep(desire.apps)
         live = {slot.live.ref for slot in self.state.slots.values() if slot.live is not None}
         if live != set(desire.apps):
             self._follow(desire.apps)
         self._probe_live()
 
     def _follow(self, refs: tuple[AppRef, ...]) -> None:
-        now = self._clock.monotonic()
         live = {slot.live.ref for slot in self.state.slots.values() if slot.live is not None}
-        waiting = [ref for ref in refs if ref not in live]
-        due = [ref for ref in waiting if ref not in self._failures or self._failures[ref].retry_at <= now]
+        due = [ref for ref in refs if ref not in live and self._failures.is_due(ref)]
         if not due and live <= set(refs):
             return
         apps, bad = self._installer.apps(refs)
@@ -281,7 +271,7 @@ class NodeAgent:
             for name in decided.remove:
                 self._remove(name)
         for ref, cause in decided.skip.items():
-            self._note(ref, Trouble("waiting", "Conflict", cause))
+            self._failures.note(ref, Trouble("waiting", "Conflict", cause))
         for app in decided.install:
             if app.ref in due and not self._stop.is_set():
                 self._install(app)
@@ -296,7 +286,7 @@ class NodeAgent:
 
     def _install(self, app: App) -> None:
         name = slot_of(app)
-        self._note(app.ref, Trouble("verifying", "Downloading"))
+        self._failures.note(app.ref, Trouble("verifying", "Downloading"))
         try:
             unit, kept = self._installer.prepare(app, self.state, self._at)
         except CloudEdgeError as error:
@@ -305,7 +295,7 @@ class NodeAgent:
         try:
             self._at("try")
             self._set(name, self.state.slots.get(name, Slot()).trying(unit), kept=kept)
-            self._note(app.ref, Trouble("starting", "Probing"))
+            self._failures.note(app.ref, Trouble("starting", "Probing"))
             self._runtime.require_ports(targets_of([unit]))
             self._at("start")
             self._apply()
@@ -320,7 +310,7 @@ class NodeAgent:
         self._at("settle")
         self._set(name, self.state.slots[name].settled())
         self._probed[unit.id] = ("", self._clock.monotonic())
-        self._failures.pop(app.ref, None)
+        self._failures.forget(app.ref)
         _log.info("%s is live", unit.id)
         self._at("turn")
         self._apply()
@@ -381,43 +371,7 @@ class NodeAgent:
         with self._lock:
             self._coming += count
 
-    def _note(self, ref: AppRef, trouble: Trouble) -> None:
-        before = self._failures.get(ref)
-        count, retry_at = (before.count, before.retry_at) if before else (0, 0.0)
-        # What is known to be wrong with it is said until it is known to be right.
-        if before is None or not before.trouble.cause or trouble.cause:
-            self._failures[ref] = _Failure(trouble, count, retry_at)
-
     def _failed(self, ref: AppRef, error: CloudEdgeError, phase: Phase) -> None:
-        before = self._failures.get(ref)
-        count = (before.count if before else 0) + 1
-        pause = min(_LONGEST_RETRY_S, _RETRY_S * 2 ** min(count - 1, 10)) * (0.5 + self._clock.random() / 2)
-        trouble = trouble_of(error, phase)
-        if not trouble.cause:
-            pause = min(pause, _TICK_S * count)
+        trouble = self._failures.failed(ref, error, phase)
         _log.warning("%s: %s: %s", ref.name, trouble.reason, error.message)
-        self._failures[ref] = _Failure(trouble, count, self._clock.monotonic() + pause)
         self._news.set()
-
-
-def remembered(folder: Path) -> dict[str, Any]:
-    """Return what the node of a folder desires and runs, without touching it.
-
-    Raises:
-        IntegrityError: it cannot be read.
-    """
-    state = NodeState.load(folder / "node.json")
-    return {
-        "desire": state.desire.to_json(),
-        "slots": {
-            name: {
-                "live": slot.live.id if slot.live else None,
-                "previous": slot.previous.id if slot.previous else None,
-                "bundle": slot.live.bundle if slot.live else "",
-                "highest": slot.highest,
-            }
-            for name, slot in state.slots.items()
-        },
-        "fetched": state.fetched,
-        "kept": state.kept,
-    }

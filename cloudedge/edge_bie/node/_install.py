@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.clock import Clock, rfc3339
-from cloudedge.edge_bie._documents import App, AppRef, Config, Object, Volume, filled_in, slot_of
+from cloudedge.edge_bie._documents import App, AppRef, Volume, slot_of
+from cloudedge.edge_bie._mounted import Config, Object, filled_in
 from cloudedge.edge_bie._statement import SIGNATURE_KEY, STATEMENT_KEY, Statement
 from cloudedge.edge_bie.node._assemble import Parts, assemble
 from cloudedge.edge_bie.node._plan import admit

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudedge.edge_bie._content import content_of, texts_digest
-from cloudedge.edge_bie._documents import App, AppRef, Config, slot_of
+from cloudedge.edge_bie._documents import App, AppRef, slot_of
+from cloudedge.edge_bie._mounted import Config
 from cloudedge.edge_bie._names import app_name, statement_config
 from cloudedge.edge_bie._statement import Statement
 from cloudedge.edge_bie.node._units import Slot

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cloudedge.bundle import Bundle, check_signature, published
-from cloudedge.edge_bie._documents import Config, Object
+from cloudedge.edge_bie._mounted import Config, Object
 from cloudedge.edge_bie._statement import Blob, Statement
 from cloudedge.edge_bie.node._archives import unpack_archive
 from cloudedge.edge_bie.node._download import Downloads, digest_name

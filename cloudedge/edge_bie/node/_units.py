@@ -19,7 +19,7 @@ from cloudedge.errors import IntegrityError
 from cloudedge.hub import storage_errors
 from cloudedge.supervisor import write_json
 
-__all__ = ["Bind", "Lead", "NodeState", "Run", "Slot", "Unit"]
+__all__ = ["Bind", "Lead", "NodeState", "Run", "Slot", "Unit", "remembered"]
 
 _FORMAT = 1
 
@@ -240,3 +240,26 @@ class NodeState:
 def _slot(value: Mapping[str, Any]) -> Slot:
     units = {key: Unit.from_json(value[key]) if value[key] else None for key in ("live", "previous", "candidate")}
     return Slot(**{**value, **units})
+
+
+def remembered(folder: Path) -> dict[str, Any]:
+    """Return what the node of a folder desires and runs, without touching it.
+
+    Raises:
+        IntegrityError: it cannot be read.
+    """
+    state = NodeState.load(folder / "node.json")
+    return {
+        "desire": state.desire.to_json(),
+        "slots": {
+            name: {
+                "live": slot.live.id if slot.live else None,
+                "previous": slot.previous.id if slot.previous else None,
+                "bundle": slot.live.bundle if slot.live else "",
+                "highest": slot.highest,
+            }
+            for name, slot in state.slots.items()
+        },
+        "fetched": state.fetched,
+        "kept": state.kept,
+    }

@@ -1,0 +1,68 @@
+"""What is wrong with the versions that a node was told to run, and when each is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from cloudedge.clock import Clock
+from cloudedge.edge_bie._documents import AppRef
+from cloudedge.edge_bie.node._report import Phase, Trouble, trouble_of
+from cloudedge.errors import CloudEdgeError
+
+__all__ = ["Failures"]
+
+_RETRY_S, _LONGEST_RETRY_S = 10.0, 600.0
+_SOON_S = 2.0
+
+
+@dataclass(frozen=True)
+class _Failure:
+    trouble: Trouble
+    count: int
+    retry_at: float
+
+
+class Failures:
+    """By version of an app; one thread writes, others read."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[AppRef, _Failure] = {}
+
+    def of(self, ref: AppRef) -> Trouble | None:
+        """Return what a version is at, or suffers from."""
+        found = self._known.get(ref)
+        return found.trouble if found else None
+
+    def is_due(self, ref: AppRef) -> bool:
+        """Tell whether a version may be tried now."""
+        found = self._known.get(ref)
+        return found is None or found.retry_at <= self._clock.monotonic()
+
+    def note(self, ref: AppRef, trouble: Trouble) -> None:
+        """Say what a version is at."""
+        before = self._known.get(ref)
+        count, retry_at = (before.count, before.retry_at) if before else (0, 0.0)
+        # What is known to be wrong with it is said until it is known to be right.
+        if before is None or not before.trouble.cause or trouble.cause:
+            self._known[ref] = _Failure(trouble, count, retry_at)
+
+    def failed(self, ref: AppRef, error: CloudEdgeError, phase: Phase) -> Trouble:
+        """Say that a version failed once more: it is tried again later, each time after a longer pause."""
+        before = self._known.get(ref)
+        count = (before.count if before else 0) + 1
+        pause = min(_LONGEST_RETRY_S, _RETRY_S * 2 ** min(count - 1, 10)) * (0.5 + self._clock.random() / 2)
+        trouble = trouble_of(error, phase)
+        if not trouble.cause:  # a cut network, which is no failure
+            pause = min(pause, _SOON_S * count)
+        self._known[ref] = _Failure(trouble, count, self._clock.monotonic() + pause)
+        return trouble
+
+    def forget(self, ref: AppRef) -> None:
+        """Say that a version works."""
+        self._known.pop(ref, None)
+
+    def keep(self, refs: Collection[AppRef]) -> None:
+        """Forget all others: nobody wants them any more."""
+        self._known = {ref: failure for ref, failure in self._known.items() if ref in refs}
