@@ -27,10 +27,10 @@ class Gate:
         version = runtime.lanes[pin].version
         self.opened, self.begun, execute = threading.Event(), threading.Event(), version.execute
 
-        def held(*arguments):
+        def held(*arguments, **options):
             self.begun.set()
             assert self.opened.wait(60)
-            return execute(*arguments)
+            return execute(*arguments, **options)
 
         version.execute = held
 
