@@ -35,7 +35,7 @@ def predict(
 ) -> None:
     """Ask a server for one prediction; a token is taken from CLOUDEDGE_TOKEN.
 
-    Example: cloudedge predict http://127.0.0.1:9292 -i 'x=[[0.1, 0.2]]'
+    Example: cloudedge predict http://127.0.0.1:9393 -i 'x=[[0.1, 0.2]]'
     """
     try:
         from cloudedge.serving import Client  # noqa: PLC0415 - numpy is not needed for --help

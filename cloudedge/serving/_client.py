@@ -1,6 +1,6 @@
 """A client for everything the runtime serves, and for genuine Paddle Serving servers.
 
-    with Client("http://127.0.0.1:9292") as client:
+    with Client("http://127.0.0.1:9393") as client:
         answer = client.predict({"x": numpy.zeros((1, 13), "float32")})
         answer["price"], answer.pin
 

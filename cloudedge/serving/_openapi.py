@@ -11,6 +11,18 @@ from cloudedge.serving._inputs import alias
 
 __all__ = ["docs_page", "openapi"]
 
+_REASONS = {
+    "400": "not what the model takes",
+    "401": "a token is needed",
+    "403": "choosing a version needs the admin token",
+    "404": "no such version or variant",
+    "413": "the body is too long",
+    "429": "overloaded: nothing was done",
+    "500": "the model failed",
+    "503": "no version is active, or rows could not be had",
+    "504": "the deadline passed",
+}
+
 
 def _kind(variable: Variable) -> str:
     return {"bool": "boolean", "int": "integer", "uint": "integer"}.get(variable.dtype.rstrip("0123456789"), "number")
@@ -53,18 +65,22 @@ def openapi(signature: Signature, service: str) -> dict[str, Any]:
     answer = {
         "type": "object",
         "required": ["outputs", "pin"],
-        "properties": {"outputs": _object(signature.fetch), "pin": {"type": "string"}, "tag": {"type": "string"}},
+        "properties": {
+            "outputs": _object(signature.fetch),
+            "pin": {"type": "string"},
+            "tag": {"type": "string"},
+            "defaulted": {"type": "number", "description": "share of looked-up rows that are declared defaults"},
+        },
     }
     fault = {
         "type": "object",
-        "required": ["error", "kind"],
+        "required": ["error"],
         "properties": {"error": {"type": "string"}, "kind": {"type": "string"}, "hint": {"type": "string"}},
     }
 
     def content(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
         return {"content": {"application/json": {"schema": schema} | more}}
 
-    reasons = {"400": "not what the model takes", "404": "no such version", "429": "overloaded", "503": "try again"}
     return {
         "openapi": "3.1.0",
         "info": {"title": service, "version": "1"},
@@ -76,7 +92,7 @@ def openapi(signature: Signature, service: str) -> dict[str, Any]:
                     "requestBody": {"required": True} | content(request, example=_body(signature)),
                     "responses": {
                         "200": {"description": "the outputs, and the version they come from"} | content(answer),
-                        **{status: {"description": why} | content(fault) for status, why in reasons.items()},
+                        **{status: {"description": why} | content(fault) for status, why in _REASONS.items()},
                     },
                 }
             }

@@ -5,10 +5,13 @@ import json
 import socket
 import time
 
+import numpy as np
 import pytest
 from serving_http import Http
 
+from cloudedge.bundle import Signature, Variable
 from cloudedge.serving import HttpLimits, Server, ServerConfig
+from cloudedge.serving._openapi import openapi
 
 X = [[1.0, 2.0]]
 PIPELINE = {"key": ["x"], "value": [json.dumps(X)]}
@@ -53,6 +56,24 @@ def test_pages(http):
     assert "/v1/predict" in page
     assert "src=" not in page
     assert "//" not in page.replace("<!doctype", "")
+
+
+def test_answers_are_as_the_openapi_page_says(http):
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    post = http.ask("GET", "/openapi.json").json()["paths"]["/v1/predict"]["post"]
+    asked = post["requestBody"]["content"]["application/json"]["schema"]
+    for body, status in (({"inputs": {"x": X}}, 200), ({"inputs": {"z": X}}, 400), ({}, 400)):
+        reply = http.ask("POST", "/v1/predict", body)
+        assert (reply.status, jsonschema.Draft202012Validator(asked).is_valid(body)) == (status, status == 200)
+        jsonschema.validate(reply.json(), post["responses"][str(status)]["content"]["application/json"]["schema"])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "uint8", "float16", "float32"])
+def test_an_example_is_of_its_type(dtype):
+    signature = Signature(feed=(Variable(name="x", dtype=dtype, shape=(-1, 2)),), fetch=(Variable(name="y"),))
+    content = openapi(signature, "m")["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
+    array = np.array(content["example"]["inputs"]["x"])
+    assert (array.shape, array.dtype.kind) == ((1, 1, 2), np.dtype(dtype).kind.replace("u", "i"))
 
 
 @pytest.mark.parametrize(("path", "status"), [("/readyz", 200), ("/v1/predict", 405), ("/pair/prediction", 405)])
