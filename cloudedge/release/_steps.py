@@ -265,10 +265,11 @@ class Plan:
         for number, (stage, steps) in enumerate(self.stages(), 1):
             where = _where(steps)
             sizes = sum(step.size_bytes for step in steps)
-            size = f", {_bytes(sizes)}" if sizes else ""
+            longest = max(step.seconds for step in steps)
+            costs = ([_bytes(sizes)] if sizes else []) + ([f"about {_time(longest)}"] if longest >= 1 else [])
             back = next((step.undo for step in steps if step.undo), "")
             undo = f" [undo: {back}]" if back else ""
-            lines.append(f"  {number:2}. {stage:<14} {where}: {steps[0].reason}{size}{undo}")
+            lines.append(f"  {number:2}. {stage:<14} {where}: {', '.join([steps[0].reason, *costs])}{undo}")
         lines += [f"  note: {warning}" for warning in self.warnings]
         return "\n".join([*lines, f"{_bytes(self.size_bytes)} to move, about {_time(self.seconds)}"])
 

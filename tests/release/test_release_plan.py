@@ -40,6 +40,7 @@ def test_a_release_brings_rows_first_and_takes_them_away_last():
     assert "release of ctr:2 on prod (v1 → v2)" in text
     assert "[undo: forget v2]" in text
     assert "5% of requests try v2" in text
+    assert "scores against v1, about 10 min" in text
 
 
 def test_the_plan_of_what_is_done_is_empty():
