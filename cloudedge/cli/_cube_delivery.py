@@ -1,4 +1,4 @@
-"""Deliveries of tables, opened by what names their servers on the command line."""
+"""Deliveries of tables: opened by what names their servers on the command line, and shown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudedge.cli._context import configuration
+from cloudedge.cli._output import json_out, say, size, table_out
 from cloudedge.cli.cube_net import TOKEN_VARIABLE
 from cloudedge.cli.cube_status import read_layout
 from cloudedge.errors import InputError
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from cloudedge.cube.transfer import Delivery, Layout
+    from cloudedge.cube.transfer import Delivery, DeliveryPlan, Layout, SwitchReport
 
-__all__ = ["delivery_to", "open_delivery"]
+__all__ = ["delivery_to", "mixed_for", "open_delivery", "show_plan"]
 
 
 def open_delivery(
@@ -83,3 +84,26 @@ def _to_upstream(config: Path, files_host: str, limit_mb_s: float | None, *, thr
     )
     with UpstreamFleet([TransferConf.from_file(config)], options=options) as fleet, fleet.delivery() as delivery:
         yield delivery
+
+
+def show_plan(plan: DeliveryPlan | None, guarantee: str, *, as_json: bool) -> None:
+    """Print what a delivery would do, and what readers can count on meanwhile."""
+    if as_json:
+        steps = {"bytes": 0, "steps": [], "refusals": []} if plan is None else plan.as_json()
+        json_out({**steps, "guarantee": guarantee})
+        return
+    if plan is None:
+        say("nothing was under way")
+        return
+    table_out(
+        ("step", "replica", "version", "size", "why"),
+        [(step.kind, step.replica, step.version, size(step.bytes), step.reason) for step in plan.steps],
+    )
+    for refusal in plan.refusals:
+        say("[bold red]refused[/]: {}", refusal.message)
+    say("{}", guarantee)
+
+
+def mixed_for(switch: SwitchReport | None) -> str:
+    """Say how long versions were mixed, where they were."""
+    return f", mixed for at most {switch.mixed_at_most_s * 1000:.1f} ms" if switch else ""

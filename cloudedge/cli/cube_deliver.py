@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from cloudedge.cli._context import configuration, local_hub
-from cloudedge.cli._cube_delivery import delivery_to, open_delivery
+from cloudedge.cli._cube_delivery import delivery_to, mixed_for, open_delivery, show_plan
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, size, table_out
 from cloudedge.cli.cube_net import TOKEN_VARIABLE
-from cloudedge.cli.cube_transfer import mixed_for
 from cloudedge.errors import ConfigError, InputError, NotFound
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
-    from cloudedge.cube.transfer import ConfiguredTransfer, Delivery, DeliveryPlan, Layout, TableVersion
+    from cloudedge.cube.transfer import ConfiguredTransfer, Delivery, Layout, TableVersion
 
 __all__ = ["app"]
 
@@ -74,7 +73,7 @@ def deliver(
         versions, bases = _read(bundle, hub, delivery) if bundle else ([], [])
         if dry_run:
             plan = delivery.plan(versions, bases) if bundle else delivery.plan_back()
-            _show_plan(plan, delivery.guarantee, as_json=as_json)
+            show_plan(plan, delivery.guarantee, as_json=as_json)
             return
         done = delivery.deliver(versions, bases) if bundle else delivery.rollback()
     for each in done.warnings:
@@ -84,6 +83,10 @@ def deliver(
         return
     active = ", ".join(f"{table} {version}" for table, version in done.versions.items())
     say("active: {}; {} shipped{}", active, size(done.shipped_bytes), mixed_for(done.switch))
+    named = {"--of": to, "--layout": layout, "--conf": conf, "--config": config}
+    if bundle:
+        named |= {"--bundle": bundle, "--hub": hub}
+    say("next: cloudedge cube status {}", " ".join(f"{option} {value}" for option, value in named.items() if value))
 
 
 @app.command()
@@ -133,7 +136,7 @@ def reshard(
             seen = [observe(each) for each in before.replicas(token=token)]
             for each in versions:
                 require_live(each, seen, "old")
-            _show_plan(delivery.plan(versions), delivery.guarantee, as_json=as_json)
+            show_plan(delivery.plan(versions), delivery.guarantee, as_json=as_json)
             return
         moved = move([*kept, *versions], old=before, new=after, delivery=delivery, conf=conf, token=token)
     if as_json:
@@ -234,27 +237,10 @@ def _bases(bundle: Bundle, delivery: Delivery) -> list[TableVersion]:
 
 def _abort(delivery: Delivery, *, dry_run: bool, as_json: bool) -> None:
     if dry_run:
-        _show_plan(delivery.plan_abort(), delivery.guarantee, as_json=as_json)
+        show_plan(delivery.plan_abort(), delivery.guarantee, as_json=as_json)
         return
     given_up = delivery.abort()
     if as_json:
         json_out({"given_up": given_up})
     else:
         say("given up" if given_up else "nothing was under way")
-
-
-def _show_plan(plan: DeliveryPlan | None, guarantee: str, *, as_json: bool) -> None:
-    if as_json:
-        steps = {"bytes": 0, "steps": [], "refusals": []} if plan is None else plan.as_json()
-        json_out({**steps, "guarantee": guarantee})
-        return
-    if plan is None:
-        say("nothing was under way")
-        return
-    table_out(
-        ("step", "replica", "version", "size", "why"),
-        [(step.kind, step.replica, step.version, size(step.bytes), step.reason) for step in plan.steps],
-    )
-    for refusal in plan.refusals:
-        say("[bold red]refused[/]: {}", refusal.message)
-    say("{}", guarantee)

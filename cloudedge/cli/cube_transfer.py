@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from cloudedge.cli._context import configuration
+from cloudedge.cli._cube_delivery import mixed_for, show_plan
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
 from cloudedge.cli._signals import STOP, on_signals
 from cloudedge.cli.cube_net import TOKEN_VARIABLE
 from cloudedge.errors import CloudEdgeError, InputError
 
 if TYPE_CHECKING:
-    from cloudedge.cube.transfer import SwitchReport, Transfer, TransferReport
+    from collections.abc import Sequence
 
-__all__ = ["app", "mixed_for"]
+    from cloudedge.cube.transfer import Transfer, TransferReport
+
+__all__ = ["app"]
 
 app = typer.Typer(help="Deliver what donefiles announce.", no_args_is_help=True)
 
@@ -67,10 +70,14 @@ def transfer(
         )
         daemon = Transfer(TransferConf.from_file(config), hubs=settings.hubs, options=options)
     with daemon:
-        if dry_run:
+        if dry_run and rollback:
+            show_plan(*daemon.plan_back(), as_json=as_json)
+        elif dry_run:
             _show_plan(daemon, as_json=as_json)
         elif once or rollback:
-            _show(daemon.run_once() if once else daemon.rollback(), as_json=as_json)
+            report = daemon.run_once() if once else daemon.rollback()
+            _show(report, as_json=as_json)
+            _require_sound(report)
         else:
             _run(daemon, host=host, port=port, poll_s=poll_s or wait_s, as_json=as_json)
 
@@ -82,6 +89,7 @@ def _run(daemon: Transfer, *, host: str, port: int, poll_s: float, as_json: bool
         if isinstance(report, CloudEdgeError):
             say("[bold red]error[/]: {} {}", report.message, report.hint)
         elif report.delivered or report.problems:
+            _note(report.problems)
             _show(report, as_json=as_json)
 
     with StatusServer(daemon, host=host, port=port, token=os.environ.get(TOKEN_VARIABLE, "")) as status:
@@ -95,25 +103,38 @@ def _show_plan(daemon: Transfer, *, as_json: bool) -> None:
     if as_json:
         json_out(plan)
         return
-    for each in (*plan["problems"], *plan["warnings"]):
-        say("[yellow]note[/]: {}", each)
+    _note((*plan["problems"], *plan["warnings"]))
     table_out(
         ("replica", "active", "error"), [(r["replica"], r["active"] or "-", r["error"]) for r in plan["replicas"]]
     )
-    say("would deliver {}" if plan["deliver"] else "nothing new: {} is delivered", plan["deliver"] or plan["delivered"])
+    if plan["deliver"]:
+        say("would deliver {}", plan["deliver"])
+    else:
+        _nothing_new(plan["delivered"])
+
+
+def _require_sound(report: TransferReport) -> None:
+    """Fail where lines of the donefiles are wrong, once all that is right has been delivered."""
+    if report.problems:
+        raise InputError(
+            "\n  ".join(report.problems), hint="Mend those lines; everything else is delivered.", table=report.table
+        )
 
 
 def _show(report: TransferReport, *, as_json: bool) -> None:
-    for each in (*report.problems, *report.warnings):
-        say("[yellow]note[/]: {}", each)
+    _note(report.warnings)
     if as_json:
         json_out(report.as_json())
     elif not report.delivered:
-        say("nothing new: {} is delivered", report.version or "nothing")
+        _nothing_new(report.version)
     else:
         say("{} serves version {}{}", report.table, report.version, mixed_for(report.switch))
 
 
-def mixed_for(switch: SwitchReport | None) -> str:
-    """Say how long versions were mixed, where they were."""
-    return f", mixed for at most {switch.mixed_at_most_s * 1000:.1f} ms" if switch else ""
+def _nothing_new(version: str | None) -> None:
+    say("nothing new: {}", f"{version} is delivered" if version else "nothing was ever delivered")
+
+
+def _note(notes: Sequence[str]) -> None:
+    for each in notes:
+        say("[yellow]note[/]: {}", each)

@@ -90,7 +90,7 @@ def parse_donefile(
         if number == len(lines):
             warn(f"{source}, line {number}: the last line does not end; upstream never reads such a patch")
     if not entries:
-        warn(f"{source} has no entry; upstream crashes on an empty base.txt")
+        warn(f"{source} has no entry" + ("; upstream crashes on that" if source.endswith("base.txt") else ""))
     return entries
 
 

@@ -127,7 +127,7 @@ def _read(path: Path, called: str) -> seqfile.Table:
         return seqfile.read_table(path)
     except InputError as error:
         at = f", byte {error.facts['offset']}" if "offset" in error.facts else ""
-        why = error.message.replace(str(path), "").strip(" :,")
+        why = error.message.rpartition(f"{path}{at}")[2].strip(" :,")
         raise InputError(
             f"{called}{at} is not a whole SequenceFile: {why}",
             hint="Write it again, and the donefile's line after it. Other tables become one with: cloudedge cube dump",

@@ -309,6 +309,12 @@ def test_the_command(here):
     assert "nothing new" in again.stderr
     bad = run(here, "--once", "--rollback")
     assert bad.returncode == 1
+    append_donefile(here.tmp / "donefile" / "base.txt", DoneEntry(20, 20, "/nowhere"))
+    append_donefile(here.tmp / "donefile" / "base.txt", DoneEntry(20, 20, "/elsewhere"))
+    twice = run(here, "--once")
+    assert twice.returncode == 1
+    assert "base.txt: id 20 stands for /nowhere and for /elsewhere; give one a new id" in " ".join(twice.stderr.split())
+    assert read(here, 3) == {value(3, -3)}
 
 
 def test_the_daemon_answers_as_upstreams_does(here):

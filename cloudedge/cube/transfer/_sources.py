@@ -94,7 +94,8 @@ def choose(files: Donefiles, *, patches: bool, delivered: Work | None, where: st
         _remember([delivered.base], bases, f"{where}/{BASE}", problems)
         _remember(delivered.patches, every, f"{where}/{PATCH}", problems)
     problems += [
-        f"{where}/{PATCH}: patch {patch.id} is for base {patch.key}, which {BASE} does not have; add that base first"
+        f"{where}/{PATCH}: patch {patch.id} is for base {patch.key}, which {BASE} does not have; add that base "
+        "or take the patch out"
         for patch in every.values()
         if patch.key not in bases
     ]

@@ -23,6 +23,7 @@ from cloudedge.config import HubConfig
 from cloudedge.cube._transfer_conf import TransferConf
 from cloudedge.cube.transfer._deliver import DELIVER, Delivery, has_moved
 from cloudedge.cube.transfer._guarded import SwitchReport
+from cloudedge.cube.transfer._plan import DeliveryPlan
 from cloudedge.cube.transfer._replica import Replica
 from cloudedge.cube.transfer._shards import TableVersion
 from cloudedge.cube.transfer._sources import Choice, DonefileSource, Work, choose
@@ -218,6 +219,15 @@ class Transfer:
             done = delivery.rollback()
         name = done.versions[self.conf.dict_name]
         return TransferReport(self.conf.dict_name, name, True, switch=done.switch, warnings=done.warnings)
+
+    def plan_back(self) -> tuple[DeliveryPlan, str]:
+        """Say what `rollback` would do, and what readers can count on meanwhile. Changes nothing.
+
+        Raises:
+            NotFound: fewer than two versions were delivered.
+        """
+        with self._delivery() as delivery:
+            return delivery.plan_back(), delivery.guarantee
 
     def run(self, *, poll_s: float, on_report: Callable[[TransferReport | CloudEdgeError], None]) -> None:
         """Run until `stop`: at once, then every `poll_s` seconds and whenever `notify` is called.
