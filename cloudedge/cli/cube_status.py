@@ -13,6 +13,7 @@ import typer
 from cloudedge.cli._context import configuration, local_hub
 from cloudedge.cli._output import JSON, json_out, say, size, table_out
 from cloudedge.cli.cube_net import TOKEN_VARIABLE
+from cloudedge.clock import SystemClock, rfc3339
 from cloudedge.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -120,15 +121,16 @@ def _expected(shards: Mapping[str, int], keys: list[str], bundle: str | None, hu
 
 
 def _show(reports: list[ReplicaReport], *, as_json: bool) -> None:
+    at = rfc3339(SystemClock().now())  # of the probes too
     if as_json:
-        json_out({"replicas": [each.as_json() for each in reports]})
+        json_out({"at": at, "replicas": [each.as_json() for each in reports]})
         return
     rows = [
         (
             each.replica,
             each.active or "-",
             "-" if each.lag is None else each.lag,
-            each.rows,
+            "-" if each.rows is None else each.rows,
             each.checksum or "-",
             size(each.memory_bytes),
             "-" if each.miss_rate is None else f"{each.miss_rate:.2%}",
@@ -139,4 +141,4 @@ def _show(reports: list[ReplicaReport], *, as_json: bool) -> None:
         for each in reports
     ]
     table_out(_COLUMNS, rows)
-    say("{} replicas, {} with problems", len(reports), sum(bool(each.problems) for each in reports))
+    say("{}: {} replicas, {} with problems", at, len(reports), sum(bool(each.problems) for each in reports))

@@ -60,9 +60,13 @@ class TransferConfig(Section):
 
     @model_validator(mode="after")
     def _fields_fit_the_servers(self) -> TransferConfig:
+        seen: set[str] = set()
         for table, where in self.tables.items():
             for shard, servers in enumerate(where.shards):
                 for server in servers:
+                    if server.address in seen:
+                        raise ValueError(f"{table}, shard {shard}: {server.address} is named twice; it holds one shard")
+                    seen.add(server.address)
                     if self.servers == "upstream" and not (server.agent and server.folder):
                         raise ValueError(f"{table}, shard {shard}: {server.address} needs agent and folder")
                     if self.servers == "cube" and (server.agent or server.folder):

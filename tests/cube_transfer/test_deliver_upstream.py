@@ -101,7 +101,12 @@ def test_all_tables_of_a_bundle_switch_together_and_back(run, tmp_path, clusters
     assert serve(clusters, new)
 
     found = run("status", "--of", "ctr", "--bundle", "model:2", "--hub", tmp_path / "hub", "--json")["replicas"]
-    assert [each["active"] for each in found] == [second] * ALL
+    assert [(each["active"], each["rows"], each["probe"]) for each in found] == [(second, None, "ok")] * ALL
+    instance = clusters["ads"].instances[0]
+    asked, missed = instance.server.counts("total_key_num"), instance.server.counts("unfound_key_num")
+    instance.server.seek([10**9] * 3)  # nobody has that key
+    (ads,) = (each for each in run("status", "--of", "ctr", "--json")["replicas"] if each["table"] == "ads")
+    assert ads["miss_rate"] == (missed + 3) / (asked + 3)  # looking itself counts for nothing
     again = run("deliver", "model:2", *where, "--json")
     assert (again["shipped_bytes"], again["switch"]) == (0, None)
     assert "mixed for at most" in run("deliver", "--to", "ctr", "--rollback")
@@ -172,6 +177,9 @@ def test_a_transfer_conf_names_the_servers(run, tmp_path, clusters, more):
     if more:
         assert "does not have version" in run("deliver", "--config", conf, "--rollback", *more, ok=False)
     else:  # the journal is the one that a transfer of that file has
+        plan = run("transfer", "--config", conf, "--rollback", "--dry-run", "--json")
+        assert {(step["kind"], step["version"]) for step in plan["steps"]} == {("activate", first)}
+        assert serve(cluster, new)
         assert run("transfer", "--config", conf, "--rollback", "--json")["version"] == first
         assert serve(cluster, old)
     pack(tmp_path, 3)

@@ -169,8 +169,8 @@ def test_the_deadline_holds_for_every_step(tmp_path, kind):
 
 
 def test_what_is_missing_is_named(run, tmp_path):
-    table = {"shards": [[{"address": "127.0.0.1:1"}]]}
-    write_config(tmp_path, tables={"a": table | {"donefiles": "/d"}, "b": table | {"donefiles": "/e"}, "c": table})
+    a, b, c = ({"shards": [[{"address": f"127.0.0.1:{port}"}]]} for port in (1, 3, 5))
+    write_config(tmp_path, tables={"a": a | {"donefiles": "/d"}, "b": b | {"donefiles": "/e"}, "c": c})
     config = load(tmp_path / "cloudedge.yaml")
     with pytest.raises(ConfigError, match="there is no transfer 'x'") as found:
         ConfiguredTransfer("x", config)
@@ -183,3 +183,5 @@ def test_what_is_missing_is_named(run, tmp_path):
     assert "transfer.conf" in run("transfer", "ctr", "--config", "x", ok=False)
     assert "go with --config" in run("transfer", "ctr", "--table", "a", "--through-agent", ok=False)
     assert "once" in run("deliver", "m:1", "--to", "ctr", "--layout", "x", ok=False)
+    write_config(tmp_path, tables={"a": a, "b": a})
+    assert "127.0.0.1:1 is named twice" in run("status", "--of", "ctr", ok=False)

@@ -110,10 +110,11 @@ class UpstreamReplica:
         versions: dict[str, VersionState] = {name: VersionState("staged") for name in sorted(self._staged)}
         # What another run switched away from is still there, unless the server was started again since.
         background = self._background or self._memory.recall(self._previous_key)
+        counters = self._calls.counters()
         for name in (background, active):
             if name is not None:
-                versions[name] = VersionState("loaded")
-        counters = self._calls.counters()
+                held = counters.get("data_size", 0) << 20 if name == active else 0
+                versions[name] = VersionState("loaded", memory_bytes=held)
         return ReplicaStatus(
             versions=versions,
             active=active,
@@ -286,7 +287,7 @@ class UpstreamReplica:
             self._memory.remember(self._previous_key, name)
 
     def _active(self) -> str | None:
-        return self.version_name(self._calls.seek([])[1])
+        return self.version_name(self._calls.version())
 
     def _require_fit(self, name: str, artifact: Artifact) -> ArtifactFile:
         tar = next((file for file in artifact.files if file.name.endswith(".tar")), None)

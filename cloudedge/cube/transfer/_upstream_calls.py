@@ -102,16 +102,33 @@ class UpstreamCalls:
         _, content = self._post(f"http://{self._cube}/ControlService/cmd", {"cmd": "status"}, self._call_s)
         return bool(_LOADING.search(content))
 
+    def version(self) -> str:
+        """Return the version string that answers; without a key, or it would count among those not found.
+
+        Raises:
+            Unavailable: no answer, or none that a cube-server gives.
+        """
+        status, content = self._post(f"http://{self._cube}/DictService/seek", {"version_required": True}, self._call_s)
+        try:
+            return str(json.loads(content)["version"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Unavailable(
+                f"{self.name}: {self._cube} does not answer like a cube-server (HTTP {status})",
+                hint="Check the server's address.",
+                replica=self.name,
+            ) from error
+
     def seek(self, keys: Sequence[int]) -> tuple[list[bytes | None], str]:
         """Read keys from the version that answers, whichever that is, and return its version string.
 
         Raises:
             ShardUnavailable: no answer.
         """
-        # Without a key no server is asked, so one is made up; nobody looks at its row.
-        result = self._client.seek(np.array(keys or [0], np.uint64), dtype=np.uint8)
+        if not keys:  # nobody would be asked
+            return [], self.version()
+        result = self._client.seek(np.array(keys, np.uint64), dtype=np.uint8)
         rows = [row.tobytes() if found else None for row, found in zip(result.values, result.found, strict=True)]
-        return rows[: len(keys)], result.version or ""
+        return rows, result.version or ""
 
     def counters(self) -> dict[str, int]:
         """Return the server's counters; empty where it shows none."""

@@ -79,9 +79,7 @@ class UpstreamDelivery(Delivery):
 
     def _told(self, done: Delivered) -> Delivered:
         warnings = tuple(warning for replica in self._servers for warning in replica.warnings)
-        told = replace(done, switch=self._switched, warnings=(*self._notes, *warnings))
-        self._switched, self._notes = None, ()
-        return told
+        return replace(done, switch=self._switched, warnings=(*self._notes, *warnings))
 
     def _offer(self, artifact: Artifact, peers: Sequence[Source]) -> Artifact:
         if not self._files_url:
@@ -91,7 +89,7 @@ class UpstreamDelivery(Delivery):
     def _activate_all(
         self, steps: Sequence[Step], observed: Sequence[Observed], writer: Writer, operation: Operation
     ) -> None:
-        self._before = {}
+        self._before, self._switched, self._notes = {}, None, ()
         if not steps:
             return
         earlier, versions = self._active_before(operation), operation.plan["versions"]

@@ -60,6 +60,8 @@ class UpstreamServer:
         """Control commands in the order they came, ``status`` left out."""
         self._random = random.Random(seed)  # noqa: S311 - seeded on purpose
         self._busy = threading.Lock()
+        self._counting = threading.Lock()
+        self._counts = dict.fromkeys(("request_num", "total_key_num", "unfound_key_num", "long_value_num"), 0)
         self._loading = False
         self._port = port
         self._current: Dict | None = None
@@ -125,9 +127,19 @@ class UpstreamServer:
     def seek(self, keys: list[int]) -> tuple[list[bytes | None], str]:
         """Look keys up in the current version."""
         current = self._current
-        if current is None:
-            return [None] * len(keys), ""
-        return [current.find(key) for key in keys], current.version
+        values = [current.find(key) if current else None for key in keys]
+        missing = {key for key, value in zip(keys, values, strict=True) if value is None}
+        too_long = {key for key in missing if current and key in current.table}
+        with self._counting:
+            self._counts["request_num"] += 1
+            self._counts["total_key_num"] += len(keys)
+            self._counts["unfound_key_num"] += sum(key in missing - too_long for key in keys)
+            self._counts["long_value_num"] += sum(key in too_long for key in keys)
+        return values, current.version if current else ""
+
+    def counts(self, name: str) -> int:
+        """Return one of the counters that it shows under ``/vars``."""
+        return self._counts[name]
 
     def http(self, method: str, path: str, content_type: str, body: bytes) -> _Reply:
         """Answer one HTTP request."""
@@ -135,8 +147,12 @@ class UpstreamServer:
             return self._control(body)
         if path in {"/DictService/seek", "/rec.mcube.DictService/seek"}:
             return self._seek_http(method, content_type, body)
-        pages = {"/health": b"OK", "/version": b"Cube Service", "/vars": b"request_num : 0\n"}
+        pages = {"/health": b"OK", "/version": b"Cube Service", "/vars": self._vars()}
         return (200, pages[path]) if path in pages else (404, b"")
+
+    def _vars(self) -> bytes:
+        data = sum(len(block or b"") for block in self._current.blocks) >> 20 if self._current else 0
+        return "".join(f"{name} : {value}\n" for name, value in (*self._counts.items(), ("data_size", data))).encode()
 
     def _seek_http(self, method: str, content_type: str, body: bytes) -> _Reply:
         if content_type in {"application/proto", "application/x-protobuf"}:
