@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cloudedge.cli._context import configuration
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, size, table_out
@@ -20,7 +21,37 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
+_PENDING, _FAILURE = 2, 1
+
+
+class _Group(TyperGroup):
+    """Commands of which 2 says that changes are pending: a wrong word on the command line is a failure like others."""
+
+    def make_context(self, *args: Any, **others: Any) -> Any:
+        """Read the command line up to the command's name."""
+        with _misuse_fails():
+            return super().make_context(*args, **others)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the rest of it, and run the command."""
+        with _misuse_fails():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _misuse_fails() -> Iterator[None]:
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as error:
+        if getattr(error, "exit_code", 0) == _PENDING:
+            error.exit_code = _FAILURE  # type: ignore[attr-defined]  # the framework's own, under names that move
+        raise
+
+
 app = typer.Typer(
+    cls=_Group,
     no_args_is_help=True,
     help="Keep a BIE account as a folder of YAML says. Begin with: cloudedge bie export ./account",
 )
@@ -30,7 +61,6 @@ CLOUD = typer.Option("", "--cloud", "-c", metavar="NAME|URL", help="A cloud from
 STATE = typer.Option(None, "--state", metavar="DIR", help="Where history and audit are kept; ~/.cloudedge/bie/... .")
 ADOPT = typer.Option(False, "--adopt", help="Take over objects of nobody's that the documents name.")
 DELETE = typer.Option(False, "--delete", help="Delete objects of this set that the documents no longer name.")
-_PENDING = 2
 
 
 @app.command()
@@ -87,7 +117,7 @@ def drift(folder: Path = FOLDER, cloud: str = CLOUD, state: Path = STATE, as_jso
     It compares the account with what was applied, not with the documents as they are now; those only say which set.
     """
     with _opened(cloud, state) as sync:
-        _end(sync.drift(_set(folder)), as_json=as_json, verb="was changed")
+        _end(sync.drift(_set(folder)), as_json=as_json, is_drift=True)
 
 
 @app.command()
@@ -275,26 +305,29 @@ def _as_json(plan: Plan) -> dict[str, Any]:
     return {"in_sync": plan.is_in_sync, **asdict(plan)}
 
 
-def _end(plan: Plan, *, as_json: bool, verb: str = "would change") -> None:
+def _end(plan: Plan, *, as_json: bool, is_drift: bool = False) -> None:
     """Print a plan and leave with its exit code."""
     if as_json:
         json_out(_as_json(plan))
     else:
-        _show(plan, verb)
-    raise typer.Exit(1 if plan.problems else _PENDING if plan.steps else 0)
+        _show(plan, is_drift=is_drift)
+    raise typer.Exit(_FAILURE if plan.problems else _PENDING if plan.steps else 0)
 
 
-def _show(plan: Plan, verb: str) -> None:
-    signs = {"create": "+", "delete": "-"}
+def _show(plan: Plan, *, is_drift: bool) -> None:
+    """Print what apply would change; of drift, which is what would mend it, print what somebody changed."""
+    signs = {"create": "-"} if is_drift else {"create": "+", "delete": "-"}
     for step in plan.steps:
-        typer.echo(f"{signs.get(step.verb, '~')} {step.verb} {step.kind} {step.name}: {step.reason}")
+        verb = "" if is_drift else f"{step.verb} "
+        typer.echo(f"{signs.get(step.verb, '~')} {verb}{step.kind} {step.name}: {step.reason}")
         for difference in step.differences if step.verb != "create" else ():
-            typer.echo(f"    {difference.path}: {_short(difference.old)} -> {_short(difference.new)}")
+            before, after = _short(difference.old), _short(difference.new)
+            typer.echo(f"    {difference.path}: " + (f"{after} -> {before}" if is_drift else f"{before} -> {after}"))
     for note in plan.notes:
         say("[yellow]note[/]: {}", note)
     for problem in plan.problems:
         say("[bold red]problem[/]: {}", problem)
-    say("in sync" if plan.is_in_sync else "{} " + verb, len(plan.steps))
+    say("in sync" if plan.is_in_sync else "{} changed" if is_drift else "{} would change", len(plan.steps))
 
 
 def _tell(done: Applied, *, as_json: bool) -> None:

@@ -112,6 +112,7 @@ def test_export_then_plan_is_in_sync(sync, bie, seed, tmp_path, monkeypatch):
     with pytest.raises(Conflict, match="would be overwritten"):
         write_documents(export_documents(bie), tmp_path / "exported")
     only = export_documents(bie, only="seed")
+    assert only[0].name == "seed"
     assert {d.name for d in only if d.kind == "config"} == {"paddle-yolov3-model", "paddle-yolov3-run-script"}
 
 

@@ -88,11 +88,13 @@ def test_from_nothing_to_in_sync_and_back(cloudedge, folder, lab, tmp_path):
         script = bie.config("paddle-yolov3-run-script")
         assert "web_service.py" in script.items["run.sh"].value
         bie.set_labels("paddle-serving-test", {"serves": "nothing"})
-    assert "~ label node paddle-serving-test" in cloudedge("drift", folder, code=2).stdout
+    changed = cloudedge("drift", folder, code=2).stdout.splitlines()
+    assert changed == ["~ node paddle-serving-test: its labels differ", "    serves: 'yolov3' -> 'nothing'"]
     states = json.loads(cloudedge("history", folder, "--json").stdout)
     assert [state["number"] for state in states] == [3, 2, 1]
     cloudedge("export", tmp_path / "exported")
     cloudedge("plan", tmp_path / "exported")
+    assert "name: seed" in (tmp_path / "exported/set.yaml").read_text(), "or nobody could apply it once it is edited"
     assert "kind: app" in cloudedge("export", tmp_path / "exported", "--dry-run").stdout
     cloudedge("export", tmp_path / "exported", code=1)
     (audit,) = tmp_path.glob("home/bie/*/audit.jsonl")
@@ -128,6 +130,20 @@ def test_waiting_for_a_node_and_asking_it(cloudedge, folder, lab):
         finally:
             stop.set()
             reporting.join()
+
+
+MISUSE = {
+    "no command": (),
+    "an unknown command": ("frobnicate",),
+    "an unknown option": ("plan", "folder", "--nope"),
+    "nothing to plan": ("plan",),
+    "not a number": ("wait", "folder", "--timeout", "soon"),
+}
+
+
+@pytest.mark.parametrize("words", MISUSE.values(), ids=MISUSE)
+def test_a_wrong_word_is_a_failure_and_no_pending_change(cloudedge, words):
+    cloudedge(*words, code=1)
 
 
 def test_which_cloud(cloudedge, tmp_path, monkeypatch):

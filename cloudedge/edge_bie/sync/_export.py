@@ -34,7 +34,8 @@ def export_documents(bie: Bie, *, only: str = "") -> list[Any]:
 
     Args:
         bie: The control plane.
-        only: The objects of this set; everything that is not a fleet's if left out.
+        only: The objects of this set; everything that is not a fleet's if left out. The documents are then of the one
+            set that there is, so that they can be edited and applied; of set ``default`` if there are none or several.
     """
 
     def wanted(thing: Thing) -> bool:
@@ -43,15 +44,18 @@ def export_documents(bie: Bie, *, only: str = "") -> list[Any]:
 
     apps = [app for summary in bie.apps() if wanted(summary) and (app := bie.app(summary.name)) is not None]
     secrets = [s for each in bie.secrets() if wanted(each) and (s := bie.secret(each.name)) is not None]
-    documents: list[Any] = [SetDocument(name=only or "default")]
-    documents += [_config(each) for each in bie.configs() if wanted(each)]
+    configs = [each for each in bie.configs() if wanted(each)]
+    registries = [each for each in bie.registries() if wanted(each)]
+    things: list[Thing] = [*configs, *secrets, *registries, *apps]
+    sets = {whose for each in things if (whose := owner(each))}
+    documents: list[Any] = [SetDocument(name=only or (sets.pop() if len(sets) == 1 else "default"))]
+    documents += [_config(each) for each in configs]
     documents += [
         SecretDocument(name=s.name, description=unmarked(s.description), values=dict.fromkeys(s.data)) for s in secrets
     ]
     documents += [
         RegistryDocument(name=r.name, description=unmarked(r.description), address=r.address, username=r.username)
-        for r in bie.registries()
-        if wanted(r)
+        for r in registries
     ]
     documents += [_app(each) for each in apps]
     if not only:
