@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from cloudedge.cli._output import JSON, json_out, say
+from cloudedge.cli._output import JSON, json_out, say, table_out
 from cloudedge.cli._signals import STOP, on_signals
 from cloudedge.config import home
 from cloudedge.errors import ConfigError, InputError
@@ -66,8 +66,13 @@ def node(
     check_name(name, what="node")  # it is also a folder's
     state = (state or home() / "nodes" / name).absolute()
     if dry_run:
-        json_out(remembered(state)) if as_json else say("{}", remembered(state))
+        known = remembered(state)
+        columns = ("live", "previous", "bundle", "highest")
+        rows = [(app, *(slot[column] or "" for column in columns)) for app, slot in known["slots"].items()]
+        json_out(known) if as_json else table_out(("app", *columns), rows)
         return
+    if bool(cert) != bool(cert_key):
+        raise ConfigError("--cert and --cert-key go together")
     if key is not None and not key.is_file():
         raise InputError(f"there is no key file {key}")
     link = Link(

@@ -236,17 +236,16 @@ def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str =
         return
     if as_json:
         json_out(outcome.to_json())
-    counts = ", ".join(f"{count} {what}" for what, count in outcome.counts.items() if count) or "no node touched"
     for node, why in outcome.failed.items():
         say("[yellow]failed[/]: {}: {}", node, why)
     if outcome.state == "paused":
-        say("[yellow]paused[/]: {}: {}", outcome.why, counts)
+        say("[yellow]paused[/]: {}: {}", outcome.why, outcome.summary)
         say("Next: cloudedge fleet resume {}, or cloudedge fleet abort {}", target, target)
         raise typer.Exit(3)
     if outcome.state == "done":
-        say("[green]done[/]: {} ({} s)", counts, outcome.seconds)
+        say("[green]done[/]: {} ({} s)", outcome.summary, outcome.seconds)
     else:
-        say("[red]undone[/]: {}: {}", outcome.why, counts)
+        say("[red]undone[/]: {}: {}", outcome.why, outcome.summary)
     say("Next: cloudedge fleet status {}", target)
     if outcome.state != wanted:
         raise typer.Exit(1)

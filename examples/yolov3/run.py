@@ -162,8 +162,7 @@ class Example:
                 "seconds": seconds,
             }
         )
-        counts = ", ".join(f"{count} {what}" for what, count in outcome.counts.items() if count)
-        say(f"   rollout {outcome.number} of {version.ref}: {outcome.state} in {seconds:.1f} s; {counts}")
+        say(f"   rollout {outcome.number} of {version.ref}: {outcome.state} in {seconds:.1f} s; {outcome.summary}")
         if outcome.why:
             say(f"   because: {textwrap.shorten(outcome.why, 300)}")
         return str(outcome.state)
@@ -274,7 +273,7 @@ def _config(lab: Lab, image: str) -> Config:
     cloud, target = config.clouds["lab"], config.targets[TARGET]
     assert cloud.objects is not None and target.edge is not None  # noqa: S101, PT018 - it is our own file
     objects = cloud.objects.model_copy(update={"public_url": lab.objects_url})
-    edge = target.edge.model_copy(update={"image": image})
+    edge = target.edge.model_copy(update={"image": image, "run": str(HERE / "run.sh")})  # wherever it is started
     return config.model_copy(
         update={
             "clouds": {"lab": cloud.model_copy(update={"url": lab.admin_url, "objects": objects})},

@@ -172,7 +172,7 @@ def test_going_back_publishes_again_what_somebody_deleted(tmp_path):
         model = one.dense_layers["model.pdmodel"].digest
         fleet.bie.delete_config(blob_config(made.leg.model, model))
         outcome = fleet.rollout(fleet.plan(two), two)
-        assert (outcome.state, outcome.counts["done"]) == ("undone", 2)
+        assert (outcome.state, outcome.summary) == ("undone", "2 back")
         assert set(made.runs().values()) == {one.pin}
 
 

@@ -87,7 +87,10 @@ def test_beyond_loopback_a_token_is_needed(tmp_path):
 def test_a_port_in_use_is_said(tmp_path):
     with Lab(tmp_path / "a") as first:
         port = first.admin_url.rpartition(":")[2]
-        with pytest.raises(Conflict, match="cannot listen"), Lab(tmp_path / "b", admin=f":{port}"):
+        with (
+            pytest.raises(Conflict, match=f"cannot listen on 127.0.0.1:{port}: Address already in use$"),
+            Lab(tmp_path / "b", admin=f":{port}"),
+        ):
             pass
 
 

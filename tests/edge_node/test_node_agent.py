@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -123,13 +124,15 @@ def test_a_node_needs_only_a_cloud_and_a_name(world, monkeypatch):
     folder = world.folder / "home/nodes/n1"
     process = subprocess.Popen([sys.executable, "-m", "cloudedge", *words], stderr=subprocess.DEVNULL)
     try:
-        eventually(lambda: world.bie.node("n1").ready == "online", 120)
+        eventually(lambda: world.bie.node("n1").ready == "online")
         eventually((folder / "node.json").is_file)  # written when the answer to the first report has come
         assert folder.stat().st_mode & 0o077 == 0
     finally:
         process.terminate()
         ended = process.wait(60)
     assert ended == 0
+    dry = [sys.executable, "-m", "cloudedge", *words, "--dry-run", "--json"]
+    assert json.loads(subprocess.run(dry, capture_output=True, check=True).stdout)["slots"] == {}
     astray = [sys.executable, "-m", "cloudedge", *words[:-1], "../n1", "--dry-run"]
     said = subprocess.run(astray, capture_output=True, text=True, check=False)
     assert said.returncode == 1

@@ -92,6 +92,13 @@ class Outcome:
     """Labels that were lost and written again."""
     seconds: float = 0.0
 
+    @property
+    def summary(self) -> str:
+        """What became of how many nodes, for people."""
+        words = {"done": "back"} if self.state == "undone" else {}
+        found = [f"{count} {words.get(what, what)}" for what, count in self.counts.items() if count]
+        return ", ".join(found) or "no node touched"
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return dict(vars(self))

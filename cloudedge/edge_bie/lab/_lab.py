@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -170,7 +171,7 @@ class Lab:
             try:
                 server = await self._loop.create_server(connection, host, port, backlog=1024)
             except OSError as error:
-                raise Conflict(f"the lab cannot listen on {host}:{port}: {error.strerror}") from error
+                raise Conflict(f"the lab cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}") from error
             self._servers.append(server)
             shown = f"[{host}]" if ":" in host else host
             self._urls[name] = f"http://{shown}:{server.sockets[0].getsockname()[1]}"
