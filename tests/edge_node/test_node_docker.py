@@ -97,6 +97,10 @@ def containers(mark):
     return subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
 
 
+def release(world, bundle, image):
+    return world.release(bundle, statement=world.statement(bundle, image=image))
+
+
 def test_containers_come_change_crash_and_outlive_the_agent(world, image):
     world.scripts = {"run.sh": RUN, "handler.sh": HANDLER}
     world.shell = "/bin/sh"
@@ -104,7 +108,7 @@ def test_containers_come_change_crash_and_outlive_the_agent(world, image):
     runtime = DockerRuntime(Supervised(folder / "processes", address="127.0.0.1"), folder)
     agent = world.agent(runtime=runtime)
     try:
-        first = world.release(make_bundle(world.hub, world.folder, 1), image=image)
+        first = release(world, make_bundle(world.hub, world.folder, 1), image)
         settle(agent)
         assert world.asks() == 1, world.stats(first)
         assert world.stats(first).status == "Running"
@@ -118,19 +122,19 @@ def test_containers_come_change_crash_and_outlive_the_agent(world, image):
         assert "/cloudedge/hub=false" in mounts
         assert "/home/work/yolov3=true" in mounts
         client = Hammer(world)
-        world.release(make_bundle(world.hub, world.folder, 2), image=f"busybox-built-here@{image}")  # by its ID
+        release(world, make_bundle(world.hub, world.folder, 2), f"busybox-built-here@{image}")  # by its ID
         settle(agent)
         client.stop()
         assert world.asks() == 2
         assert not client.failed
         (after,) = containers(runtime._mark)
         assert after != before
-        bad = world.release(make_bundle(world.hub, world.folder, 3, wrong=True), image=image)
+        bad = release(world, make_bundle(world.hub, world.folder, 3, wrong=True), image)
         settle(agent)
         assert world.asks() == 2
         assert "off by 1" in world.stats(bad).cause
         assert containers(runtime._mark) == [after]
-        other = world.release(make_bundle(world.hub, world.folder, 4), image="sha256:" + "0" * 64)
+        other = release(world, make_bundle(world.hub, world.folder, 4), "sha256:" + "0" * 64)
         settle(agent)
         assert world.asks() == 2
         assert world.stats(other).cause
