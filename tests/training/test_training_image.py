@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from lab_images import ROOT, built, needs_docker
-from training_samples import check_click_lines, click_job
+from training_samples import check_click_lines, click_job, completed
 
 from cloudedge import training
 from cloudedge.kube import Kind
@@ -41,7 +41,7 @@ def trainer(cluster):
 def test_workers_reach_their_servers(cluster, operator, trainer):
     job = TrainingJob.ps("ours-servers", ps=trainer, worker=trainer, clean_pod_policy=CleanPodPolicy.NEVER)
     run = training.submit(job, cluster=cluster)
-    done = run.wait(timeout_s=WAIT_S)
+    done = completed(run, timeout_s=WAIT_S)
     assert (done.state, done.mode, done.phase) == ("succeeded", "PS", "Completed")
     for number in (0, 1):
         assert [line.text for line in run.logs(role="ps", index=number)] == [f"server {number} saw 2 workers"]
@@ -76,7 +76,7 @@ def test_the_click_model_is_trained_by_two_pods_and_becomes_a_bundle(cluster, op
     options = ["--tag", image, "--build-arg", f"BASE={built('trainer')}", "--file", ctr / "trainer.Dockerfile"]
     subprocess.run(["docker", "build", "--quiet", *options, ctr], check=True)
     run = training.submit(click_job(image), cluster=cluster)
-    done = run.wait(timeout_s=WAIT_S)
+    done = completed(run, timeout_s=WAIT_S)
     assert (done.state, done.mode, done.phase) == ("succeeded", "Collective", "Completed")
     said = {rank: [line.text for line in run.logs(role="worker", index=rank)] for rank in (0, 1)}
     check_click_lines({rank: [line for line in lines if line.startswith("worker")] for rank, lines in said.items()})

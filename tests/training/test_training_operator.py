@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from training_samples import MANIFESTS
+from training_samples import MANIFESTS, completed
 
 from cloudedge import training
 from cloudedge.errors import NotFound
@@ -170,4 +170,4 @@ def test_a_seed_manifest_completes_with_an_image_of_ours(cluster, operator, imag
     for name in ("ps", "worker"):
         job.manifest["spec"][name]["template"]["spec"]["containers"][0]["command"] = ["echo", "trained"]
     run = training.submit(job, cluster=cluster)
-    assert run.wait(timeout_s=WAIT_S).phase == "Completed"
+    assert completed(run, timeout_s=WAIT_S).state == "succeeded"

@@ -9,15 +9,18 @@ from pathlib import Path
 import jsonschema
 import yaml
 
+from cloudedge.kube import Kind
 from cloudedge.training import (
     CleanPodPolicy,
     Elastic,
     Gang,
     HostMount,
     Intranet,
+    JobStatus,
     Policy,
     PvcMount,
     Role,
+    Run,
     Samples,
     Task,
     TrainingJob,
@@ -106,6 +109,17 @@ def click_job(image: str = "ctr-trainer:1") -> TrainingJob:
     container = job.manifest["spec"]["worker"]["template"]["spec"]["containers"][0]
     container |= {"image": image, "command": [*container["command"], "--count", "2000"]}
     return job
+
+
+def completed(run: Run, *, timeout_s: float) -> JobStatus:
+    """Wait until a job's pods are done, and then until its controller says so too, which it does later."""
+    run.wait(timeout_s=timeout_s)
+
+    def is_completed(job: dict | None) -> bool:
+        return (job or {}).get("status", {}).get("phase") == "Completed"
+
+    run.cluster.wait(Kind.PADDLE_JOB, run.name, is_completed, timeout_s=timeout_s, what=f"completing {run.name}")
+    return run.status()
 
 
 def check_click_lines(said: dict[int, list[str]]) -> None:
