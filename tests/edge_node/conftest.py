@@ -15,6 +15,9 @@ def world(tmp_path):
     try:
         yield made
     finally:
+        for agent in made.started:
+            agent.kill()
+            agent.wait()
         for folder in tmp_path.glob("*/processes"):
             down(folder)
         made.bie.close()

@@ -137,6 +137,8 @@ class World:
     scripts: dict = field(default_factory=lambda: {"run.sh": RUN, "server.py": SERVER})
     shell: str = "/bin/bash"
     released: Statement | None = None
+    started: list = field(default_factory=list)
+    """Processes of agents, also of tests that fail before they end them."""
     state: str = ""
     """A folder of the node that is mounted where the entry-point helper remembers numbers."""
 
@@ -283,9 +285,11 @@ class World:
 
     def start(self, name="n1", *options):
         with (self.folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
+            started = subprocess.Popen(
                 self.command(name, *options), stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)}
             )
+        self.started.append(started)
+        return started
 
     def asks(self, port=None):
         """Ask the app on its port of the host which version it is; None when nobody answers."""
