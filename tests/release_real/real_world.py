@@ -192,7 +192,7 @@ class World:
         return Load(serving_urls(NAME, config=self.config), {each.pin: each.answers for each in self.made})
 
     def release(self, made: Made, **choices):
-        return self.target.apply(self.target.plan(made.bundle, **choices)).wait(120)
+        return self.target.apply(self.target.plan(made.bundle, **choices)).wait()
 
     def heal(self) -> None:
         """Bring the target back to where a release can begin: every process there, nothing unfinished."""
@@ -247,7 +247,7 @@ def home(folder: Path):
             os.environ["CLOUDEDGE_HOME"] = before
 
 
-def wait(condition, what: str, within_s: float = 60.0) -> None:
+def wait(condition, what: str, within_s: float = 120.0) -> None:
     end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end, f"waited {within_s:.0f} s for {what}"

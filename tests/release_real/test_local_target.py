@@ -61,7 +61,7 @@ def test_a_target_of_serving_replicas_alone(tmp_path):
         target = Target.load("alone", config=config)
         with Client(*serving_urls("alone", config=config)) as client:
             for made in (one, two):
-                assert target.apply(target.plan(made.bundle)).wait(60).state == "done"
+                assert target.apply(target.plan(made.bundle)).wait().state == "done"
                 answer = client.predict({"ids": np.array([[0], [7], [3999]])})
                 assert answer.pin == made.pin
                 np.testing.assert_array_equal(answer.outputs["y"], made.answers[[0, 7, 3999]])

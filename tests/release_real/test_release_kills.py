@@ -34,7 +34,7 @@ def release_and_die(world, at, later_ms=0):
             DIE_AT=str(at),
             DIE_AFTER_MS=str(later_ms),
         )
-        out, err = command.communicate(timeout=120)
+        out, err = command.communicate(timeout=240)
         assert command.returncode in {0, -signal.SIGKILL}, out + err
         assert load.broken == ([], [])
         begun = world.journal.operations(limit=1)[0].plan["pin"] == after.pin
@@ -79,7 +79,7 @@ def release_and_kill(world, process, stage, **choices):
         wait(begun, stage)
         os.kill(pid, signal.SIGKILL)
         with suppress(ReleaseUndone):  # not Unfinished: its supervisor starts it again long before patience ends
-            release.wait(240)
+            release.wait()
         wait(lambda: world.pids().get(process) not in {None, pid}, f"{process} to be started again")
         wait(world.all_there, f"{process} to answer")
         world.target.resume()
@@ -130,7 +130,7 @@ def test_a_supervisor_that_is_killed_meanwhile(world, stage):
         release = world.target.apply(world.target.plan(after.bundle))
         wait(begun, stage)
         os.kill(int((world.folder / "supervisor.lock").read_text()), signal.SIGKILL)
-        assert release.wait(60).state == "done"
+        assert release.wait().state == "done"
         wait(lambda: not is_up(world.folder), "the supervisor to be gone")
         assert world.target.status().is_whole
         up(NAME, config=world.config)

@@ -31,7 +31,7 @@ def test_what_came_before_the_live_one_makes_room(world, monkeypatch):
     plan = world.target.plan(coming.bundle)
     assert trimmed(plan, before.pin) == set(held(world))
     with world.load() as load:
-        outcome = world.target.apply(plan).wait(120)
+        outcome = world.target.apply(plan).wait()
         load.until(20, coming.pin)
         assert outcome.owed == {}
         assert set(map(frozenset, held(world).values())) == {frozenset({live.pin, coming.pin})}
