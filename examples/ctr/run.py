@@ -11,8 +11,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ _CUBE_ROW_BYTES = 20
 """Of a row in a shard's files beside its value: key and address in the index, length in the data."""
 _PROMISED_S = 300.0
 """From clicks to rollback, on two cores."""
+_UNDONE = "taken back by itself, for its probes were answered otherwise than it says; no request reached it"
 _CONSOLE = Console(highlight=False, soft_wrap=True)
 
 
@@ -76,7 +77,7 @@ class Example:
         self.versions: list[Packed] = []
         self.served: dict[str, tuple[float, float]] = {}
         self.releases: dict[int, dict[str, Any]] = {}
-        self.events: list[dict[str, Any]] = []
+        self.story: list[dict[str, Any]] = []
         self.rollback_s = 0.0
 
     # 1, 2, 3: a model.
@@ -132,16 +133,17 @@ class Example:
 
     def release(self, target: Target, version: Packed, load: Load) -> int:
         """Release a version, and note what it cost; return its number."""
-        began = load.now()
-        self.mark(load, f"release {version.ref}")
         outcome, why = "done", ""
-        try:
-            number = target.apply(target.plan(version.bundle)).wait().number
-        except ReleaseUndone as undone:
-            number, outcome, why = undone.number, "undone", undone.why
-        ended = load.now()
+        with self.happens(load, f"release {version.ref}", f"cloudedge release {version.ref} --to {TARGET}") as told:
+            try:
+                number = target.apply(target.plan(version.bundle)).wait().number
+            except ReleaseUndone as undone:
+                number, outcome, why = undone.number, "undone", undone.why
+        began, ended = told["from"], told["to"]
         record = next(r for r in target.history() if r.number == number)
-        self.mark(load, f"{version.ref} {'live' if outcome == 'done' else 'undone'}")
+        shipped, full = record.bytes / 1e6, self.full_bytes(version) / 1e6
+        told["became"] = f"{version.ref} answers everywhere" if outcome == "done" else _UNDONE
+        told["became"] += f"; {shipped:.2f} MB shipped" + (f", everything would be {full:.1f} MB" if number > 1 else "")
         self.releases[number] = {
             "bundle": version.ref,
             "outcome": outcome,
@@ -153,10 +155,8 @@ class Example:
             "began": began,
             "ended": ended,
         }
-        say(
-            f"   release {number} of {version.ref}: {outcome} in {ended - began:.2f} s, shipped "
-            f"{record.bytes / 1e6:.2f} MB of {self.full_bytes(version) / 1e6:.1f} MB"
-        )
+        took = f"{outcome} in {ended - began:.2f} s"
+        say(f"   release {number} of {version.ref}: {took}, shipped {shipped:.2f} MB of {full:.1f} MB")
         if why:
             say(f"   because: {why}")
         return number
@@ -185,24 +185,30 @@ class Example:
         sparse_replicas = section.sparse.replicas if section.sparse else 0
         return rows * sparse_replicas + dense * (section.dense.replicas if section.dense else 0)
 
-    def mark(self, load: Load, what: str) -> None:
-        """Remember when something happened."""
-        self.events.append({"t": round(load.now(), 3), "what": what})
+    @contextmanager
+    def happens(self, load: Load, what: str, command: str) -> Iterator[dict[str, Any]]:
+        """Remember from when to when something happened, and what became of it."""
+        told: dict[str, Any] = {"what": what, "command": command, "from": load.now(), "became": ""}
+        yield told
+        told["to"] = load.now()
+        self.story.append(told)
 
     # 6: kills.
 
-    def kill(self, load: Load, process: str) -> None:
-        """Kill a process as a power cut would, and wait until it is back."""
+    def kill(self, target: Target, load: Load, process: str, what: str) -> None:
+        """Kill a process as a power cut would, and wait until it answers as it did."""
         folder = target_folder(TARGET, config=self.config)
         before = find_processes(folder)[process]
-        self.mark(load, f"kill {process}")
-        os.kill(before, signal.SIGKILL)
-        began = time.monotonic()
-        _until(lambda: find_processes(folder).get(process) not in {None, before}, f"{process} to come back")
-        say(f"   killed {process}; a new one runs after {time.monotonic() - began:.1f} s")
+        with self.happens(load, f"kill {what}", f"kill -9 {before}") as told:
+            began = time.monotonic()
+            os.kill(before, signal.SIGKILL)
+            _until(lambda: find_processes(folder).get(process) not in {None, before}, f"{process} to come back")
+            say(f"   killed {process}; a new one runs after {time.monotonic() - began:.1f} s")
+            _until(lambda: target.status().is_whole, "every place to answer with the live version")
+        told["became"] = "the other replica answered meanwhile; this one came back with its versions"
 
 
-def main() -> None:  # noqa: PLR0915 - a story is told from beginning to end
+def main() -> None:
     """Run the example."""
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
@@ -245,20 +251,18 @@ def main() -> None:  # noqa: PLR0915 - a story is told from beginning to end
         example.compare(second)
 
         say("\n[bold]6. Kill[/] a cube replica and a serving replica, under load")
-        for process in ("sparse-embedding-0of2-0", "dense-0"):
-            example.kill(load, process)
-            _until(lambda: target.status().is_whole, "every place to answer with the live version")
-            example.mark(load, f"{process} is back")
+        for process, what in (("sparse-embedding-0of2-0", "a replica of a shard"), ("dense-0", "a serving replica")):
+            example.kill(target, load, process, what)
             time.sleep(_QUIET_S / 2)
 
         say("\n[bold]7. Release a broken version[/]: its probes expect other answers; then roll back")
         third = spoiled(example, second)
         load.expect(third.bundle.pin, third.scores[: len(example.asked)])
         example.quiet(load, example.release(target, third, load))
-        start = time.monotonic()
-        example.mark(load, f"roll back to {first.ref}")
-        target.rollback(to=1)
-        example.rollback_s = time.monotonic() - start
+        with example.happens(load, f"roll back to {first.ref}", f"cloudedge rollback {TARGET}") as told:
+            moved = target.rollback(to=1).bytes
+        told["became"] = f"{first.ref} answers everywhere again; it was still loaded, {moved} bytes moved"
+        example.rollback_s = told["to"] - told["from"]
         say(f"   rolled back to {first.ref} in {example.rollback_s * 1000:.0f} ms")
         example.compare(first)
         time.sleep(_QUIET_S)
@@ -305,7 +309,8 @@ def finish(example: Example, load: Load, watcher: Watcher, seconds: float) -> No
         "releases": {str(number): release for number, release in sorted(example.releases.items())},
         "rollback_seconds": example.rollback_s,
         "seconds": seconds,
-        "events": example.events,
+        "auc_of_the_truth": auc(example.test.clicked, example.test.truth),
+        "story": example.story,
         "timeline": timeline(answered),
         "places": watcher.spans(),
         "versions": [

@@ -86,6 +86,14 @@ def test_the_story(tmp_path):
         assert each["note"] in page
         assert bool(each["note"]) == (number == "1")
     assert 0 < releases["2"]["bytes_shipped"] < releases["2"]["bytes_full"] / 2
+    assert [told["what"] for told in report["story"]] == [
+        *("release ctr:1", "release ctr:2", "kill a replica of a shard", "kill a serving replica"),
+        *("release ctr:3", "roll back to ctr:1"),
+    ]
+    for told in report["story"]:
+        assert told["from"] < told["to"]
+        assert all(told[word] in page for word in ("what", "command", "became"))
+    assert "it was still loaded, 0 bytes moved" in page
 
 
 @pytest.fixture
