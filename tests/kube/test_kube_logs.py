@@ -83,12 +83,13 @@ def test_pods_that_were_named_are_waited_for(node):
 
 
 def test_pods_that_never_begin_are_not_waited_for(node):
-    client, _ = node
+    client, asked = node
     first, refused, deleted, absent = next(NAMES), next(NAMES), next(NAMES), next(NAMES)
     for name in (first, refused, deleted):
         made(client, name)
     ended(client, first)
     following = Following(client, pods=[first, refused, deleted])
+    settled(lambda: first in asked)  # by then it has seen all three: one that is gone before may still come
     is_now(client, refused, "Failed")
     client.delete(Kind.POD, deleted)
     assert following.done() == [f"{first} wrote"]
