@@ -29,4 +29,4 @@ EXPOSE 8027 8028
 LABEL cloudedge.image=cube
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=3 \
   CMD ["/opt/cloudedge/bin/python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8028/health', timeout=2)"]
-ENTRYPOINT ["cloudedge", "cube", "serve", "/data", "--state", "/data", "--empty", "--host", "0.0.0.0", "--admin-host", "0.0.0.0"]
+ENTRYPOINT ["cloudedge", "cube", "serve", "/data", "--state", "/data", "--empty", "--open", "--host", "0.0.0.0", "--admin-host", "0.0.0.0"]

@@ -37,7 +37,10 @@ def serve(
         ..., metavar="DIR", help="A part, or where versions are: DIR/VERSION names the one in DIR/<version>."
     ),
     port: int = typer.Option(8027, help="Data port; 0 takes any free one."),
-    host: str = typer.Option("127.0.0.1", help="Address of the data port."),
+    host: str = typer.Option("127.0.0.1", help="Address of the data port; beyond loopback with --open."),
+    is_open: bool = typer.Option(
+        False, "--open", help="Beyond loopback anybody who reaches the data port may ask; the protocol has no token."
+    ),
     version: str = typer.Option("", help="Serve DIR/<version>, or name the part DIR."),
     empty: bool = typer.Option(
         False, "--empty", help="Load nothing; wait for the admin API or a control command (without --state)."
@@ -69,11 +72,17 @@ def serve(
 
     Example: cloudedge cube serve data --port 8027
     """
+    from cloudedge.adminhttp import is_loopback  # noqa: PLC0415
     from cloudedge.cube._address import join_address  # noqa: PLC0415
     from cloudedge.cube._admin import AdminServer  # noqa: PLC0415 - numpy is not needed for --help
     from cloudedge.cube._holdings import Holdings  # noqa: PLC0415
     from cloudedge.cube._server import Server, ServerConfig  # noqa: PLC0415
 
+    if not (is_open or is_loopback(host)):
+        raise ConfigError(
+            f"whoever reaches {host} could read every row: cube's protocol has no place for a token",
+            hint="Say --open if the network lets through only those who may, or leave --host at 127.0.0.1.",
+        )
     if remote_control and state is not None:
         raise InputError("a server with --state takes no control commands, so --remote-control cannot be had with it")
     config = ServerConfig(

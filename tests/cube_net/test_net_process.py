@@ -102,13 +102,19 @@ def test_serve_what_the_version_file_says(serve):
     [
         (["--version", "nothing"], InputError),
         (["--port", "99999"], ConfigError),
-        (["--host", "no-such-host.invalid"], ConfigError),
+        (["--host", "no-such-host.invalid", "--open"], ConfigError),
+        (["--host", "0.0.0.0"], ConfigError),
         (["--admin-host", "0.0.0.0"], ConfigError),
     ],
 )
 def test_what_cannot_be_served_is_refused_at_the_start(data, options, error):
     command = ["serve", str(data), "--port", "0", "--admin-port", "0", *options]
     assert isinstance(CliRunner().invoke(app, command).exception, error)
+
+
+def test_beyond_loopback_somebody_has_to_say_that_anybody_may_ask(serve):
+    with plain.Peer(serve("--host", "0.0.0.0", "--open").port) as peer:
+        assert peer.call(plain.request(bytes.fromhex("08010802 1001"))).version == b"100"
 
 
 def test_which_version_a_directory_says(data):
