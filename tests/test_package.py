@@ -28,10 +28,28 @@ def test_importing_takes_less_than_300_ms():
     assert min(float(fresh(code)) for _ in range(3)) < 0.3
 
 
-@pytest.mark.parametrize("module", ["cloudedge.cli", "cloudedge.bundle", "cloudedge.hub"])
-def test_no_module_pulls_in_what_it_does_not_need(module):
-    loaded = fresh(f"import sys, {module}; print(' '.join(sys.modules))").split()
+@pytest.mark.parametrize("name", ["cloudedge.cli.app", "cloudedge.bundle.Bundle", "cloudedge.hub.open_hub"])
+def test_no_module_pulls_in_what_it_does_not_need(name):
+    module, _, wanted = name.rpartition(".")
+    loaded = fresh(f"import sys; from {module} import {wanted}; print(' '.join(sys.modules))").split()
     assert {"paddle", "kubernetes", "docker", "boto3", "baidubce"}.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("asked", ["cube", "status", "hub"])
+def test_a_command_loads_no_more_of_the_command_line_than_itself(asked):
+    told = "import atexit; atexit.register(lambda: print('loaded:', *sys.modules))"
+    code = f"import sys; sys.argv[1:] = [{asked!r}, '--help']; {told}; from cloudedge import cli; cli.main()"
+    loaded = set(fresh(code).rpartition("loaded:")[2].split())
+    others = {"cloudedge.cli.bie", "cloudedge.cli.train", "cloudedge.cli.serve", "cloudedge.cli.dataset"}
+    assert others.isdisjoint(loaded)
+    assert f"cloudedge.cli.{'release' if asked == 'status' else asked}" in loaded
+
+
+def test_a_command_is_the_same_alone_and_among_all():
+    for name in ("cube", "release"):
+        alone = fresh(f"import sys; sys.argv[1:] = [{name!r}, '--help']; from cloudedge import cli; cli.main()")
+        among = fresh(f"from cloudedge.cli import app; app([{name!r}, '--help'], prog_name='cloudedge')")
+        assert alone.replace("-c ", "cloudedge ").split() == among.split()
 
 
 def modules():

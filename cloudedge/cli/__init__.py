@@ -6,78 +6,89 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 
 from __future__ import annotations
 
+import importlib
 import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cloudedge.cli import (
-    bie,
-    bundle,
-    bundle_split,
-    config,
-    cube,
-    cube_deliver,
-    cube_net,
-    cube_status,
-    cube_transfer,
-    dataset,
-    dataset_cluster,
-    doctor,
-    edge,
-    fleet,
-    hub,
-    image,
-    key,
-    local,
-    pipeline,
-    predict,
-    release,
-    serve,
-    serving,
-    serving_docker,
-    simulate,
-    train,
-)
 from cloudedge.cli._output import say
 from cloudedge.errors import CloudEdgeError
 
+if TYPE_CHECKING:
+    app: typer.Typer
+
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="cloudedge",
-    help="One release, one version, everywhere, or nothing: model release for PaddlePaddle.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_MODELS, _TABLES, _TRAINING, _SERVING = "Models", "Sparse tables", "Training", "Serving"
+_RELEASES, _EDGE, _SETUP = "Releases", "Edge", "Set-up"
+_RELEASE_VERBS = ("release", "plan", "status", "watch", "history", "rollback", "resume", "promote", "abort")
 
-bundle.app.add_typer(bundle_split.app)  # without a name: its command stands beside the others
-app.add_typer(bundle.app, name="bundle", rich_help_panel="Models")
-app.add_typer(hub.app, name="hub", rich_help_panel="Models")
-app.add_typer(key.app, name="key", rich_help_panel="Models")
-cube.app.add_typer(cube_net.app)  # likewise
-cube.app.add_typer(cube_status.app)
-cube.app.add_typer(cube_deliver.app)
-cube.app.add_typer(cube_transfer.app)
-app.add_typer(cube.app, name="cube", rich_help_panel="Sparse tables")
-app.add_typer(train.app, name="train", rich_help_panel="Training")
-app.command("serve", rich_help_panel="Serving")(serve.serve)
-serving.app.add_typer(serving_docker.app)
-app.add_typer(serving.app, name="serving", rich_help_panel="Serving")
-app.command(rich_help_panel="Serving")(predict.predict)
-release.register(app)
-app.command("up", rich_help_panel="Releases")(local.up)
-app.command("down", rich_help_panel="Releases")(local.down)
-app.add_typer(edge.app, name="edge", rich_help_panel="Edge")
-app.add_typer(fleet.app, name="fleet", rich_help_panel="Edge")
-app.add_typer(simulate.app)
-app.add_typer(bie.app, name="bie", rich_help_panel="Edge")
-dataset.app.add_typer(dataset_cluster.app)
-app.add_typer(dataset.app, name="dataset", rich_help_panel="Training")
-app.add_typer(image.app, name="image", rich_help_panel="Set-up")
-app.add_typer(pipeline.app, name="pipeline", rich_help_panel="Training")
-app.add_typer(config.app, name="config", rich_help_panel="Set-up")
-app.command("doctor", rich_help_panel="Set-up")(doctor.doctor)
+_COMMANDS = {
+    "serve": (_SERVING, "serve"),
+    "predict": (_SERVING, "predict"),
+    **dict.fromkeys(_RELEASE_VERBS, (_RELEASES, "release")),
+    "up": (_RELEASES, "local"),
+    "down": (_RELEASES, "local"),
+    "simulate": (_RELEASES, "simulate"),
+    "doctor": (_SETUP, "doctor"),
+}
+"""By name: the heading in --help, and the module with a function of that name."""
+
+_GROUPS = {
+    "bundle": (_MODELS, "bundle", "bundle_split"),
+    "hub": (_MODELS, "hub"),
+    "key": (_MODELS, "key"),
+    "cube": (_TABLES, "cube", "cube_net", "cube_status", "cube_deliver", "cube_transfer"),
+    "train": (_TRAINING, "train"),
+    "serving": (_SERVING, "serving", "serving_docker"),
+    "edge": (_EDGE, "edge"),
+    "fleet": (_EDGE, "fleet"),
+    "bie": (_EDGE, "bie"),
+    "dataset": (_TRAINING, "dataset", "dataset_cluster"),
+    "image": (_SETUP, "image"),
+    "pipeline": (_TRAINING, "pipeline"),
+    "config": (_SETUP, "config"),
+}
+"""By name: the heading, and the modules with the commands in their `app`; later ones' stand beside the first's."""
+
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module 'cloudedge.cli' has no attribute {name!r}")
+    return _app()
+
+
+@cache
+def _app(only: str = "") -> typer.Typer:
+    """Make the command line; with `only`, no more of it than that command or group.
+
+    Most of the time that a command takes to start would go into those that nobody asked for.
+    """
+    made = typer.Typer(
+        name="cloudedge",
+        help="One release, one version, everywhere, or nothing: model release for PaddlePaddle.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_root)
+    for name, (panel, module) in _COMMANDS.items():
+        if only in ("", name):
+            made.command(name, rich_help_panel=panel)(getattr(importlib.import_module(f"{__name__}.{module}"), name))
+    for name, (panel, *modules) in _GROUPS.items():
+        if only in ("", name):
+            made.add_typer(_group(*modules), name=name, rich_help_panel=panel)
+    return made
+
+
+@cache
+def _group(*modules: str) -> typer.Typer:
+    apps: list[typer.Typer] = [importlib.import_module(f"{__name__}.{module}").app for module in modules]
+    for other in apps[1:]:
+        apps[0].add_typer(other)
+    return apps[0]
 
 
 def _version(show: bool) -> None:
@@ -88,7 +99,6 @@ def _version(show: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     _: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and stop."),
 ) -> None:
@@ -97,8 +107,9 @@ def _root(
 
 def main() -> None:
     """Run the command line and turn cloudedge's errors into messages and exit codes."""
+    asked = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        app()
+        _app(asked if asked in _COMMANDS or asked in _GROUPS else "")()
     except CloudEdgeError as error:
         say(f"[bold red]error[/]: {{}}{'' if not error.hint else chr(10) + '  {}'}", error.message, error.hint)
         sys.exit(error.exit_code)

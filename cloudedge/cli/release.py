@@ -13,7 +13,7 @@ from cloudedge.cli.release_status import TARGET, history, open_target, status, w
 if TYPE_CHECKING:
     from cloudedge.release import Options, Outcome, Plan, Target
 
-__all__ = ["register"]
+__all__ = ["abort", "history", "plan", "promote", "release", "resume", "rollback", "status", "watch"]
 
 BUNDLE = typer.Argument(..., help="The bundle: ctr:4, ctr:prod, ctr@sha256:...")
 TO = typer.Option(..., "--to", "-t", metavar="TARGET", help="A target from cloudedge.yaml.")
@@ -37,12 +37,6 @@ CHANGED = typer.Option(False, "--allow-signature-change", help="Clients can cope
 
 _LEFT = 3
 """The exit code of what a resume has to go on with."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the top level, where the verbs of every day belong."""
-    for command in (release, plan, status, watch, history, rollback, resume, promote, abort):
-        app.command(rich_help_panel="Releases")(command)
 
 
 def release(

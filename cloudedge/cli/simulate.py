@@ -6,12 +6,9 @@ import typer
 
 from cloudedge.cli._output import JSON, json_out, say
 
-__all__ = ["app"]
-
-app = typer.Typer()
+__all__ = ["simulate"]
 
 
-@app.command(rich_help_panel="Releases")
 def simulate(
     seeds: int = typer.Option(1000, "--seeds", "-n", min=1, help="How many stories."),
     first_seed: int = typer.Option(0, help="The first."),

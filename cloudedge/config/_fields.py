@@ -77,7 +77,8 @@ def reveal(secret: str) -> str:
 class Section(BaseModel):
     """A part of the file; a key that it does not know is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    # Built when first used: most commands never read the file, and building all parts takes as long as they do.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, defer_build=True)
 
 
 def explain(path: Path | str, error: ValidationError) -> str:
