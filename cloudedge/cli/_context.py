@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from cloudedge.config import Config, load
 from cloudedge.errors import ConfigError
 from cloudedge.hub import Hub, LocalHub, open_hub
+
+if TYPE_CHECKING:
+    from cloudedge.config import Config
 
 __all__ = ["HUB", "LOCAL", "configuration", "local_hub", "named_hub"]
 
@@ -22,6 +25,8 @@ HUB = typer.Argument(
 
 def configuration() -> Config:
     """Read cloudedge.yaml."""
+    from cloudedge.config import load  # noqa: PLC0415 - slow to import
+
     return load()
 
 

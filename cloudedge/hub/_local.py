@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cloudedge.clock import Clock
-from cloudedge.config import home
 from cloudedge.errors import IntegrityError
 from cloudedge.hub._directory import Adoption, DirectoryStore, storage_errors
 from cloudedge.hub._hashing import Hashed
@@ -24,7 +23,11 @@ class LocalHub(LayoutHub):
 
     def __init__(self, root: str | os.PathLike[str] | None = None, clock: Clock | None = None) -> None:
         """Name the directory; nothing is made until it is written to. None: the user's own hub."""
-        self.root = Path(root if root is not None else home() / "hub").absolute()
+        if root is None:
+            from cloudedge.config import home  # noqa: PLC0415 - slow to import
+
+            root = home() / "hub"
+        self.root = Path(root).absolute()
         self._files = DirectoryStore(self.root, clock)
         super().__init__(self._files, clock)
 

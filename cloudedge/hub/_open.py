@@ -1,4 +1,7 @@
-"""From a configured hub, a URL or a path to a `Hub`; each backend is imported only when it is used."""
+"""From a configured hub, a URL or a path to a `Hub`; each backend is imported only when it is used.
+
+So is the configuration: its models take longer to import than most commands need altogether.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudedge.config import HubConfig, home, reveal
 from cloudedge.errors import ConfigError
 from cloudedge.hub._directory import DirectoryStore
 from cloudedge.hub._layout import LayoutHub
@@ -15,6 +17,7 @@ from cloudedge.hub._local import LocalHub
 from cloudedge.hub._protocol import Hub, ObjectStore
 
 if TYPE_CHECKING:
+    from cloudedge.config import HubConfig
     from cloudedge.hub._s3 import S3Store
 
 __all__ = ["open_hub", "open_store", "prepare_bucket"]
@@ -26,6 +29,8 @@ def open_hub(where: HubConfig | str | os.PathLike[str]) -> Hub:
     Raises:
         ConfigError: the URL's scheme is not one cloudedge speaks, or an extra is not installed.
     """
+    from cloudedge.config import HubConfig  # noqa: PLC0415
+
     config = where if isinstance(where, HubConfig) else HubConfig.model_validate(os.fspath(where))
     scheme, separator, rest = config.url.partition("://")
     if not separator or scheme == "file":
@@ -58,6 +63,7 @@ def prepare_bucket(config: HubConfig, *, public: bool = False) -> None:
 
 
 def _s3(config: HubConfig) -> S3Store:
+    from cloudedge.config import reveal  # noqa: PLC0415
     from cloudedge.hub._s3 import S3Settings, S3Store  # noqa: PLC0415 - boto3 is an extra, and slow to import
 
     settings = S3Settings(
@@ -72,6 +78,7 @@ def _s3(config: HubConfig) -> S3Store:
 
 
 def _bos(config: HubConfig) -> ObjectStore:
+    from cloudedge.config import reveal  # noqa: PLC0415
     from cloudedge.hub._bos import BosSettings, BosStore  # noqa: PLC0415 - an extra
 
     access_key = config.access_key or os.environ.get("BCE_ACCESS_KEY_ID", "")
@@ -81,6 +88,7 @@ def _bos(config: HubConfig) -> ObjectStore:
 
 
 def _oci(config: HubConfig) -> Hub:
+    from cloudedge.config import home, reveal  # noqa: PLC0415
     from cloudedge.hub._registry import RegistryHub, RegistrySettings  # noqa: PLC0415 - requests is slow to import
 
     settings = RegistrySettings(
