@@ -1,4 +1,4 @@
-"""What commands share: the configuration, the local hub, and hubs by name."""
+"""What commands share: the configuration, the local hub, hubs by name, and tokens."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cloudedge.errors import ConfigError
+from cloudedge.errors import ConfigError, StorageError
 from cloudedge.hub import Hub, LocalHub, open_hub
 
 if TYPE_CHECKING:
     from cloudedge.config import Config
 
-__all__ = ["HUB", "LOCAL", "configuration", "local_hub", "named_hub"]
+__all__ = ["HUB", "LOCAL", "configuration", "local_hub", "named_hub", "read_token"]
 
 LOCAL = typer.Option(
     None, "--local", metavar="DIR", help="The local hub; ~/.cloudedge/hub (or $CLOUDEDGE_HOME/hub) if left out."
@@ -55,3 +55,21 @@ def named_hub(name: str | None, config: Config) -> Hub:
         return open_hub(wanted)
     known = ", ".join(sorted({*config.hubs, "local"}))
     raise ConfigError(f"there is no hub {wanted!r}", hint=f"Known: {known}. A directory is written with a slash: ./hub")
+
+
+def read_token(file: Path | None) -> str | None:
+    """Read a token from a file, if one was named.
+
+    Raises:
+        StorageError: it cannot be read.
+        ConfigError: it is empty.
+    """
+    if file is None:
+        return None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise StorageError(f"cannot read the token from {file}: {error.strerror}") from error
+    if not token:
+        raise ConfigError(f"the token file {file} is empty", hint="Write the token into it, on a line of its own.")
+    return token

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cloudedge.cli._context import read_token
 from cloudedge.cli._output import JSON, json_out, say, table_out
 from cloudedge.cli._signals import STOP, on_signals, stop_at_once
-from cloudedge.errors import ConfigError, InputError, NotFound, StorageError, Unavailable
+from cloudedge.errors import ConfigError, InputError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from cloudedge.cube import CubeDict
@@ -112,7 +113,7 @@ def serve(
         else:
             holdings.load(name, path=str(path.absolute()))
             holdings.activate(name)
-    token = _token(token_file)
+    token = read_token(token_file) or os.environ.get(TOKEN_VARIABLE) or None
     with (
         server,
         AdminServer(
@@ -160,18 +161,6 @@ def find_version(directory: Path, version: str = "") -> tuple[Path, str]:
     if not lines or not lines[0]:
         raise InputError(f"{pointer} is empty", hint="its first line is the version to serve")
     return directory / lines[0], lines[0]
-
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get(TOKEN_VARIABLE) or None
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise StorageError(f"cannot read the admin token from {file}: {error.strerror}") from error
-    if not token:
-        raise ConfigError(f"the admin token file {file} is empty")
-    return token
 
 
 @app.command()

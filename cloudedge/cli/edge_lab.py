@@ -8,9 +8,10 @@ from pathlib import Path
 
 import typer
 
+from cloudedge.cli._context import read_token
 from cloudedge.cli._output import JSON, json_out, say
 from cloudedge.cli._signals import STOP, on_signals
-from cloudedge.errors import ConfigError, StorageError
+from cloudedge.errors import ConfigError
 
 __all__ = ["lab"]
 
@@ -51,7 +52,7 @@ def lab(
         objects_folder=objects_folder,
         namespace=namespace,
         faults=None if faults is None else Faults(seed=faults),
-        token=_token(token_file),
+        token=read_token(token_file) or os.environ.get(TOKEN_VARIABLE) or None,
     )
     stop = threading.Event()
     on_signals(stop.set, *STOP)
@@ -63,15 +64,3 @@ def lab(
             say("management API on {}, nodes report to {}, objects of {} on {}; stop with SIGTERM",
                 where["admin"], where["sync"], running.objects, where["objects"])  # fmt: skip
         stop.wait()
-
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get(TOKEN_VARIABLE) or None
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise StorageError(f"cannot read the token from {file}: {error.strerror}") from error
-    if not token:
-        raise ConfigError(f"the token file {file} is empty")
-    return token

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cloudedge.cli._context import configuration, local_hub, named_hub
+from cloudedge.cli._context import configuration, local_hub, named_hub, read_token
 from cloudedge.cli._output import JSON, json_out, say
 from cloudedge.cli._signals import STOP, on_signals, stop_at_once
-from cloudedge.errors import ConfigError, NotFound, StorageError
+from cloudedge.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
@@ -86,11 +86,11 @@ def serve(
     from cloudedge.serving import load_ops as load  # noqa: PLC0415
 
     hooks, hooks_service = load(ops) if ops else (None, None)
-    admin_token = _token(token_file) or os.environ.get(ADMIN_TOKEN) or None
+    admin_token = read_token(token_file) or os.environ.get(ADMIN_TOKEN) or None
     config = ServerConfig(
         host=host, port=port, grpc_port=grpc_port, access_log=access_log,
         service=service or hooks_service or "model",
-        token=_token(data_token_file), tls=_tls(tls_cert, tls_key), is_open=is_open, admin_token=admin_token,
+        token=read_token(data_token_file), tls=_tls(tls_cert, tls_key), is_open=is_open, admin_token=admin_token,
         limits=HttpLimits(
             max_body_bytes=max_body_mb << 20, max_answer_bytes=max_answer_mb << 20,
             max_held_bytes=max_held_mb << 20, max_connections=max_connections, max_calls=max_calls,
@@ -260,15 +260,3 @@ def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
     if certificate is None or key is None:
         raise ConfigError("--tls-cert and --tls-key belong together")
     return Tls(certificate, key)
-
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise StorageError(f"cannot read the token from {file}: {error.strerror}") from error
-    if not token:
-        raise ConfigError(f"the token file {file} is empty")
-    return token

@@ -12,6 +12,8 @@ from models import change_table, make_model, make_table
 from typer.testing import CliRunner
 
 from cloudedge.cli import app
+from cloudedge.cli._context import read_token
+from cloudedge.errors import ConfigError, StorageError
 
 CLOUDEDGE = str(Path(sys.executable).with_name("cloudedge"))
 
@@ -193,3 +195,15 @@ def test_the_shell_can_complete_commands():
     asked = {"_CLOUDEDGE_COMPLETE": "complete_bash", "COMP_WORDS": "cloudedge hub pu", "COMP_CWORD": "2"}
     done = subprocess.run([CLOUDEDGE], capture_output=True, text=True, check=False, env=os.environ | asked)
     assert done.stdout.split() == ["push", "pull"]
+
+
+def test_a_token_file_holds_a_token(tmp_path):
+    file = tmp_path / "token"
+    with pytest.raises(StorageError, match="No such file"):
+        read_token(file)
+    file.write_text(" \n")
+    with pytest.raises(ConfigError, match="is empty") as caught:
+        read_token(file)
+    assert "Write the token" in caught.value.hint
+    file.write_text("secret\n")
+    assert (read_token(file), read_token(None)) == ("secret", None)
