@@ -47,14 +47,14 @@ def status(
     The admin token comes from CLOUDEDGE_CUBE_TOKEN. Example: cloudedge cube status --conf cube.conf --key 17 --watch
     """
     from cloudedge.cube.transfer import look_twice, require_agreement  # noqa: PLC0415 - imports numpy
+    from cloudedge.cube.transfer._steps import table_of  # noqa: PLC0415
 
     if sum(map(bool, (of, layout, conf, config))) != 1:
         raise ConfigError("name the servers once: with --of, --layout, --conf or --config")
     with _replicas(of, layout, conf, config) as replicas:
         shards: dict[str, int] = {}
         for each in replicas:
-            table = each.name.split("/", 1)[0]
-            shards[table] = max(shards.get(table, 0), each.shard + 1)
+            shards[table_of(each)] = max(shards.get(table_of(each), 0), each.shard + 1)
         expected = _expected(shards, key, bundle, hub)
         while True:
             reports = look_twice(replicas, expected)

@@ -31,7 +31,8 @@ class VersionState:
     """One version on one replica."""
 
     state: Loading
-    rows: int = 0
+    rows: int | None = None
+    """None where the server cannot tell."""
     checksum: str | None = None
     """Of its rows; None where the server cannot tell."""
     deltas: int = 0

@@ -18,9 +18,9 @@ _LONGEST_PAUSE = 10
 Result = TypeVar("Result")
 
 
-def table_of(replica: Replica) -> str:
-    """Return the table that a replica serves."""
-    return replica.name.split("/", 1)[0]
+def table_of(replica: Replica | str) -> str:
+    """Return the table that a replica, or one of that name, serves."""
+    return (replica if isinstance(replica, str) else replica.name).split("/", 1)[0]
 
 
 def asked(replica: Replica) -> Observed:

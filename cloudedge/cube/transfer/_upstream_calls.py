@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,15 +72,9 @@ class UpstreamCalls:
         """
         # `json=` says application/json; with any form type the agent finds an empty body.
         status, content = self._post(f"http://{self._agent}/agent/cmd", work, within_s)
-        try:
+        with self._read_as("cube-agent", self._agent, status):
             told = json.loads(content)
             return AgentAnswer(told["success"] == "0", str(told["message"])[:500])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Unavailable(
-                f"{self.name}: {self._agent} does not answer like a cube-agent (HTTP {status})",
-                hint="Check the agent's address in transfer.conf.",
-                replica=self.name,
-            ) from error
 
     def control(self, body: dict[str, Any], *, within_s: float | None = None) -> bool:
         """Give the server a control command; returns whether it did it.
@@ -109,14 +104,8 @@ class UpstreamCalls:
             Unavailable: no answer, or none that a cube-server gives.
         """
         status, content = self._post(f"http://{self._cube}/DictService/seek", {"version_required": True}, self._call_s)
-        try:
+        with self._read_as("cube-server", self._cube, status):
             return str(json.loads(content)["version"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Unavailable(
-                f"{self.name}: {self._cube} does not answer like a cube-server (HTTP {status})",
-                hint="Check the server's address.",
-                replica=self.name,
-            ) from error
 
     def seek(self, keys: Sequence[int]) -> tuple[list[bytes | None], str]:
         """Read keys from the version that answers, whichever that is, and return its version string.
@@ -141,6 +130,18 @@ class UpstreamCalls:
             return {}
         return {name: int(value) for name, value in _COUNTER.findall(page)}
 
+    @contextmanager
+    def _read_as(self, what: str, address: str, status: int) -> Iterator[None]:
+        """Say of an answer that cannot be read who should have given it."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Unavailable(
+                f"{self.name}: {address} does not answer like a {what} (HTTP {status})",
+                hint="Check that address in transfer.conf, or in cloudedge.yaml.",
+                replica=self.name,
+            ) from error
+
     def _post(self, url: str, body: dict[str, Any], within_s: float) -> tuple[int, bytes]:
         import requests  # noqa: PLC0415 - slow to import
 
@@ -148,7 +149,7 @@ class UpstreamCalls:
             with requests.post(url, json=body, timeout=(_CONNECT_S, max(_SHORTEST_S, within_s)), stream=True) as answer:
                 return answer.status_code, read_body(answer, _MAX_ANSWER)
         except requests.RequestException as error:
-            asked = json.dumps(body.get("command") or body.get("cmd"))
+            asked = json.dumps(body.get("command") or body.get("cmd") or "seek")
             raise Unavailable(
                 f"{self.name}: {url} did not answer {asked}: {type(error).__name__}",
                 hint="See whether it runs and can be reached from here, then run the same command again.",

@@ -132,8 +132,6 @@ class UpstreamDelivery(Delivery):
 
 def _one_each(before: Mapping[str, str | None], versions: Mapping[str, str]) -> dict[str, str]:
     """Return what each table answered from; nothing where one of them had none, or several."""
-    found = {
-        table: {name for replica, name in before.items() if replica.split("/", 1)[0] == table} for table in versions
-    }
+    found = {table: {name for replica, name in before.items() if table_of(replica) == table} for table in versions}
     single = {table: name for table, names in found.items() if len(names) == 1 for name in names if name is not None}
     return single if len(single) == len(versions) else {}

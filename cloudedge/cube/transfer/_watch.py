@@ -47,8 +47,8 @@ class ReplicaReport:
     shard: int
     active: str | None = None
     rows: int | None = None
+    """Of the active version, as its checksum; None where the server cannot tell, which upstream's never can."""
     checksum: str | None = None
-    """Of the active version; None where the server cannot tell, which upstream's never can."""
     memory_bytes: int = 0
     """Of all its versions; of upstream's servers, their data in whole MiB."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -130,7 +130,7 @@ def judge(
                 table=each.table,
                 shard=each.shard,
                 active=status.active,
-                rows=active.rows if active and active.checksum is not None else None,
+                rows=active.rows if active else None,
                 checksum=active.checksum if active else None,
                 memory_bytes=sum(version.memory_bytes for version in status.versions.values()),
                 versions={name: version.state for name, version in status.versions.items()},
