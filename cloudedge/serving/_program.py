@@ -75,7 +75,8 @@ def with_aliases(signature: Signature, path: Path) -> Signature:
     if feeds.keys() != {variable.name for variable in signature.feed} or len(told.fetch) != len(signature.fetch):
         raise InputError(
             f"{DESCRIPTION} describes another model: it has the inputs {sorted(feeds)} and {len(told.fetch)} outputs, "
-            f"the program {sorted(variable.name for variable in signature.feed)} and {len(signature.fetch)}"
+            f"the program {sorted(variable.name for variable in signature.feed)} and {len(signature.fetch)}",
+            hint="Put the description of this model beside it, or take it away: then the program's own names hold.",
         )
 
     def named(variables: tuple[Variable, ...], aliases: Mapping[str, str]) -> tuple[Variable, ...]:
