@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from cloudedge.clock import Clock, SystemClock, rfc3339
@@ -115,7 +114,7 @@ class Journal:
         self._clock = clock or SystemClock()
         self._guard = threading.RLock()  # one thread may write several things together
         self._held = threading.Lock() if path is None else None
-        with _Stored(self.path, "opening"):
+        with _stored(self.path, "opening"):
             if path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             where = self.path if path is not None else ":memory:"
@@ -155,7 +154,7 @@ class Journal:
                 self._held.release()
             return
         lock = self.path.with_name(self.path.name + ".lock")
-        with _Stored(lock, "locking"):
+        with _stored(lock, "locking"):
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
@@ -167,7 +166,7 @@ class Journal:
                     hint="Wait until that ends; if its process was killed, the way is free at once.",
                     holder=holder,
                 ) from None
-            with _Stored(lock, "locking"):
+            with _stored(lock, "locking"):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"{owner} (process {os.getpid()}, since {self._now()})\n".encode(), 0)
             yield Writer(self)
@@ -236,25 +235,25 @@ class Journal:
         return rfc3339(self._clock.now())
 
     def _read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._guard, _Stored(self.path, "reading"):
+        with self._guard, _stored(self.path, "reading"):
             return self._db.execute(sql, values).fetchall()
 
     def _write(self, sql: str, *values: Any) -> int:
-        with self._guard, _Stored(self.path, "writing"):
+        with self._guard, _stored(self.path, "writing"):
             return self._db.execute(sql, values).lastrowid or 0
 
     @contextmanager
     def _together(self) -> Iterator[None]:
         with self._guard:
-            with _Stored(self.path, "writing"):
+            with _stored(self.path, "writing"):
                 self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
             except BaseException:
-                with _Stored(self.path, "writing"):
+                with _stored(self.path, "writing"):
                     self._db.execute("ROLLBACK")
                 raise
-            with _Stored(self.path, "writing"):
+            with _stored(self.path, "writing"):
                 self._db.execute("COMMIT")
 
 
@@ -323,25 +322,17 @@ def _entry(row: tuple[Any, ...]) -> Entry:
     return Entry(number, operation, step, what, json.loads(detail), at)
 
 
-_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-class _Stored:
-    """Says of an error of the disk what was being done there."""
-
-    def __init__(self, path: Path, doing: str) -> None:
-        self._path = path
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, (sqlite3.Error, OSError)):
-            raise StorageError(
-                f"{self._doing} the journal {self._path}: {error}",
-                hint="Nothing was begun that it does not say. Make room or mend the folder, then run resume.",
-                path=str(self._path),
-            ) from error
+@contextmanager
+def _stored(path: Path, doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise StorageError(
+            f"{doing} the journal {path}: {error}",
+            hint="Nothing was begun that it does not say. Make room or mend the folder, then run resume.",
+            path=str(path),
+        ) from error
