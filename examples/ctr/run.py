@@ -41,7 +41,6 @@ _CUBE_ROW_BYTES = 20
 """Of a row in a shard's files beside its value: key and address in the index, length in the data."""
 _PROMISED_S = 300.0
 """From clicks to rollback, on two cores."""
-_UNDONE = "taken back by itself, for its probes were answered otherwise than it says; no request reached it"
 _CONSOLE = Console(highlight=False, soft_wrap=True)
 
 
@@ -142,7 +141,9 @@ class Example:
         began, ended = told["from"], told["to"]
         record = next(r for r in target.history() if r.number == number)
         shipped, full = record.bytes / 1e6, self.full_bytes(version) / 1e6
-        told["became"] = f"{version.ref} answers everywhere" if outcome == "done" else _UNDONE
+        reached = sum(one.pin == version.bundle.pin for one in load.answered)
+        undone_as = f"taken back by itself as {why.partition(':')[0]} failed; {reached} requests reached it"
+        told["became"] = f"{version.ref} answers everywhere" if outcome == "done" else undone_as
         told["became"] += f"; {shipped:.2f} MB shipped" + (f", everything would be {full:.1f} MB" if number > 1 else "")
         self.releases[number] = {
             "bundle": version.ref,
@@ -205,7 +206,9 @@ class Example:
             _until(lambda: find_processes(folder).get(process) not in {None, before}, f"{process} to come back")
             say(f"   killed {process}; a new one runs after {time.monotonic() - began:.1f} s")
             _until(lambda: target.status().is_whole, "every place to answer with the live version")
-        told["became"] = "the other replica answered meanwhile; this one came back with its versions"
+        meanwhile = [one for one in load.answered if told["from"] <= one.at < told["to"]]
+        failed = sum(not one.pin for one in meanwhile)
+        told["became"] = f"{len(meanwhile):,} requests meanwhile, {failed} failed; it came back with its versions"
 
 
 def main() -> None:

@@ -94,6 +94,8 @@ def test_the_story(tmp_path):
         assert told["from"] < told["to"]
         assert all(told[word] in page for word in ("what", "command", "became"))
     assert "it was still loaded, 0 bytes moved" in page
+    assert "taken back by itself as dense.check failed; 0 requests reached it" in page
+    assert all(" requests meanwhile, 0 failed" in told["became"] for told in report["story"][2:4])
 
 
 @pytest.fixture
