@@ -171,6 +171,11 @@ class AdminHttp(ABC):
         threading.Thread(target=run, name=f"{self.name}-drain", daemon=True).start()
         return HTTPStatus.ACCEPTED, {"state": "draining"}
 
+    @property
+    def is_told_to_drain(self) -> bool:
+        """Whether `drain` was called: true from its answer on, though the server may only be about to begin."""
+        return self._draining.locked()
+
     @abstractmethod
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
         """Do what a request asks for."""

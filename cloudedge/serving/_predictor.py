@@ -5,8 +5,7 @@ What running it taught:
 - The loader decides by file extension, and a bundle's blobs have none: files are linked under their own names first.
 - A predictor is not safe to share between threads; clones share the parameters and nothing else. Of an old program,
   the first clone that goes takes the parameters with it: all stay until none is used any more (`_family`).
-- Paddle's binding keeps the interpreter lock while a model runs. `_unlocked` finds a way around it where the
-  installed Paddle has the layout it knows; elsewhere `run` is slower for other threads and as right.
+- Paddle's binding keeps the interpreter lock while a predictor is made, cloned or run; `_unlocked` has a way around it.
 - After every operator the executor wakes a thread to free what is no longer needed, which costs small models more
   than the operators do. Told to keep it until the next run, it does not: memory then stays at that of the largest
   batch, which is bounded.
@@ -16,7 +15,6 @@ What running it taught:
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -30,18 +28,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from cloudedge import _core
 from cloudedge.bundle import find_program, join_files
 from cloudedge.errors import InputError, Unavailable
 from cloudedge.serving._engine import ModelFailed
 from cloudedge.serving._program import require_no_parameters
+from cloudedge.serving._unlocked import PredictorMaker, unlocked_run
 
 __all__ = ["DenseModel", "Predictor", "engine"]
 
-_RUN_SYMBOL = "_ZN12paddle_infer9Predictor3RunEv"
-_PYBIND_INSTANCE_BYTES = 56
-"""A plain pybind11 object on 64-bit CPython: head, value, holder, weak references, flags."""
-_PYBIND_VALUE_OFFSET = 16
 _KEEP_MEMORY = "FLAGS_eager_delete_tensor_gb"
 _CALLERS = ("InvalidArgument", "OutOfRange")
 """What the engine calls errors that come from what was fed: names, types and ranks were checked before."""
@@ -79,39 +73,18 @@ def engine() -> Any:
 
 
 @lru_cache(maxsize=1)
-def _run_address() -> int | None:
-    """Find the engine's own run function, or None where this Paddle does not export it."""
-    from paddle.base import libpaddle  # noqa: PLC0415 - heavy
-
-    try:
-        function = getattr(ctypes.CDLL(libpaddle.__file__), _RUN_SYMBOL)
-    except (OSError, AttributeError):
-        return None
-    return ctypes.cast(function, ctypes.c_void_p).value
-
-
-def _unlocked(predictor: Any) -> Callable[[], object] | None:
-    """Return a call that runs the predictor without the interpreter lock, if its layout is the one known here."""
-    kind = type(predictor)
-    known = kind.__base__ is not None and kind.__base__.__name__ == "pybind11_object"
-    function = _run_address()
-    if not known or kind.__basicsize__ != _PYBIND_INSTANCE_BYTES or function is None:
-        return None
-    this = ctypes.c_void_p.from_address(id(predictor) + _PYBIND_VALUE_OFFSET).value
-    if not this:
-        return None
-    return lambda: _core.call_unlocked(function, this)
+def _maker() -> PredictorMaker:
+    return PredictorMaker(engine().create_predictor)
 
 
 class Predictor:
-    """One clone of a program, for one thread at a time."""
+    """One clone of a program, for one thread at a time; it lives as long as its family does."""
 
     def __init__(self, native: Any, family: list[Any]) -> None:
-        self._native = native
         self._family = family
         self.inputs: dict[str, Any] = {name: native.get_input_handle(name) for name in native.get_input_names()}
         self.outputs: list[Any] = [native.get_output_handle(name) for name in native.get_output_names()]
-        unlocked = _unlocked(native)
+        unlocked = unlocked_run(native)
         self.releases_lock = unlocked is not None
         """Whether other Python threads go on while it runs."""
         self._run: Callable[[], object] = unlocked or native.run
@@ -132,6 +105,16 @@ class Predictor:
         except Exception as error:
             raise _refused(feed, error) from error
         return [output.copy_to_cpu() for output in self.outputs]
+
+    def close_family(self) -> None:
+        """Give back what its program takes, with all its clones; none of them may run any more.
+
+        One after the other: freeing keeps the interpreter lock, and in between other threads get it.
+        """
+        self.inputs, self.outputs = {}, []
+        del self._run
+        while self._family:
+            del self._family[-1]
 
 
 def _refused(feed: Mapping[str, NDArray[Any]], error: Exception) -> InputError | ModelFailed:
@@ -185,7 +168,7 @@ class DenseModel:
         config.set_cpu_math_library_num_threads(threads)
         config.disable_glog_info()
         try:
-            self._native = inference.create_predictor(config)
+            self._native = _maker().create(config)
         except Exception as error:
             self.close()
             raise InputError(f"Paddle does not load {program}: {_reason(error)}", path=program) from error
@@ -195,7 +178,7 @@ class DenseModel:
 
     def predictor(self) -> Predictor:
         """Make a clone for one thread."""
-        clone = self._native.clone()
+        clone = _maker().clone(self._native)
         self._family.append(clone)
         return Predictor(clone, self._family)
 

@@ -107,28 +107,24 @@ class Version:
             self.feeds = FeedCheck(self.signature, max_rows=max_rows, max_bytes=max_bytes)
             self._wire(model)
             self.feeds.looks_up(self._widths())
-            self.tuning = self._tune(model, workers, max_batch_rows, batch_budget_s)
+            first = model.predictor()
+            self.tuning = self._tune(first, workers, max_batch_rows, batch_budget_s)
             if self.tuning.threads == model.threads:
-                self._clone(model, workers)
+                self._clone(model, workers, first)
         if self.tuning.threads != model.threads:
             with DenseModel(bundle.dense, threads=self.tuning.threads) as wide:
-                self._clone(wide, workers)
+                self._clone(wide, workers, wide.predictor())
         self.memory_bytes = _memory_bytes(bundle, has_local_rows=self.has_local_rows)
         self._probe_lock = threading.Lock()
         self.probed: ProbeResult | None = None
 
-    def _clone(self, model: DenseModel, workers: int) -> None:
+    def _clone(self, model: DenseModel, workers: int, first: Predictor) -> None:
         """Make the clones that answer, and run each once: the first run prepares what later ones use."""
         arrays = self._made_up(1)
-
-        def warm() -> Predictor:
-            predictor = model.predictor()
+        clones = [first, *(model.predictor() for _ in range(workers + 1))]
+        for predictor in clones:
             self.execute(arrays, predictor)
-            return predictor
-
-        self.predictors = [warm() for _ in range(workers)]
-        self.inline_predictor = warm()
-        self._probe_predictor = warm()
+        self._probe_predictor, self.inline_predictor, *self.predictors = clones
 
     def _wire(self, model: DenseModel) -> None:
         """Connect feeds to the program's inputs, and fetches to its outputs."""
@@ -268,9 +264,8 @@ class Version:
                 arrays.append(np.asarray(value, v.dtype))
         return arrays
 
-    def _tune(self, model: DenseModel, workers: int, max_rows: int, budget_s: float) -> Tuning:
+    def _tune(self, predictor: Predictor, workers: int, max_rows: int, budget_s: float) -> Tuning:
         """Find out how to run it: by running it."""
-        predictor = model.predictor()
 
         def measure(predictor: Predictor, rows: int, clock: Clock = time.thread_time) -> float:
             arrays = self._made_up(rows)
@@ -331,8 +326,10 @@ class Version:
         with self._probe_lock:
             if not self.predictors:
                 return
+            last = self._probe_predictor
             self.predictors = []
             del self.inline_predictor, self._probe_predictor
+            last.close_family()
             self._rows.close()
 
 
