@@ -86,21 +86,36 @@ def _like(rows: Rows, other: Rows) -> Rows:
 def _from_deltas(before: Table, deltas: list[DeltaFile]) -> Change:
     """Fold deltas into one: of what they say about a key, the last counts."""
     width = before.kind.row_bytes
-    parts = [_read(delta, width) for delta in deltas]
-    keys = np.concatenate([np.empty(0, np.uint64), *(part for put, _, gone in parts for part in (put, gone))])
-    values = np.concatenate(
-        [np.empty((0, width), np.uint8)]
-        + [part for _, rows, gone in parts for part in (rows, np.zeros((len(gone), width), np.uint8))]
+    keys, values, is_put = _said(*_read(deltas[0], width))
+    for delta in deltas[1:]:
+        more, rows, is_there = _said(*_read(delta, width))
+        stays = ~_places(more, keys)[0]
+        keys, values, is_put = _in_order(
+            np.concatenate([keys[stays], more]),
+            np.concatenate([values[stays], rows]),
+            np.concatenate([is_put[stays], is_there]),
+        )
+    old, was_there = find_rows(before, keys)
+    if is_put.all() and was_there.all():
+        return Change(keys, values, np.empty(0, np.uint64), keys, old)
+    gone = ~is_put & was_there
+    return Change(keys[is_put], values[is_put], keys[gone], keys[was_there], old[was_there])
+
+
+def _said(put: Keys, values: Bytes, removed: Keys) -> tuple[Keys, Bytes, NDArray[np.bool_]]:
+    """Return the keys that a delta speaks of, in order, with their rows, and which of them it puts there."""
+    if not len(removed):
+        return put, values, np.ones(len(put), bool)
+    return _in_order(
+        np.concatenate([put, removed]),
+        np.concatenate([values, np.zeros((len(removed), values.shape[1]), np.uint8)]),
+        np.repeat([True, False], [len(put), len(removed)]),
     )
-    is_put = np.concatenate(
-        [np.empty(0, bool)] + [np.repeat([True, False], [len(put), len(gone)]) for put, _, gone in parts]
-    )
-    # np.unique gives first places: of the reversed list, the last ones.
-    touched, places = np.unique(keys[::-1], return_index=True)
-    last = len(keys) - 1 - places
-    old, was_there = find_rows(before, touched)
-    put, gone = is_put[last], ~is_put[last] & was_there
-    return Change(touched[put], values[last[put]], touched[gone], touched[was_there], old[was_there])
+
+
+def _in_order(keys: Keys, values: Bytes, is_put: NDArray[np.bool_]) -> tuple[Keys, Bytes, NDArray[np.bool_]]:
+    order = np.argsort(keys, kind="stable")
+    return keys[order], values[order], is_put[order]
 
 
 def find_rows(table: Table, keys: Keys) -> tuple[Bytes, NDArray[np.bool_]]:
@@ -119,8 +134,10 @@ def find_rows(table: Table, keys: Keys) -> tuple[Bytes, NDArray[np.bool_]]:
     if not here.any():
         return values, found
     columns = [base.array(name) for name in table.kind.columns(0) if name != "keys"]
-    some = [column[at[here]].reshape(int(here.sum()), -1).view(np.uint8) for column in columns]
-    values[open_places[here]], found[open_places[here]] = np.hstack(some), True
+    some = joined(Rows.of(keys[open_places[here]], *(column[at[here]] for column in columns)))
+    if len(some) == len(keys):  # all of them, and in order
+        return some, here
+    values[open_places[here]], found[open_places[here]] = some, True
     return values, found
 
 

@@ -33,7 +33,7 @@ from cloudedge.cube._plan import BuildPlan
 from cloudedge.cube._safetensors import TableFile
 from cloudedge.cube._tar import md5_line
 from cloudedge.cube._workspace import sync_directory, write_synced
-from cloudedge.cube.transfer._changes import changes, find_rows
+from cloudedge.cube.transfer._changes import changes
 from cloudedge.cube.transfer._shards import ShardRows, Sum, TableVersion, by_shard, joined, reserved_row, sum_shards
 from cloudedge.errors import InputError, StorageError
 from cloudedge.hub import hash_files
@@ -42,6 +42,8 @@ __all__ = ["Workshop"]
 
 _HALF_MADE = ".making-"
 _SUMS_PER_ARTIFACT = 16  # they are small, and going through a table again is not
+_KEPT_PROBES = 4
+"""Of rows that a delta leaves as they are."""
 _ENTRY_BYTES = 16 + 4  # of an index entry, and of a record's length
 
 
@@ -184,12 +186,14 @@ class Workshop:
         held = self.shards(before, shards)
         sums = [Sum(each) for each in held]
         probes: list[list[tuple[int, bytes]]] = [[] for _ in range(shards)]
+        kept = [list(each.probes[:_KEPT_PROBES]) for each in held]
         with ExitStack() as stack:
             writers = [stack.enter_context(DeltaWriter(folder)) for _ in range(shards)]
             for shard, rows, removed, gone in _per_shard(before.rows, after.rows, held, shards):
                 writers[shard].add(Delta(rows, removed, 0, 0))
                 sums[shard].add(gone.keys, gone.columns[0], sign=-1)
                 sums[shard].add(rows.keys, rows.columns[0])
+                kept[shard] = [each for each in kept[shard] if not _is_among(each[0], gone.keys)]
                 if len(rows):
                     probes[shard] = [*probes[shard], (int(rows.keys[-1]), rows.columns[0][-1].tobytes())][-8:]
             result: list[ShardRows] = []
@@ -199,8 +203,7 @@ class Workshop:
                     writer.add(Delta(Rows(keys, (row,)), np.empty(0, np.uint64), 0, 0))
                     total.add(keys, row)
                     probes[shard].append((int(keys[0]), row.tobytes()))
-                kept = _unchanged_probes(after.rows, held[shard].probes)
-                result.append(ShardRows(total.rows, total.checksum, (*probes[shard], *kept)))
+                result.append(ShardRows(total.rows, total.checksum, (*probes[shard], *kept[shard])))
                 place = folder / str(shard)
                 place.mkdir()
                 writer.write(
@@ -318,11 +321,9 @@ def _has_only_reserved(held: ShardRows, shard: int, shards: int) -> bool:
     return held.rows == 1 and held.probes[:1] != () and held.probes[0] == (int(keys[0]), bytes(len(held.probes[0][1])))
 
 
-def _unchanged_probes(after: Table, probes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Keep some of an older version's probes, with the values they have now."""
-    keys = np.array([key for key, _ in probes[:4]], np.uint64)
-    values, found = find_rows(after, keys)
-    return [(int(key), row.tobytes()) for key, row, there in zip(keys, values, found, strict=True) if there]
+def _is_among(key: int, ascending: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> bool:
+    at = int(np.searchsorted(ascending, np.uint64(key)))
+    return at < len(ascending) and int(ascending[at]) == key
 
 
 def _as_input(table: Table, folder: Path) -> Input:
