@@ -1,10 +1,12 @@
 """What serving promises under load: versions change and nobody notices; three times too much and it still works.
 
 - `changes`: 32 connections that stay open ask at a steady rate while a version is loaded, activated and the one before
-  unloaded, 200 times. Rows come from a cube server that holds all versions and whose own pointer moves each time too,
-  so that only reading by version gives the right ones. Every answer is compared: version named, dense part and row.
+  unloaded, 200 times, one every second: back to back (`--pace 0`) there would be more of them the quicker each is.
+  Rows come from a cube server that holds all versions and whose own pointer moves each time too, so that only reading
+  by version gives the right ones. Every answer is compared: version named, dense part and row.
   Bars: none failed, none mixed, every request sent, memory flat (last third within 5 % of the middle third), p99
-  meanwhile at most twice p99 before.
+  meanwhile at most twice p99 before. p99 of only those requests that were due between a load and its unload is printed
+  too; they share two cores with the loading, with whoever orders it and with the clients.
 - `overload`: what a model that takes milliseconds a row can do at most is measured, then requests come at three times
   that rate for a minute whatever becomes of them, then it is measured again. Bars: they did reach the server at that
   rate; at least 90 % of what it can do is answered, and right; nothing but refusals otherwise; memory flat (the flood's
@@ -14,7 +16,8 @@
 Latency counts from the moment a request is due. Neighbours on the machine are measured too (`others_share`): above a
 tenth, counts count and times do not. Bars that count and are not met make the exit code 1.
 
-    python bench/serving_soak.py [--quick] [--json] [--only changes|overload] [--changes N] [--rate N] [--seconds N]
+    python bench/serving_soak.py [--quick] [--json] [--only changes|overload] [--changes N] [--pace S] [--rate N]
+        [--seconds N]
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import queue
 import sys
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -127,7 +132,7 @@ def serving(folder: Path, hub: LocalHub, ref: str, *more: Any) -> Iterator[tuple
         yield told, stock_lab.Server(told["port"], 0, (session,))
 
 
-def bench_changes(folder: Path, changes: int, rate: float, calm_s: float) -> dict[str, Any]:
+def bench_changes(folder: Path, changes: int, pace_s: float, rate: float, calm_s: float) -> dict[str, Any]:
     hub = LocalHub(folder / "hub")
     bundles = [pack(folder / f"v{mark}", hub, mark) for mark in range(VERSIONS)]
     refs = [f"{each.name}@{each.digest}" for each in bundles]
@@ -143,15 +148,18 @@ def bench_changes(folder: Path, changes: int, rate: float, calm_s: float) -> dic
         clients.start()
         time.sleep(1.5 * calm_s)  # the first third warms up
         machine, begun, cpu = machine_seconds(), time.monotonic(), used_s(server)
-        memory = []
+        memory, spans = [], list[tuple[float, float]]()
         for number in range(changes):
+            time.sleep(max(0.0, begun + number * pace_s - time.monotonic()))
+            loads = time.monotonic()
             before, after = bundles[number % VERSIONS], (number + 1) % VERSIONS
             admin.load(refs[after])
             admin.wait_loaded(bundles[after].pin)
             rows.activate(bundles[after].pin)
             admin.activate(bundles[after].pin)
             admin.unload(before.pin)
-            memory.append(server.usage()[1])
+            spans.append((loads, time.monotonic()))
+            memory.append(resident_mb(server))
         ended = time.monotonic()
         used, now = used_s(server) - cpu, machine_seconds()
         over.set()
@@ -160,15 +168,18 @@ def bench_changes(folder: Path, changes: int, rate: float, calm_s: float) -> dic
     third = max(1, changes // 3)
     during = [each for each in seen.answers if begun <= each.due < ended]
     calm = [each for each in seen.answers if begun - calm_s <= each.due < begun]
+    starts = [start for start, _ in spans]
+    beside = [each for each in during if each.due < spans[bisect_right(starts, each.due) - 1][1]]
     return {
         "changes": changes,
-        "seconds_per_change": round((ended - begun) / changes, 3),
+        "seconds_per_change": round(mean(end - start for start, end in spans), 3),
         "requests": len(seen.answers),
         "failed": len(seen.lost) + sum(each.status != 200 for each in seen.answers),
         "mixed": len(seen.mixed),
         "sent_share": round(seen.sent_rps / rate, 4),
         "p99_ms_before": round(p99_ms(calm), 2),
         "p99_ms_during": round(p99_ms(during), 2),
+        "p99_ms_from_load_to_unload": round(p99_ms(beside), 2),
         "memory_growth": round(mean(memory[-third:]) / mean(memory[-2 * third : -third]), 4),
         "rss_mb": round(memory[-1]),
         # The clients' time is known for their whole life only.
@@ -183,7 +194,7 @@ def bench_overload(folder: Path, seconds: float, capacity_s: float) -> dict[str,
     results = spawn.Queue()
     lasts = {"warm": capacity_s / 2, "before": capacity_s, "flood": seconds, "soon": 5.0, "after": capacity_s}
     with serving(folder / "server", hub, f"{bundle.name}@{bundle.digest}") as (told, server):
-        machine, cpu, before_mb = machine_seconds(), used_s(server), server.usage()[1]
+        machine, cpu, before_mb = machine_seconds(), used_s(server), resident_mb(server)
         how = {"connections": CONNECTIONS, "times": TIMES, "lasts": lasts, "results": results}
         clients = spawn.Process(
             target=clients_of_overload, args=(told["port"], {bundle.pin: 1}), kwargs=how, daemon=True
@@ -191,7 +202,7 @@ def bench_overload(folder: Path, seconds: float, capacity_s: float) -> dict[str,
         clients.start()
         memory, seen = watched(server, results, sum(lasts.values()) + 240)
         clients.join()
-        used, after_mb, now = used_s(server), server.usage()[1], machine_seconds()
+        used, after_mb, now = used_s(server), resident_mb(server), machine_seconds()
     before, flood, soon, after = (seen[name] for name in ("before", "flood", "soon", "after"))
     sixth = flood.seconds / 6
     sixths = [(flood.begin + sixth * n, flood.begin + sixth * (n + 1)) for n in range(6)]
@@ -226,11 +237,20 @@ def watched(server: stock_lab.Server, results: Any, timeout_s: float) -> tuple[l
     memory = list[tuple[float, float]]()
     end = time.monotonic() + timeout_s
     while True:
-        memory.append((time.monotonic(), server.usage()[1]))
+        memory.append((time.monotonic(), resident_mb(server)))
         with suppress(queue.Empty):
             return memory, results.get(timeout=WATCH_S)
         if time.monotonic() > end:
             sys.exit(f"the clients took longer than {timeout_s:.0f} s")
+
+
+def resident_mb(server: stock_lab.Server) -> float:
+    """Return what the server's one process has in memory.
+
+    Its own count: having the kernel go through all its pages, as dividing shared ones takes, stops it for milliseconds.
+    """
+    (process,) = server.sessions
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def used_s(server: stock_lab.Server) -> float:
@@ -273,6 +293,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="20 changes, 10 s of overload")
     parser.add_argument("--changes", type=int)
+    parser.add_argument("--pace", type=float, default=1.0, help="seconds from one change to the next, at least")
     parser.add_argument("--rate", type=float, default=400.0, help="requests a second while versions change")
     parser.add_argument("--seconds", type=float, help="of overload")
     parser.add_argument("--only", choices=("changes", "overload"))
@@ -284,7 +305,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="serving-soak-") as made:
         if options.only != "overload":
-            found["changes"] = bench_changes(Path(made) / "changes", changes, options.rate, calm_s)
+            found["changes"] = bench_changes(Path(made) / "changes", changes, options.pace, options.rate, calm_s)
         if options.only != "changes":
             found["overload"] = bench_overload(Path(made) / "overload", seconds, calm_s)
     if not options.json:

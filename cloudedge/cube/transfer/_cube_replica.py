@@ -30,7 +30,7 @@ __all__ = ["CubeReplica"]
 
 _TIMEOUT_S = 10.0
 _MAX_ANSWER = 16 << 20
-_POLL_S = (0.01, 0.25)
+_POLL_S = (0.002, 0.25)
 _PIECE = 4 << 20
 _STATES: dict[str, Loading] = {
     "queued": "staging",
