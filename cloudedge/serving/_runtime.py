@@ -36,7 +36,7 @@ from cloudedge.serving._version import ProbeResult, Version
 
 __all__ = ["Runtime"]
 
-_FEW_CORES, _INLINE_FEW_CORES_S, _INLINE_S = 2, 0.001, 0.0002
+_INLINE_ONE_CORE_S, _INLINE_S = 0.001, 0.0002
 
 
 class Runtime:
@@ -133,7 +133,7 @@ class Runtime:
             raise
         below_s = self.config.inline_below_s
         if below_s is None:
-            below_s = _INLINE_FEW_CORES_S if len(self._pool) <= _FEW_CORES else _INLINE_S
+            below_s = _INLINE_ONE_CORE_S if len(self._pool) == 1 else _INLINE_S
         inline = version.has_local_rows and version.tuning.run_s < below_s
         lane = Lane(
             version, self._pool, max_queue_rows=self.config.max_queue_rows,
