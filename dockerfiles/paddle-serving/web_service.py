@@ -60,7 +60,15 @@ class ModelService(WebService):
 
 
 def load(model):
-    LocalPredictor().load_model_config(model_path=model, use_gpu=False, mem_optim=False, ir_optim=True)
+    """End with an error if the model does not load; in a process of its own.
+
+    Stock then kills its process group, if there is one it may kill, and otherwise goes on without a predictor.
+    """
+    os.setsid()
+    trial = LocalPredictor()
+    trial.load_model_config(model_path=model, use_gpu=False, mem_optim=False, ir_optim=True)
+    if trial.predictor is None:
+        sys.exit(1)
 
 
 def refuse_what_does_not_load(model):
