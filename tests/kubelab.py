@@ -10,8 +10,10 @@ import os
 import secrets
 import textwrap
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -71,21 +73,39 @@ def install(cluster: Cluster, file: str) -> None:
     if cluster.get(Kind.CRD, found["metadata"]["name"]) is None:
         serve(cluster, found)
     else:
-        _wait_served(cluster, found["metadata"]["name"])
+        _wait_served(cluster, found)
 
 
 def serve(cluster: Cluster, found: dict) -> None:
     """Have a definition as it is given, and wait until objects of it are taken."""
     cluster.apply(found, force=True)
-    _wait_served(cluster, found["metadata"]["name"])
+    _wait_served(cluster, found)
 
 
-def _wait_served(cluster: Cluster, name: str) -> None:
+def _wait_served(cluster: Cluster, definition: dict) -> None:
     def is_served(found: dict | None) -> bool:
         conditions = ((found or {}).get("status") or {}).get("conditions") or []
         return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
+    name, spec = definition["metadata"]["name"], definition["spec"]
     cluster.wait(Kind.CRD, name, is_served, timeout_s=60, what=f"installing {name}")
+    for version in (each["name"] for each in spec["versions"] if each["served"]):
+        # A busy server lists a kind only some time after it says that the definition is established.
+        eventually(partial(_is_listed, cluster, spec["names"]["kind"], f"{spec['group']}/{version}"))
+
+
+def _is_listed(cluster: Cluster, kind: str, version: str) -> bool:
+    with suppress(NotFound):
+        return bool(cluster.served(kind, [version]))
+    return False
+
+
+def eventually(check: Callable[[], bool], within_s: float = 60) -> None:
+    """Wait until something is so; a server publishes what it was told when it comes to it."""
+    deadline = time.monotonic() + within_s
+    while not check():
+        assert time.monotonic() < deadline, f"not so after {within_s:g} s"
+        time.sleep(0.05)
 
 
 @contextmanager

@@ -90,6 +90,8 @@ class Discovery:
         Raises:
             NotFound: the cluster does not have it.
         """
+        if name not in self.kinds(version):
+            self._versions.pop(version, None)  # it may have come to a group that was there
         found = self.kinds(version).get(name)
         if found is None:
             raise not_served(self._session.host, name, version)

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 from fault_proxy import forward, says, status
-from kubelab import account, definition, kubeconfig
+from kubelab import account, definition, eventually, kubeconfig
 
+from cloudedge.errors import NotFound
 from cloudedge.kube import PADDLE_SERVICES, Capabilities, Cluster, Kind
 
 JOB, SETS, CLOUD = Kind.PADDLE_JOB, Kind.SAMPLE_SET, PADDLE_SERVICES[1]
@@ -32,6 +33,8 @@ def test_flavours(name):
 
 def test_who_may_not_read_definitions_reads_the_servers_schema(cluster):
     with account(cluster, [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]) as limited:
+        # The schema follows the definitions after a while.
+        eventually(lambda: limited.capabilities(again=True).sample_set_ref is not None)
         assert limited.capabilities().sample_set_ref is True
 
 
@@ -48,6 +51,17 @@ def test_the_schema_of_newer_servers(shaky, file, answer):
     }
     server.choose = lambda _, path: answers.get(path, forward)
     assert client.capabilities().sample_set_ref is answer
+
+
+def test_a_kind_that_comes_to_a_group_later_is_found(shaky):
+    server, client = shaky
+    there = [{"name": "firsts", "kind": "First", "namespaced": True}]
+    server.choose = lambda _, path: says({"resources": there}) if path == "/apis/young.example/v1" else forward
+    assert client.served("First", ["young.example/v1"]).plural == "firsts"
+    with pytest.raises(NotFound, match="has no Second"):
+        client.served("Second", ["young.example/v1"])
+    there.append({"name": "seconds", "kind": "Second", "namespaced": True})
+    assert client.served("Second", ["young.example/v1"]).plural == "seconds"
 
 
 def test_somebody_may_know_better_where_paddle_services_are(cluster, tmp_path):
