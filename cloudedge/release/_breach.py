@@ -60,9 +60,10 @@ def _worse(live: Traffic, canary: Traffic, limits: Limits) -> str:
     if misses > normal + limits.miss_rate:
         return f"{misses:.1%} of rows are missing, {normal:.1%} with what is live"
     if min(live.scores, canary.scores) >= limits.min_requests:
-        mean, deviation = _moments(live)
-        moved, _ = _moments(canary)
-        if abs(moved - mean) > limits.score_drift * deviation:
+        (mean, deviation), (moved, spread) = _moments(live), _moments(canary)
+        # Of a few answers the mean is wherever chance puts it.
+        by_chance = _BY_CHANCE * math.hypot(deviation / math.sqrt(live.scores), spread / math.sqrt(canary.scores))
+        if abs(moved - mean) > limits.score_drift * deviation + by_chance:
             return f"a mean score of {moved:.4g}, {mean:.4g} ± {deviation:.4g} with what is live"
     return ""
 

@@ -319,6 +319,24 @@ def test_a_canary_is_judged_by_what_it_does(canary, why):
     assert bool(breach(LIVE, canary, Limits())) == bool(why)
 
 
+def scored(count, mean, deviation):
+    squares = count * (mean * mean + deviation * deviation)
+    return replace(GOOD, requests=count, scores=count, score_sum=count * mean, score_squares=squares)
+
+
+@pytest.mark.parametrize(
+    ("canary", "has_moved"),
+    [
+        (scored(25, 0.18, 0.15), False),  # of twenty-five answers the mean may be there by chance
+        (scored(2000, 0.18, 0.15), True),
+        (scored(25, 0.9, 0.01), True),
+        (scored(2000, 0.22, 0.15), False),
+    ],
+)
+def test_scores_that_moved_are_told_from_a_few_that_differ(canary, has_moved):
+    assert ("a mean score" in breach(scored(100, 0.29, 0.1), canary, Limits())) is has_moved
+
+
 def timed(counts):
     bounds = [2.0**n for n in range(10)] + [math.inf]
     return replace(GOOD, requests=sum(counts.values()), latencies=dict.fromkeys(bounds, 0) | counts)
