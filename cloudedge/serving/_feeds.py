@@ -51,8 +51,9 @@ class Feed:
         if len(lod):
             return self._cut(array, lod)
         # As many dimensions as one row has, and their sizes: it cannot be a batch, which has one more.
-        if array.ndim == len(self.shape) and all(
-            want in (-1, got) for want, got in zip(self.shape, array.shape, strict=True)
+        if array.shape == self.shape or (
+            array.ndim == len(self.shape)
+            and all(want in (-1, got) for want, got in zip(self.shape, array.shape, strict=True))
         ):
             return array[np.newaxis]
         return array

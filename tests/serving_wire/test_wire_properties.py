@@ -5,6 +5,7 @@ import random
 from contextlib import suppress
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from cloudedge.serving._messages import GeneralRequest, PipelineRequest
 from cloudedge.serving._pipeline import pipeline_http
 from cloudedge.serving._sent import GENERAL, PIPELINE, from_json, from_message
 from cloudedge.serving._tensors import Malformed, npy_array, tensor_fields, typed_array
-from cloudedge.serving._texts import json_numbers, json_text, parse_array
+from cloudedge.serving._texts import json_numbers, json_text, nested_array, parse_array
 
 DTYPES = ["int64", "int32", "int16", "int8", "uint8", "float64", "float32", "float16", "bool"]
 ANY = st.sampled_from(DTYPES).flatmap(
@@ -79,6 +80,31 @@ def test_bytes_that_claim_to_be_numpys(raw):
 def test_texts_that_claim_to_be_arrays(text):
     with suppress(Malformed):
         assert parse_array("x", text).dtype.kind in "biufU"
+
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**64), 2**65)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3)
+)
+
+
+@given(st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner)))
+def test_json_means_the_same_whichever_way_it_is_read(value):
+    """What numpy reads by itself, for speed, is what reading level by level makes of it."""
+    text = json.dumps(value)
+    found = []
+    for read in (lambda: parse_array("x", text), lambda: nested_array("x", orjson.loads(text))):
+        try:
+            found.append(read())
+        except Malformed:
+            found.append(None)
+    quick, slow = found
+    assert (quick is None) == (slow is None)
+    if quick is not None:
+        np.testing.assert_array_equal(quick, slow, strict=True)
 
 
 BODIES = [
