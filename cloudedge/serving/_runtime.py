@@ -36,7 +36,7 @@ from cloudedge.serving._version import ProbeResult, Version
 
 __all__ = ["Runtime"]
 
-_INLINE_ONE_CORE_S, _INLINE_S = 0.001, 0.0002
+_INLINE_ONE_CORE_S, _INLINE_S = 0.001, 0.0001
 
 
 class Runtime:

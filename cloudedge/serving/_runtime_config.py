@@ -32,7 +32,7 @@ class RuntimeConfig:
     """As estimated; requests that would wait longer are refused at once."""
     inline_below_s: float | None = None
     """Models that take less for one row run where requests are read, because handing them to a thread costs more.
-    None: 1 ms on one core, which the reader and its clients fill anyway, 0.2 ms on more."""
+    None: 1 ms on one core, which the reader and its clients fill anyway, 0.1 ms on more."""
     unload_wait_s: float = 60.0
     """For the last requests of a version that is unloaded."""
 
