@@ -30,7 +30,7 @@ from cloudedge.serving._version import Version
 __all__ = ["Item", "Lane", "LaneClosed", "Pool", "next_batch"]
 
 _SMOOTHING = 0.1
-"""How much the newest run counts in the estimate of what a row costs."""
+"""How much the newest run counts in the estimate of how much longer runs take than they were measured to."""
 
 
 class LaneClosed(Exception):
@@ -124,23 +124,28 @@ class Lane:
         pool: Whose threads do it.
         max_queue_rows: What may wait; beyond it requests are refused.
         max_queue_bytes: As above, of arrays and the rows that will be looked up for them.
-        max_wait_s: As estimated from what rows cost; beyond it requests are refused.
+        max_wait_s: As estimated from what batches take; beyond it requests are refused.
+        width: How many batches run at once, each of them perhaps on several cores.
         inline: Run on the thread that reads requests, where `put` is told how.
     """
 
     def __init__(
         self, version: Version, pool: Pool, *, max_queue_rows: int, max_queue_bytes: int, max_wait_s: float,
-        inline: bool = False,
+        width: int, inline: bool = False,
     ) -> None:  # fmt: skip
         self.version = version
         self._pool = pool
         self._max_queue_rows = max_queue_rows
         self._max_queue_bytes = max_queue_bytes
         self._max_wait_s = max_wait_s
+        self._width = width
         self.is_inline = inline
         self._lock = threading.Lock()
         self._queue: deque[Item] = deque()
+        self._running = 0
+        """Batches on the pool's threads."""
         self._scheduled = False
+        """Whether a worker was asked to take the next batch."""
         self._flush_scheduled = False
         self.queued_rows = self.queued_bytes = 0
         self.pending = 0
@@ -148,7 +153,8 @@ class Lane:
         self._held = 0
         self._closed = False
         self._empty = threading.Event()
-        self._row_s = version.tuning.run_s
+        self._slowness = 1.0
+        """Times what runs were measured to take, lately."""
 
     def hold(self) -> None:
         """Keep the version until `release`, whatever is unloaded meanwhile.
@@ -184,18 +190,23 @@ class Lane:
             self.queued_rows += item.rows
             self.queued_bytes += item.bytes
             self.pending += 1
-            inline = self.is_inline and home is not None
-            schedule = not (self._flush_scheduled if inline else self._scheduled)
-            if inline:
+            if not self.is_inline or home is None:
+                self._schedule()
+            elif not self._flush_scheduled:
+                # Run once everything that can be read now has been read: that is what shares the batch.
                 self._flush_scheduled = True
-            else:
-                self._scheduled = True
-        if schedule:
-            # Run once everything that can be read now has been read: that is what shares the batch.
-            home.call_soon(self._flush) if inline and home is not None else self._pool.ready.put(self)
+                home.call_soon(self._flush)
+
+    def _schedule(self) -> None:
+        """Have a worker take the next batch, if there is one to take and as many run as may."""
+        if self._queue and not self._scheduled and self._running < self._width:
+            self._scheduled = True
+            self._pool.ready.put(self)
 
     def _require_room(self, item: Item) -> None:
-        wait_s = self.queued_rows * self._row_s / (1 if self.is_inline else len(self._pool))
+        # By runs and not by rows: of a model whose rows cost little together, a short queue would look long, stay
+        # short, and never make the batches that show it.
+        wait_s = self.version.tuning.takes_s(self.queued_rows) * self._slowness / (1 if self.is_inline else self._width)
         if (
             self.queued_rows + item.rows > self._max_queue_rows
             or self.queued_bytes + item.bytes > self._max_queue_bytes
@@ -209,40 +220,34 @@ class Lane:
                 pin=self.version.pin,
             )
 
-    def _take(self) -> tuple[list[Item], list[Item], bool]:
-        with self._lock:
-            batch, expired = next_batch(self._queue, self.version.max_rows_of, time.monotonic())
-            for item in (*batch, *expired):
-                self.queued_rows -= item.rows
-                self.queued_bytes -= item.bytes
-            return batch, expired, bool(self._queue)
+    def _take(self) -> tuple[list[Item], list[Item]]:
+        batch, expired = next_batch(self._queue, self.version.max_rows_of, time.monotonic())
+        for item in (*batch, *expired):
+            self.queued_rows -= item.rows
+            self.queued_bytes -= item.bytes
+        return batch, expired
 
     def work(self, number: int) -> None:
         """Run one batch on a worker's thread; what is left goes to whichever worker is free."""
-        batch, expired, more = self._take()
-        if more:
-            self._pool.ready.put(self)
-        else:
-            with self._lock:
-                # Something may have come since: then its sender saw `scheduled` and left the rest to us.
-                self._scheduled = bool(self._queue)
-                again = self._scheduled
-            if again:
-                self._pool.ready.put(self)
-        self._answer(batch, expired, number)
-
-    def _answer(self, batch: list[Item], expired: list[Item], number: int) -> None:
+        with self._lock:
+            batch, expired = self._take()
+            self._running += 1
+            self._scheduled = False
+            self._schedule()
         self._expire(expired)
         if batch:
             self._run(batch, self.version.predictors[number])
+        with self._lock:
+            self._running -= 1
+            self._schedule()
         _deliver(expired + batch)
         self._done(len(expired) + len(batch))
 
     def _flush(self) -> None:
         """Run one batch here and now; what else can be read or answered on this thread comes before the next."""
-        batch, expired, more = self._take()
         with self._lock:
-            self._flush_scheduled = more
+            batch, expired = self._take()
+            more = self._flush_scheduled = bool(self._queue)
         self._expire(expired)
         if batch:
             self._run(batch, self.version.inline_predictor)
@@ -302,7 +307,7 @@ class Lane:
             defaulted = 0.0 if shares is None else float(shares[at : at + item.rows].mean())
             at += item.rows
             item.outcome = Answer(version.pick(mine, item.names), version.pin, item.tag, defaulted)
-        self._row_s += _SMOOTHING * ((end - begin) / at - self._row_s)
+        self._slowness += _SMOOTHING * ((end - begin) / version.tuning.takes_s(at) - self._slowness)
         version.metrics.ran([end - item.arrived for item in batch], at, end - begin)
         version.metrics.scored(outputs[0])
 

@@ -138,6 +138,7 @@ class Runtime:
         lane = Lane(
             version, self._pool, max_queue_rows=self.config.max_queue_rows,
             max_queue_bytes=self.config.max_queue_bytes, max_wait_s=self.config.max_wait_s, inline=inline,
+            width=max(1, len(self._pool) // version.tuning.threads),
         )  # fmt: skip
         with self._lock:
             entry.lane, entry.state = lane, "ready"

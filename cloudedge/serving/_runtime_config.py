@@ -23,7 +23,8 @@ class RuntimeConfig:
     max_batch_rows: int = 256
     """In one run of a model."""
     batch_budget_s: float = 0.02
-    """How long one run may take; batches stay below what takes longer, as measured when a version is loaded."""
+    """How long one run may take; batches stay below what takes longer, as measured when a version is loaded, and longer
+    than 1.5 times one row."""
     max_queue_rows: int = 16_384
     """Waiting for one version; further requests are refused."""
     max_queue_bytes: int = 512 << 20

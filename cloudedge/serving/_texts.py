@@ -35,8 +35,8 @@ def parse_array(name: str, text: str) -> Array:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return _parse_printed(name, text.strip())
-    # Neither text, of which numpy makes all as long as the longest, nor true and false, which it takes for numbers.
-    if '"' not in text and "e" not in text:
+    # No text, of which numpy makes all as long as the longest, and no true, false or null, which it takes for numbers.
+    if not ('"' in text or "u" in text or "l" in text):
         try:
             array = np.array(value)
         except (ValueError, OverflowError):

@@ -37,6 +37,9 @@ _MADE_UP_SIDE = 8
 _ROUNDS, _ENOUGH_S = 5, 0.02
 """How often something is measured, unless it takes so long together. Measuring is most of what a load needs the
 interpreter for, and requests need it too."""
+_LONGER = 1.5
+"""How much longer than one row a batch may take, if one row alone takes most of the time there is: rows that cost next
+to nothing beside another are worth it, and in a slow moment everything takes longer."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,19 @@ class Tuning:
     """Whether requests share a run."""
     run_s: float
     """One row, measured."""
+    batch_s: float
+    """As many rows as share a run, measured."""
     releases_lock: bool
     why_alone: str = ""
     """Why every request is run by itself, where it is."""
+
+    def takes_s(self, rows: int) -> float:
+        """Estimate what so many rows take, in full batches one after the other."""
+        full, rest = divmod(rows, self.max_batch_rows)
+        if not rest:
+            return full * self.batch_s
+        share = (rest - 1) / (self.max_batch_rows - 1)
+        return full * self.batch_s + self.run_s + share * (self.batch_s - self.run_s)
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ class Version:
         max_rows: In one request.
         max_bytes: Of a request's arrays, or of a batch's, the rows of their ids included.
         max_batch_rows: In one run, at most.
-        batch_budget_s: How long a run may take; batches stay below what takes longer.
+        batch_budget_s: How long a run may take; batches stay below what takes longer, and longer than 1.5 times a row.
 
     Raises:
         InputError: it cannot be served; says why.
@@ -291,10 +304,13 @@ class Version:
             with DenseModel(self.bundle.dense, threads=workers) as wide:
                 alone = measure(predictor, 1, time.perf_counter)
                 threads = workers if measure(wide.predictor(), 1, time.perf_counter) * 1.5 < alone else 1
-        rows = 1
-        while not why and rows * 2 <= max_rows and measure(predictor, rows * 2) <= budget_s:
-            rows *= 2
-        return Tuning(threads, rows, not why, run_s, predictor.releases_lock, why)
+        rows, batch_s = 1, run_s
+        while not why and rows * 2 <= max_rows:
+            twice_s = measure(predictor, rows * 2)
+            if twice_s > max(budget_s, run_s * _LONGER):
+                break
+            rows, batch_s = rows * 2, twice_s
+        return Tuning(threads, rows, not why, run_s, batch_s, predictor.releases_lock, why)
 
     def probe(self, clock: Clock = time.monotonic) -> ProbeResult:
         """Answer the bundle's probes and compare."""
