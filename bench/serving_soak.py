@@ -224,12 +224,17 @@ def bench_overload(folder: Path, seconds: float, capacity_s: float) -> dict[str,
         "p99_ms_answered": round(p99_ms(flood.good), 1),
         "ended_after_s": round(soon.begin - flood.end, 2),
         "statuses_after": soon.statuses,
-        "first_second_after_rps": sum(each.done < soon.begin + 1 for each in soon.good),
-        "first_second_after_share": round(sum(each.done < soon.begin + 1 for each in soon.good) / capacity, 3),
+        "first_second_after_rps": first_second(soon),
+        # Beside the first seconds of phases that follow no flood: in each, the first run has to end first.
+        "first_second_after_share": round(first_second(soon) / max(first_second(before), first_second(after)), 3),
         "memory_growth": round(last / thirds, 4),
         "rss_mb_before_and_after": [round(before_mb), round(after_mb)],
         "others_share": others(machine, now, used - cpu + sum(each.cpu_s for each in seen.values())),
     }
+
+
+def first_second(phase: Any) -> int:
+    return sum(each.done < phase.begin + 1 for each in phase.good)
 
 
 def watched(server: stock_lab.Server, results: Any, timeout_s: float) -> tuple[list[tuple[float, float]], Any]:
