@@ -291,7 +291,7 @@ def bars(found: dict[str, Any]) -> Iterator[Bar]:
         yield Bar("overload: seconds until the last was answered", flood["ended_after_s"], "at most", 2, quiet)
         yield Bar("overload: refused afterwards", refused, "at most", 0)
         soon = flood["first_second_after_share"]
-        yield Bar("overload: first second after, share of capacity", soon, "at least", 0.9, quiet)
+        yield Bar("overload: first second after, share of others", soon, "at least", 0.9, quiet)
 
 
 def main() -> None:
