@@ -327,14 +327,14 @@ def scored(count, mean, deviation):
 @pytest.mark.parametrize(
     ("canary", "has_moved"),
     [
-        (scored(25, 0.18, 0.15), False),  # of twenty-five answers the mean may be there by chance
-        (scored(2000, 0.18, 0.15), True),
+        (scored(25, 0.15, 0.15), False),  # of twenty-five answers the mean may be there by chance
+        (scored(2000, 0.15, 0.15), True),
         (scored(25, 0.9, 0.01), True),
         (scored(2000, 0.22, 0.15), False),
     ],
 )
 def test_scores_that_moved_are_told_from_a_few_that_differ(canary, has_moved):
-    assert ("a mean score" in breach(scored(100, 0.29, 0.1), canary, Limits())) is has_moved
+    assert ("a mean score" in breach(scored(1000, 0.29, 0.1), canary, Limits())) is has_moved
 
 
 def timed(counts):

@@ -261,7 +261,8 @@ def test_an_upload_that_was_killed_is_continued(open_store, killed_upload, monke
     assert sum(settled) == len(killed_upload)
     if isinstance(store, RemoteStore):
         assert kept >= 16 * MIB
-        assert sum(sent) == len(killed_upload) - kept
+        # A part that was under way when the upload was killed may have arrived since.
+        assert sum(sent) <= len(killed_upload) - kept
 
 
 def test_uploads_that_nobody_continues_are_swept(open_store):
