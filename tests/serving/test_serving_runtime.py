@@ -13,9 +13,10 @@ from serving_models import _save as save_model
 from cloudedge.bundle import Bundle, Probes
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Overloaded
 from cloudedge.serving import Call, Routing, Runtime, RuntimeConfig, Shadow, Variant
-from cloudedge.serving._batching import Item, next_batch
+from cloudedge.serving._batching import Item, Lane, next_batch
 from cloudedge.serving._engine import NoneActive
 from cloudedge.serving._predictor import Predictor
+from cloudedge.serving._version import Version
 
 INLINE, THREADS = 1.0, 1e-9
 ONE = np.ones((1, 2), np.float32)
@@ -66,6 +67,33 @@ def test_every_predictor_that_answers_was_run_before(runtime, models, monkeypatc
     assert len(version.predictors) == 2
     for predictor in (*version.predictors, version.inline_predictor):
         assert any(each is predictor for each in ran)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_no_more_batches_run_at_once_than_there_are_cores_for(models, monkeypatch, width):
+    running, most, execute = [], [], Version.execute
+
+    def slow(self, *args, **more):
+        running.append(None)
+        most.append(len(running))
+        time.sleep(0.02)
+        running.pop()
+        return execute(self, *args, **more)
+
+    config = RuntimeConfig(workers=2, inline_below_s=THREADS, max_batch_rows=1)
+    with Runtime(config, hub=models.hub) as runtime:
+        pin = load(runtime, models, models.marked[0])
+        version = runtime.lanes[pin].version
+        monkeypatch.setattr(Version, "execute", slow)
+        lane = Lane(version, runtime._pool, max_queue_rows=99, max_queue_bytes=1 << 20, max_wait_s=9, width=width)
+        arrays, rows, key = version.feeds.check({"x": np.ones((1, 2), np.float32)})
+        items = [Item(arrays, rows, key, version.fetch(())) for _ in range(8)]
+        for item in items:
+            lane.put(item)
+        for item in items:
+            item.future.result(10)
+        assert lane.close(10)
+    assert (max(most), len(most)) == (width, 8)
 
 
 def test_callers_without_a_loop_share_batches_too(marked):
