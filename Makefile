@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS := .venv-docs
 BENCHES := bundle cube_build cube cube_switch serving serving_wire serving_soak transfer release edge_delta edge_lab fleet cache
 NATIVE := CMakeLists.txt $(wildcard native/* native/cube/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo edge-demo test kills kills-release soak-serving peers fuzz lint format bench lock clean
+.PHONY: help demo edge-demo test coverage kills kills-release soak-serving peers fuzz lint format bench docs diagrams lock clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +31,11 @@ edge-demo: $(VENV)/ready ## train a detector, release it to three edge nodes, up
 
 test: $(VENV)/ready ## run the tests; those that need a program that is not here are skipped and say so
 	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/python -m pytest -n $$(($$(nproc) + 1)) $(ARGS)
+
+coverage: $(VENV)/ready ## measure the package's coverage by tests that need no cluster; fails below the floor in pyproject.toml
+	@mkdir -p out/coverage && rm -f out/coverage/data*
+	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/python -m pytest -n $$(($$(nproc) + 1)) -m 'not cluster' \
+	  --cov --cov-report=term:skip-covered --cov-report=html $(ARGS)
 
 kills: $(VENV)/ready ## deliver 50 times under load and kill deliveries and servers at 200 seeded moments
 	@CLOUDEDGE_DELIVERIES=50 CLOUDEDGE_KILLS=200 $(BIN)/python -m pytest -n0 -s tests/cube_transfer/test_transfer_power.py
@@ -61,10 +67,24 @@ bench: $(VENV)/ready ## measure what the README claims, against peers, in one ru
 	@missed=; for each in $(BENCHES); do $(BIN)/python bench/$$each.py || missed="$$missed $$each"; done; \
 	  test -z "$$missed" || { echo "missed a bar:$$missed"; exit 1; }
 
+# The site's tools have an environment of their own: they read the sources, and import neither cloudedge nor Paddle.
+$(DOCS)/ready: pyproject.toml constraints.txt
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@echo 'installing the tools of the documentation into $(DOCS) (once) ...'
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt 'pip>=25.1'
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group docs
+	@touch $@
+
+docs: $(DOCS)/ready ## build the documentation site into out/site; broken links and anchors are errors
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet && echo 'open out/site/index.html'
+
+diagrams: ## draw docs/diagrams/*.svg anew from their sources (needs graphviz)
+	@for each in docs/diagrams/*.dot; do dot -Tsvg "$$each" -o "$${each%.dot}.svg"; done
+
 lock: ## write constraints.txt anew from what installs today
 	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
-	@$(VENV)/lock/bin/pip install --quiet --upgrade pip && $(VENV)/lock/bin/pip install --quiet --group dev '.[bos,cache,docker,k8s,otel,paddle,pipeline,s3,serve,visualdl]'
+	@$(VENV)/lock/bin/pip install --quiet --upgrade pip && $(VENV)/lock/bin/pip install --quiet --group dev --group docs '.[bos,cache,docker,k8s,otel,paddle,pipeline,s3,serve,visualdl]'
 	@$(VENV)/lock/bin/pip freeze --exclude cloudedge > constraints.txt && rm -rf $(VENV)/lock
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) build out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) build out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

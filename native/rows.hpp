@@ -47,7 +47,7 @@ struct Checksum {
   bool operator==(const Checksum&) const = default;
 };
 
-// Hash of one row: its key and its bytes. `docs/bundle.md` defines it; changing it changes every checksum.
+// Hash of one row: its key and its bytes. `docs/reference/bundle.md` defines it; changing it changes every checksum.
 class RowHash {
  public:
   explicit RowHash(std::uint64_t key) : state_(mix(key ^ kSeed0, kSeed1)) {}

@@ -46,13 +46,13 @@ def test_console_blocks_run(page, text, tmp_path):
 
 
 def test_the_documented_configuration_is_understood():
-    (text,) = blocks(ROOT / "docs/configuration.md", "yaml")
+    (text,) = blocks(ROOT / "docs/reference/configuration.md", "yaml")
     config = Config.model_validate(yaml.safe_load(text))
     assert set(config.hubs) == {"office", "prod", "bucket"}
 
 
 def test_every_setting_is_documented():
-    page = (ROOT / "docs/configuration.md").read_text()
+    page = (ROOT / "docs/reference/configuration.md").read_text()
     for section in (Config, *(type(getattr(Config(), name)) for name in ("limits",))):
         for name in section.model_fields:
             assert f"`{name}`" in page or f"## {name}" in page, name

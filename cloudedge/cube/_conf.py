@@ -122,7 +122,7 @@ class CubeConf:
             value = "" if problem["type"] == "missing" else f" (it is {_short(problem['input'])})"
             raise ConfigError(
                 f"{source}: {field}: {problem['msg']}{value}",
-                hint="A cube.conf is a JSON array of dictionaries; docs/cube.md lists their fields.",
+                hint="A cube.conf is a JSON array of dictionaries; docs/reference/cube.md lists their fields.",
                 path=source,
                 field=field,
             ) from error

@@ -103,7 +103,9 @@ _BY_REASON = {
 _BY_STATUS = {
     400: _Refusal(InputError),
     401: _Refusal(Rejected, "Log in to the cluster again, or name another context."),
-    403: _Refusal(Rejected, "Ask the cluster's owner for this permission; docs/kubernetes.md lists those needed."),
+    403: _Refusal(
+        Rejected, "Ask the cluster's owner for this permission; docs/how-to/kubernetes.md lists those needed."
+    ),
     404: _Refusal(NotFound),
     405: _Refusal(Rejected),
     409: _Refusal(Conflict, "Look at what is there now, then try again."),

@@ -36,7 +36,7 @@ LAYOUTS: dict[str, str | _Cutter] = {
 def _no_others(_name: str, section: TargetConfig) -> Sequence[Place]:
     """Make the places of a target that is nothing but a fleet; the fleet itself comes with every edge section."""
     if section.edge is None:
-        raise ConfigError("a target of the kind bie needs an edge section", hint="docs/edge.md shows one.")
+        raise ConfigError("a target of the kind bie needs an edge section", hint="docs/how-to/edge.md shows one.")
     return ()
 
 

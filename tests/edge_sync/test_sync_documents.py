@@ -136,6 +136,6 @@ def test_what_is_dumped_is_read_again(texts, labels, description, more):
 
 
 def test_the_documented_cloud_is_understood():
-    page = (EXAMPLE.parents[1] / "docs/bie.md").read_text()
+    page = (EXAMPLE.parents[1] / "docs/how-to/bie.md").read_text()
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     assert Config.model_validate(yaml.safe_load(text)).clouds["prod"].signer == "bce-auth-v1"

@@ -67,7 +67,7 @@ def test_checksum_notices_any_flipped_bit(table, data):
 
 
 def checksum_by_the_book(table: dict[int, bytes]) -> tuple[int, int]:
-    """The definition in docs/bundle.md, in plain Python."""
+    """The definition in docs/reference/bundle.md, in plain Python."""
     s0, s1, s2, s3 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93
     mask = 2**64 - 1
 

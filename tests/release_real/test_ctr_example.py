@@ -16,6 +16,7 @@ import pytest
 from cloudedge.errors import Unavailable
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ctr"
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "ctr.md"
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
@@ -33,7 +34,7 @@ def bash(folder, script, **environment):
 @pytest.mark.timeout(900)
 def test_the_steps_by_hand(tmp_path):
     shutil.copytree(EXAMPLE, tmp_path / "examples" / "ctr", ignore=shutil.ignore_patterns("__pycache__"))
-    (script,) = re.findall(r"```sh\n(.*?)```", (EXAMPLE / "README.md").read_text(), flags=re.DOTALL)
+    script = "".join(re.findall(r"```sh\n(.*?)```", TUTORIAL.read_text(), flags=re.DOTALL))
     script = script.replace("--bake 10s", "--bake 2s")
     try:
         done = bash(tmp_path, script)

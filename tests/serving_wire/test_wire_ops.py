@@ -134,7 +134,7 @@ def test_text_that_no_protocol_can_carry():
 
 
 def test_the_web_service_of_the_documentation(tmp_path):
-    page = (Path(__file__).parents[2] / "docs/serving-migration.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/serving-migration.md").read_text()
     before = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0].splitlines()
     assert before[0] == "from paddle_serving_server.web_service import WebService, Op"
     after = tmp_path / "wire_documented_service.py"

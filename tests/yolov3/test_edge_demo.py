@@ -1,6 +1,8 @@
 """`make edge-demo` tells its story to the end. It trains for minutes: only where CLOUDEDGE_TEST_EDGE_DEMO is set."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from nodes import docker_image
 
 RUN = Path(__file__).parents[2] / "examples" / "yolov3" / "run.py"
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "edge.md"
 
 
 @pytest.mark.skipif(not os.environ.get("CLOUDEDGE_TEST_EDGE_DEMO"), reason="CLOUDEDGE_TEST_EDGE_DEMO is not set")
@@ -24,6 +27,25 @@ def test_the_story_is_told_to_its_end(tmp_path):
     for words in ("yolov3:1", "yolov3:2", "yolov3:3"):
         assert words in done.stdout
         assert words in report
+    the_tutorial_goes_on_from_there(tmp_path)
+
+
+def the_tutorial_goes_on_from_there(folder):
+    shutil.copytree(RUN.parent, folder / "examples" / "yolov3", ignore=shutil.ignore_patterns("__pycache__"))
+    script = "".join(re.findall(r"```sh\n(.*?)```", TUTORIAL.read_text(), flags=re.DOTALL))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f"trap 'kill $(jobs -p) 2> /dev/null || true' EXIT\n{script}"],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "GLOG_minloglevel": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "as it should be" in done.stdout
+    assert "yolov3:1 is live; 3 of 3 nodes run it well" in (done.stdout + done.stderr).splitlines()[-1]
 
 
 SAID = {

@@ -77,7 +77,8 @@ def check(target: str, config: TargetConfig) -> PodsConfig:
         lacking.append("pods.serving.hub")
     if lacking:
         raise ConfigError(
-            f"target {target!r} does not say {', '.join(lacking)}", hint="docs/release-kubernetes.md shows a whole one."
+            f"target {target!r} does not say {', '.join(lacking)}",
+            hint="docs/how-to/release-kubernetes.md shows a whole one.",
         )
     hub = pods.serving.hub
     for name in ("secret_key", "password") if hub is not None else ():
