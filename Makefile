@@ -33,9 +33,10 @@ test: $(VENV)/ready ## run the tests; those that need a program that is not here
 	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/python -m pytest -n $$(($$(nproc) + 1)) $(ARGS)
 
 coverage: $(VENV)/ready ## measure the package's coverage by tests that need no cluster; fails below the floor in pyproject.toml
-	@mkdir -p out/coverage && rm -f out/coverage/data*
-	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/python -m pytest -n $$(($$(nproc) + 1)) -m 'not cluster' \
-	  --cov --cov-report=term:skip-covered --cov-report=html $(ARGS)
+	@rm -rf out/coverage && mkdir -p out/coverage
+	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/coverage run -m pytest -n $$(($$(nproc) + 1)) -m 'not cluster' $(ARGS)
+	@$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet --fail-under 0
+	@$(BIN)/coverage report --skip-covered && echo 'line by line: out/coverage/html/index.html'
 
 kills: $(VENV)/ready ## deliver 50 times under load and kill deliveries and servers at 200 seeded moments
 	@CLOUDEDGE_DELIVERIES=50 CLOUDEDGE_KILLS=200 $(BIN)/python -m pytest -n0 -s tests/cube_transfer/test_transfer_power.py
