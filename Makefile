@@ -77,7 +77,7 @@ $(DOCS)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 docs: $(DOCS)/ready ## build the documentation site into out/site; broken links and anchors are errors
-	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet && echo 'open out/site/index.html'
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict && echo 'open out/site/index.html'
 
 diagrams: ## draw docs/diagrams/*.svg anew from their sources (needs graphviz)
 	@for each in docs/diagrams/*.dot; do dot -Tsvg "$$each" -o "$${each%.dot}.svg"; done

@@ -3,7 +3,7 @@
 MkDocs only knows ``docs/``. The changelog, the security policy, the Chinese README and the examples' READMEs stay where
 a reader of the repository looks for them, and every page links to others as the repository has them. The hook adds each
 page under its path in the repository, together with every file that a page links to, and rewrites links from the
-repository's tree to the site's. A link to README.md leads to the site's front page.
+repository's tree to the site's. README.md is README.en.md there, since MkDocs would take it for the front page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "README.zh.md", "SECURITY.md", "examples/*/README.md")
+OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "README.zh.md", "SECURITY.md", "examples/*/README.md")
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
@@ -31,18 +31,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = [*added, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
     for page in pages:
         for target in linked(page):
-            if (ROOT / target).is_file() and place(target) == target:
+            if (ROOT / target).is_file() and not target.startswith("docs/"):
                 added.add(target)
     for path in sorted(added):
-        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+        files.append(File.generated(config, place(path), abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite links that lead from one tree to the other."""
     del config, files
-    uri = page.file.src_uri
-    home = uri if page.file.generated_by else f"docs/{uri}"
+    home = Path(page.file.abs_src_path or "").relative_to(ROOT).as_posix()
     return LINK.sub(lambda found: found[1] + moved(found[2], home) + found[3], markdown)
 
 
@@ -67,4 +66,4 @@ def resolved(target: str, page: str) -> str:
 
 def place(path: str) -> str:
     """The path in the site of a path in the repository."""
-    return "index.md" if path == "README.md" else path.removeprefix("docs/")
+    return "README.en.md" if path == "README.md" else path.removeprefix("docs/")

@@ -109,23 +109,26 @@ def entries(nav):
         yield from entries(value) if isinstance(value, list) else [value]
 
 
-def test_the_navigation_names_every_page_once():
-    """Pages in docs/ by their path there; those that docs/_site.py brings in by their path in the repository."""
-    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    outside = [page for page in PAGES if not page.is_relative_to(DOCS) and page != ROOT / "README.md"]
-    pages = [*(page.relative_to(DOCS).as_posix() for page in DOCS.glob("**/*.md")), *map(name_of, outside)]
-    assert sorted(entries(site["nav"])) == sorted(pages)
-
-
-def test_the_site_brings_in_every_page_outside_docs():
+def site_hook():
     spec = importlib.util.spec_from_file_location("site_hook", DOCS / "_site.py")
     hook = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hook)
-    outside = {name_of(page) for page in PAGES if not page.is_relative_to(DOCS)} - {"README.md"}
+    return hook
+
+
+def test_the_navigation_names_every_page_once():
+    """Pages in docs/ by their path there; those that docs/_site.py brings in by their path in the repository."""
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert sorted(entries(site["nav"])) == sorted(site_hook().place(name_of(page)) for page in PAGES)
+
+
+def test_the_site_brings_in_every_page_outside_docs():
+    hook = site_hook()
+    outside = {name_of(page) for page in PAGES if not page.is_relative_to(DOCS)}
     assert {path.relative_to(ROOT).as_posix() for pattern in hook.OUTSIDE for path in ROOT.glob(pattern)} == outside
     assert hook.moved("../../examples/ctr/README.md", "docs/tutorials/ctr.md") == "../examples/ctr/README.md"
     assert hook.moved("../../docs/tutorials/ctr.md", "examples/ctr/README.md") == "../../tutorials/ctr.md"
-    assert hook.moved("README.md", "README.zh.md") == "index.md"
+    assert hook.moved("README.md", "README.zh.md") == "README.en.md"
     assert hook.moved("https://example.com", "README.zh.md") == "https://example.com"
 
 
@@ -197,7 +200,7 @@ def test_the_site_builds(tmp_path):
     if not mkdocs:
         pytest.skip("mkdocs is not installed: `make docs` installs it into .venv-docs")
     done = subprocess.run(
-        [mkdocs, "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        [mkdocs, "build", "--strict", "--site-dir", tmp_path / "site"],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
