@@ -24,8 +24,8 @@ from _bars import Bar, judge
 
 from cloudedge import seqfile
 from cloudedge.cube import Server, ServerConfig, build
-from cloudedge.cube._transfer_conf import CubeAddress
-from cloudedge.cube.transfer import GuardedSwitch, UpstreamReplica, VersionIds, journal_memory
+from cloudedge.cube.formats._transfer_conf import CubeAddress
+from cloudedge.cube.upstream import GuardedSwitch, UpstreamReplica, VersionIds, journal_memory
 from cloudedge.journal import Journal
 
 VERSIONS = ("1000000100", "1000000200")

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "serving"))
 
 from serving_models import DIM, SLOTS, paddle, save_ctr_dense, save_tiny
 
-from cloudedge.serving._predictor import DenseModel
+from cloudedge.serving.model._predictor import DenseModel
 
 ROUNDS = 300
 

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from cloudedge.bundle import Bundle
-from cloudedge.cube.transfer import CubeReplica, Delivery, Policy, TableVersion, Workshop
-from cloudedge.cube.transfer._changes import changes
+from cloudedge.cube.delivery import CubeReplica, Delivery, Policy, TableVersion, Workshop
+from cloudedge.cube.delivery._row_changes import changes
 from cloudedge.hub import LocalHub
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudedge.dockerengine import connect
 from cloudedge.errors import CloudEdgeError
 from cloudedge.images import KINDS, Kind, build, local_name, make_wheelhouse, plan_build, wheel_commands
+from cloudedge.images._engine_errors import connect
 
 ROOT = Path(__file__).parent.parent
 TOOLS = Path(os.environ.get("CLOUDEDGE_TEST_TOOLS") or ROOT / ".peers")

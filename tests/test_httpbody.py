@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pytest
 import requests
 
-from cloudedge.cube.transfer import CubeReplica
+from cloudedge.cube.delivery import CubeReplica
 from cloudedge.errors import Unavailable
-from cloudedge.httpbody import read_body
+from cloudedge.io._bounded_body import read_body
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"
 

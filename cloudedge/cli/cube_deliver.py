@@ -18,7 +18,8 @@ from cloudedge.errors import ConfigError, InputError, NotFound
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
-    from cloudedge.cube.transfer import ConfiguredTransfer, Delivery, Layout, TableVersion
+    from cloudedge.cube.delivery import Delivery, Layout, TableVersion
+    from cloudedge.cube.upstream import ConfiguredTransfer
 
 __all__ = ["app"]
 
@@ -113,9 +114,12 @@ def reshard(
     Then: cloudedge cube reshard --free --old four.yaml --conf cube.conf
     """
     from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube.transfer import require_apart, require_live  # noqa: PLC0415
-    from cloudedge.cube.transfer import reshard as move  # noqa: PLC0415
-    from cloudedge.cube.transfer._steps import observe  # noqa: PLC0415
+    from cloudedge.cube.delivery import (  # noqa: PLC0415
+        observe,
+        require_apart,
+        require_live,
+    )
+    from cloudedge.cube.delivery import reshard as move  # noqa: PLC0415
 
     before, token, _ = _place(old)
     if free:
@@ -154,7 +158,8 @@ def reshard(
 
 def _place(named: str) -> tuple[Layout, str, ConfiguredTransfer | None]:
     """Return servers by a layout's file or by the name of a transfer, and their token."""
-    from cloudedge.cube.transfer import ConfiguredTransfer, Layout  # noqa: PLC0415
+    from cloudedge.cube.delivery import Layout  # noqa: PLC0415
+    from cloudedge.cube.upstream import ConfiguredTransfer  # noqa: PLC0415
 
     token = os.environ.get(TOKEN_VARIABLE, "")
     if Path(named).exists() or named not in configuration().transfers:
@@ -165,7 +170,7 @@ def _place(named: str) -> tuple[Layout, str, ConfiguredTransfer | None]:
 
 def _before(bundle: Bundle, places: Layout, token: str) -> list[TableVersion]:
     """Return the version before the bundle's, if all old servers of all its tables and the hub have it."""
-    from cloudedge.cube.transfer._steps import observe  # noqa: PLC0415
+    from cloudedge.cube.delivery import observe  # noqa: PLC0415
 
     seen = [observe(each) for each in places.replicas(token=token)]
     of_ours = [each.status for each in seen if each.table in bundle.sparse]
@@ -184,8 +189,11 @@ def _free(
 ) -> None:
     """Drain servers that cube.conf does not name any more; those that are away are gone already."""
     from cloudedge.cube import CubeConf  # noqa: PLC0415
-    from cloudedge.cube.transfer import Layout, free_servers  # noqa: PLC0415
-    from cloudedge.cube.transfer._steps import observe  # noqa: PLC0415
+    from cloudedge.cube.delivery import (  # noqa: PLC0415
+        Layout,
+        free_servers,
+        observe,
+    )
 
     read = Layout.from_conf(CubeConf.from_file(conf))
     for table in places.tables:
@@ -217,7 +225,7 @@ def _read(name: str, hub: Path | None, delivery: Delivery) -> tuple[list[TableVe
 
 
 def _versions(bundle: Bundle) -> list[TableVersion]:
-    from cloudedge.cube.transfer import TableVersion  # noqa: PLC0415
+    from cloudedge.cube.delivery import TableVersion  # noqa: PLC0415
 
     if not bundle.sparse:
         raise InputError(f"{bundle.name}:{bundle.version} has no tables to deliver")

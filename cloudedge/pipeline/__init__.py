@@ -15,9 +15,9 @@ are imported when they are first used: who only writes pipelines needs no Kubern
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cloudedge._lazy import lazy_names
 from cloudedge.pipeline._inputs import (
     STEPS,
     Action,
@@ -71,24 +71,16 @@ __all__ = [
     "suites",
 ]
 
-_HOMES = {
-    "_cluster": ("ClusterSteps",),
-    "_components": ("component", "component_yaml", "launcher_image"),
-    "_graph": ("Compiled", "Step", "compile_file", "steps_of"),
-    "_local": ("LocalSteps", "stop"),
-    "_modelhub": ("ModelHub", "Record"),
-    "_objects": ("objects_of",),
-    "_run": ("PipelineFailed", "default_root", "run_local", "submit"),
-    "_suites": ("Place", "Suite", "register", "suites"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"cloudedge.pipeline.{home}"), name)
-    raise AttributeError(f"module 'cloudedge.pipeline' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_cluster": ("ClusterSteps",),
+        "_components": ("component", "component_yaml", "launcher_image"),
+        "_graph": ("Compiled", "Step", "compile_file", "steps_of"),
+        "_local": ("LocalSteps", "stop"),
+        "_modelhub": ("ModelHub", "Record"),
+        "_objects": ("objects_of",),
+        "_run": ("PipelineFailed", "default_root", "run_local", "submit"),
+        "_suites": ("Place", "Suite", "register", "suites"),
+    },
+)

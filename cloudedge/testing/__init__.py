@@ -5,12 +5,12 @@ are the parts, for stories of your own. `FolderPlace` is a place that keeps real
 """
 
 from cloudedge.testing._folder import FolderPlace
-from cloudedge.testing._parts import SimLayouts, SimShelf, sim_target, sim_version
-from cloudedge.testing._places import SimPlace
 from cloudedge.testing._requests import Clients
 from cloudedge.testing._scenario import Result, run_seed
 from cloudedge.testing._simulate import Report, simulate
-from cloudedge.testing._world import FAULTS, Killed, SimClock, SimJournal, Violation, World
+from cloudedge.testing._simulated_places import SimPlace
+from cloudedge.testing._simulated_world import FAULTS, Killed, SimClock, SimJournal, Violation, World
+from cloudedge.testing._target_parts import SimLayouts, SimShelf, sim_target, sim_version
 
 __all__ = [
     "FAULTS",

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from cloudedge.errors import CloudEdgeError
 from cloudedge.release import Life, Limits, Options, Target
-from cloudedge.testing._parts import SimLayouts, SimShelf, sim_target, sim_version
-from cloudedge.testing._places import SimPlace
 from cloudedge.testing._requests import Clients
-from cloudedge.testing._stock import stock_delivery
-from cloudedge.testing._world import FAULTS, Killed, SimJournal, Violation, World
+from cloudedge.testing._simulated_places import SimPlace
+from cloudedge.testing._simulated_world import FAULTS, Killed, SimJournal, Violation, World
+from cloudedge.testing._stock_flow import stock_delivery
+from cloudedge.testing._target_parts import SimLayouts, SimShelf, sim_target, sim_version
 
 __all__ = ["Result", "run_seed"]
 

@@ -10,18 +10,8 @@ import numpy as np
 import pytest
 from models import change_table, make_model, make_table
 
-from cloudedge.bundle import (
-    Bundle,
-    Lineage,
-    ProbeRequest,
-    Probes,
-    Signature,
-    Variable,
-    _media,
-    diff,
-    export_zip,
-    unpack,
-)
+from cloudedge.bundle import Bundle, Lineage, ProbeRequest, Probes, Signature, Variable, diff, export_zip, unpack
+from cloudedge.bundle import media_types as _media
 from cloudedge.config import Limits
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound
 from cloudedge.hub import Descriptor, LocalHub, Manifest, copy, current
@@ -188,7 +178,7 @@ def test_the_same_bundle_makes_the_same_zip(hub, model, tmp_path):
 
 
 def test_large_files_are_linked_and_small_ones_copied(hub, model, monkeypatch):
-    monkeypatch.setattr("cloudedge.bundle._pack._LINK_FROM", 1000)
+    monkeypatch.setattr("cloudedge.bundle.packing._pack._LINK_FROM", 1000)
     bundle = Bundle.pack(model, name="ctr", hub=hub)
     inode = {p: (model / p).stat().st_ino == f.stat().st_ino for p, f in bundle.dense.items()}
     assert inode["model.pdiparams"]
@@ -198,7 +188,7 @@ def test_large_files_are_linked_and_small_ones_copied(hub, model, monkeypatch):
 
 
 def test_writing_to_a_linked_file_is_noticed_and_a_pull_mends_it(hub, far, model, monkeypatch):
-    monkeypatch.setattr("cloudedge.bundle._pack._LINK_FROM", 1000)
+    monkeypatch.setattr("cloudedge.bundle.packing._pack._LINK_FROM", 1000)
     bundle = Bundle.pack(model, name="ctr", hub=hub)
     copy(hub, far, "ctr", bundle.digest, tags=["1"], by="me", at="t")
     with (model / "model.pdiparams").open("r+b") as file:

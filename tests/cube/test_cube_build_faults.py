@@ -13,7 +13,7 @@ from cube_reference import RECORDS, files_of, load_part, shard_of, write_sequenc
 
 from cloudedge import seqfile
 from cloudedge.cube import BuildName, build, plan_build, run_build
-from cloudedge.cube._workspace import Workspace
+from cloudedge.cube.formats._workspace import Workspace
 from cloudedge.errors import Conflict, InputError, StorageError
 
 
@@ -120,7 +120,9 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tmp_path, small_disk,
     keys = np.arange(size // 52, dtype=np.uint64)
     with seqfile.Writer(tmp_path / "s") as out:
         out.append_rows(keys, np.zeros((len(keys), 36), np.uint8))
-    monkeypatch.setattr("cloudedge.cube._plan._require_space", lambda _: None)  # it grows while others write
+    monkeypatch.setattr(
+        "cloudedge.cube.builder._build_plan._require_space", lambda _: None
+    )  # it grows while others write
     (small_disk / "ballast").write_bytes(bytes(4 * 2**20 - 3_500_000))
     plan = plan_build([tmp_path / "s"], output=small_disk, dict_name="d", shards=2, version=1, tar=tar)
     with pytest.raises(StorageError, match="No space left"):
@@ -136,7 +138,9 @@ def test_a_read_only_place_is_a_storage_error(tmp_path, vector):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from cloudedge.cube import _build, _workspace, plan_build, run_build
+from cloudedge.cube import plan_build, run_build
+from cloudedge.cube.builder import _build
+from cloudedge.cube.formats import _workspace
 
 output, point = Path(sys.argv[2]), sys.argv[3]
 

@@ -8,8 +8,8 @@ import pytest
 from net_cubes import BIG, Files, Rows, make_version
 from net_fake import Answer, FakeServer
 
-from cloudedge.cube._client import Client, ClientConfig
-from cloudedge.cube._server import Server, ServerConfig
+from cloudedge.cube.client._client import Client, ClientConfig
+from cloudedge.cube.server._server import Server, ServerConfig
 
 
 @pytest.fixture

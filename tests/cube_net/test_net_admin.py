@@ -10,8 +10,8 @@ import time
 import pytest
 import requests
 
-from cloudedge.adminhttp import is_loopback
-from cloudedge.cube._admin import AdminServer
+from cloudedge.admin._server import is_loopback
+from cloudedge.cube.server._admin_api import AdminServer
 from cloudedge.errors import ConfigError, Conflict
 
 TOKEN = "a-secret"
@@ -62,7 +62,7 @@ def raw(admin, head: str) -> bytes:
 def test_without_the_token_no_body_is_waited_for(admin):
     head = "POST /versions HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cloudedge.adminhttp._MAX_IGNORED", 0)
+        patched.setattr("cloudedge.admin._server._MAX_IGNORED", 0)
         assert raw(admin, head.format(8 << 20)).startswith(b"HTTP/1.1 401 ")
     assert b" 401 " in raw(admin, head.format("x"))
     assert admin("POST", "/versions", {"name": "x" * 10_000}, headers={}).status_code == 401
@@ -75,7 +75,7 @@ def test_json_that_is_nested_too_deep_is_refused(admin):
 
 
 def test_one_connection_too_many_is_told_so(shard, monkeypatch):
-    monkeypatch.setattr("cloudedge.adminhttp._MAX_CONNECTIONS", 2)
+    monkeypatch.setattr("cloudedge.admin._server._MAX_CONNECTIONS", 2)
     with AdminServer(shard, token=TOKEN) as server:
         admin = Admin(server)
         with requests.Session() as one, requests.Session() as two:

@@ -8,9 +8,9 @@ import json
 import pytest
 from net_fake import FakeServer
 
-from cloudedge.cube._aio import AsyncClient
-from cloudedge.cube._client import ClientConfig
-from cloudedge.cube._errors import ShardUnavailable, UnknownVersion
+from cloudedge.cube.client._async_client import AsyncClient
+from cloudedge.cube.client._client import ClientConfig
+from cloudedge.cube.client._errors import ShardUnavailable, UnknownVersion
 
 
 def test_many_calls_at_once(start):

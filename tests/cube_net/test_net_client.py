@@ -19,8 +19,8 @@ from net_fake import Call, Dead, upstream
 from cloudedge import _core
 from cloudedge.clock import ManualClock
 from cloudedge.cube import CubeConf
-from cloudedge.cube._client import Client, ClientConfig
-from cloudedge.cube._errors import ShardUnavailable, UnknownVersion, VersionSkew
+from cloudedge.cube.client._client import Client, ClientConfig
+from cloudedge.cube.client._errors import ShardUnavailable, UnknownVersion, VersionSkew
 from cloudedge.errors import ConfigError, InputError, IntegrityError, Unavailable
 
 # What goes over the wire

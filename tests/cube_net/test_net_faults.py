@@ -11,7 +11,7 @@ import pytest
 from net_cubes import table, value
 from net_fake import Call, Dead, upstream
 
-from cloudedge.cube._errors import ShardUnavailable
+from cloudedge.cube.client._errors import ShardUnavailable
 from cloudedge.errors import Rejected
 
 # Shards that fail

@@ -10,8 +10,8 @@ from net_cubes import table
 from test_net_client import write_conf
 
 from cloudedge.clock import ManualClock
-from cloudedge.cube._client import Client
-from cloudedge.cube._follow import FollowingClient
+from cloudedge.cube.client._client import Client
+from cloudedge.cube.client._reloading_client import FollowingClient
 from cloudedge.errors import ConfigError, InputError
 
 

@@ -13,7 +13,7 @@ import requests
 from net_cubes import value
 
 from cloudedge import _core
-from cloudedge.cube import _client
+from cloudedge.cube.client import _client
 
 PIN = 1001
 

@@ -1,7 +1,7 @@
 import pytest
 from transfer_tables import Tables
 
-from cloudedge.cube.transfer import Workshop
+from cloudedge.cube.delivery import Workshop
 
 
 @pytest.fixture

@@ -10,15 +10,8 @@ from functools import partial
 from transfer_fleet import Fleet
 
 from cloudedge.cube import Client, ClientConfig
-from cloudedge.cube.transfer import (
-    Delivery,
-    Policy,
-    UpstreamDelivery,
-    UpstreamReplica,
-    UpstreamTimes,
-    VersionIds,
-    Workshop,
-)
+from cloudedge.cube.delivery import Delivery, Policy, Workshop
+from cloudedge.cube.upstream import UpstreamDelivery, UpstreamReplica, UpstreamTimes, VersionIds
 from cloudedge.testing.upstream_cube import UpstreamCluster
 
 SHARDS, REPLICAS = 2, 2

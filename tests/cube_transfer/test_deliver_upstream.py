@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from cloudedge.bundle import Bundle
 from cloudedge.cli import app
-from cloudedge.cube.transfer import GuardedSwitch
+from cloudedge.cube.upstream import GuardedSwitch
 from cloudedge.hub import LocalHub
 from cloudedge.testing.upstream_cube import UpstreamCluster
 

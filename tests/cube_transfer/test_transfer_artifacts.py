@@ -11,10 +11,11 @@ from transfer_tables import changed, expected, rows_of
 
 from cloudedge.bundle import Bundle
 from cloudedge.cube import Store
-from cloudedge.cube._build import reserved_key
-from cloudedge.cube._delivered import load_artifact
-from cloudedge.cube._tar import verify_md5
-from cloudedge.cube.transfer import Artifact, TableVersion
+from cloudedge.cube.builder._build import reserved_key
+from cloudedge.cube.delivery import TableVersion
+from cloudedge.cube.formats import Artifact
+from cloudedge.cube.formats._tar import verify_md5
+from cloudedge.cube.server._load_delivered import load_artifact
 from cloudedge.errors import InputError, IntegrityError
 
 SHARDS = 3

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from cloudedge.bundle import Bundle
 from cloudedge.cli import app
 from cloudedge.cube import Client, CubeConf
-from cloudedge.cube.transfer import Delivery, Layout, Workshop, reshard, write_conf
+from cloudedge.cube.delivery import Delivery, Layout, Workshop, reshard, write_conf
 from cloudedge.hub import LocalHub
 
 
@@ -165,7 +165,7 @@ def test_tables_of_a_bundle_are_resharded_together_and_can_go_back(run, tmp_path
             write_conf(path, text)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("cloudedge.cube.transfer._reshard.write_conf", watch)
+            patched.setattr("cloudedge.cube.delivery._reshard.write_conf", watch)
             moved = json.loads(run("reshard", "model:2", "--old", files[0], "--new", files[1], *where, "--json").stdout)
         assert seen == [{"ads": 2, "emb": 2}]  # once, when both are there
         assert moved["previous"] == dict.fromkeys(names, pins[0])

@@ -16,7 +16,7 @@ from cloudedge import seqfile
 from cloudedge.cli import app
 from cloudedge.config import load
 from cloudedge.cube import DoneEntry, append_donefile
-from cloudedge.cube.transfer import ConfiguredTransfer
+from cloudedge.cube.upstream import ConfiguredTransfer
 from cloudedge.errors import ConfigError
 from cloudedge.testing.upstream_cube import UpstreamCluster
 

@@ -7,7 +7,7 @@ import pytest
 from transfer_fleet import Fleet
 from transfer_tables import Tables, changed, rows_of
 
-from cloudedge.cube.transfer import Delivery, Policy, Workshop
+from cloudedge.cube.delivery import Delivery, Policy, Workshop
 
 SHARDS, REPLICAS = 2, 2
 

@@ -9,7 +9,7 @@ import pytest
 from transfer_fleet import TOKEN, Fleet
 from transfer_tables import Tables, changed
 
-from cloudedge.cube.transfer import CubeReplica, Delivery, Policy, TableVersion, Workshop
+from cloudedge.cube.delivery import CubeReplica, Delivery, Policy, TableVersion, Workshop
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Rejected, Unavailable
 
 SHARDS = REPLICAS = 2

@@ -13,12 +13,13 @@ import requests
 from transfer_tables import changed
 
 from cloudedge.cube import AdminServer, Server, ServerConfig, Store
-from cloudedge.cube import _holdings as holdings_module
-from cloudedge.cube import _staging as staging_module
-from cloudedge.cube._holdings import Holdings
-from cloudedge.cube.transfer import FileServer, Source
+from cloudedge.cube.formats import Source
+from cloudedge.cube.server import FileServer
+from cloudedge.cube.server import _staging as staging_module
+from cloudedge.cube.server import _version_store as holdings_module
+from cloudedge.cube.server._version_store import Holdings
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
-from cloudedge.resources import free_memory_bytes
+from cloudedge.io._memory import free_memory_bytes
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from transfer_tables import rows_of
 from cloudedge import seqfile
 from cloudedge.config import load
 from cloudedge.cube import DoneEntry, append_donefile
-from cloudedge.cube.transfer import ConfiguredTransfer
+from cloudedge.cube.upstream import ConfiguredTransfer
 from cloudedge.errors import CloudEdgeError
 from cloudedge.journal import Journal
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from cloudedge.cube.transfer import (
+from cloudedge.cube.delivery import (
     Observed,
     Policy,
     ReplicaStatus,

@@ -22,7 +22,7 @@ from transfer_fleet import Fleet, ShardProcess
 from transfer_load import Readers
 from transfer_tables import Tables, changed, rows_of
 
-from cloudedge.cube.transfer import Workshop
+from cloudedge.cube.delivery import Workshop
 from cloudedge.journal import Journal
 
 SHARDS, REPLICAS = 4, 2

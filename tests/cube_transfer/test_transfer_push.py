@@ -8,12 +8,12 @@ import pytest
 import requests
 from transfer_tables import changed
 
-from cloudedge.adminhttp import ordered, piece_header
+from cloudedge.admin._server import ordered, piece_header
 from cloudedge.clock import ManualClock
 from cloudedge.cube import AdminServer, Server, ServerConfig
-from cloudedge.cube._holdings import Holdings
-from cloudedge.cube.transfer import Courier, CubeReplica
-from cloudedge.cube.transfer import _cube_replica as replica_module
+from cloudedge.cube.delivery import Courier, CubeReplica
+from cloudedge.cube.delivery import _cube_replica as replica_module
+from cloudedge.cube.server._version_store import Holdings
 from cloudedge.errors import Conflict, IntegrityError, Unavailable
 
 TOKEN = "for tests"

@@ -10,8 +10,8 @@ from transfer_fleet import TOKEN, Fleet
 from transfer_tables import Tables, changed
 
 from cloudedge.cube import Client, ClientConfig, CubeConf
-from cloudedge.cube.transfer import Delivery, Layout, TableVersion, Workshop, free_servers, reshard, write_conf
-from cloudedge.cube.transfer._shards import add_up, sum_shards
+from cloudedge.cube.delivery import Delivery, Layout, TableVersion, Workshop, free_servers, reshard, write_conf
+from cloudedge.cube.delivery._table_shards import add_up, sum_shards
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, DeadlineExceeded, IntegrityError, Unavailable
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cloudedge.clock import ManualClock
-from cloudedge.cube.transfer import Policy, ReplicaStatus, ShardRows, VersionState
-from cloudedge.cube.transfer._steps import Hands
+from cloudedge.cube.delivery import Policy, ReplicaStatus, ShardRows, VersionState
+from cloudedge.cube.delivery._replica_steps import Hands
 from cloudedge.errors import Conflict, DeadlineExceeded, IntegrityError, Rejected, Unavailable
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cloudedge.cli.cube_status import app
 from cloudedge.clock import ManualClock
 from cloudedge.cube import CubeConf
-from cloudedge.cube.transfer import (
+from cloudedge.cube.delivery import (
     Delivery,
     Expected,
     Layout,
@@ -25,7 +25,7 @@ from cloudedge.cube.transfer import (
     look_twice,
     require_agreement,
 )
-from cloudedge.cube.transfer._watch import judge
+from cloudedge.cube.delivery._replica_report import judge
 from cloudedge.errors import ConfigError, IntegrityError, Unavailable
 
 

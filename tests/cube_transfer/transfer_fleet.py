@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from cloudedge.cube import Client, ClientConfig
-from cloudedge.cube.transfer import CubeReplica
+from cloudedge.cube.delivery import CubeReplica
 
 TOKEN = "fleet-secret"
 _START_S = 120

@@ -14,7 +14,7 @@ import sys
 import requests  # noqa: F401 - imported where it is used; here, once for all children
 
 from cloudedge.cli import main as cloudedge_main
-from cloudedge.cube import _admin, _holdings  # noqa: F401
+from cloudedge.cube.server import _admin_api as _admin  # noqa: F401
 
 
 def child(job: dict) -> None:

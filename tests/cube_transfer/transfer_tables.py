@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cloudedge.bundle import Bundle
-from cloudedge.cube.transfer import TableVersion
+from cloudedge.cube.delivery import TableVersion
 from cloudedge.hub import LocalHub
 
 DIM = 4

@@ -11,7 +11,7 @@ import os
 import sys
 
 from cloudedge.bundle import Bundle
-from cloudedge.cube.transfer import CubeReplica, Delivery, Policy, TableVersion, Workshop
+from cloudedge.cube.delivery import CubeReplica, Delivery, Policy, TableVersion, Workshop
 from cloudedge.errors import CloudEdgeError
 from cloudedge.hub import LocalHub
 

@@ -19,7 +19,8 @@ import requests
 from upstream_tables import table, value, write_rows
 
 from cloudedge.cube import DoneEntry, append_donefile
-from cloudedge.cube.transfer import Policy, Transfer, TransferOptions, UpstreamTimes
+from cloudedge.cube.delivery import Policy
+from cloudedge.cube.upstream import Transfer, TransferOptions, UpstreamTimes
 from cloudedge.errors import CloudEdgeError, Conflict, InputError, IntegrityError, NotFound, Unavailable
 from cloudedge.journal import Journal
 from cloudedge.testing.upstream_cube import UpstreamCluster

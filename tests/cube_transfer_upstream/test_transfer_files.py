@@ -16,8 +16,8 @@ import pytest
 import requests
 
 from cloudedge.clock import ManualClock, SystemClock
-from cloudedge.cube._files import parse_range
-from cloudedge.cube.transfer import FileServer, Throttle, fetch
+from cloudedge.cube.server import FileServer, Throttle, fetch
+from cloudedge.cube.server._file_server import parse_range
 from cloudedge.errors import ConfigError, DeadlineExceeded, InputError, IntegrityError, NotFound, Rejected, Unavailable
 
 CONTENT = random.Random(1).randbytes(300_000)

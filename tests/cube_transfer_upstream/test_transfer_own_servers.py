@@ -10,7 +10,8 @@ import pytest
 from upstream_tables import table, value, write_rows
 
 from cloudedge.cube import DoneEntry, append_donefile
-from cloudedge.cube.transfer import CubeReplica, Delivery, DonefileSource, TableVersion, Workshop, choose
+from cloudedge.cube.delivery import CubeReplica, Delivery, TableVersion, Workshop
+from cloudedge.cube.upstream import DonefileSource, choose
 
 
 @pytest.fixture

@@ -24,16 +24,16 @@ from cloudedge import seqfile
 from cloudedge.clock import SystemClock
 from cloudedge.config import HubConfig
 from cloudedge.cube import DoneEntry, Store, append_donefile
-from cloudedge.cube._delivered import load_artifact
-from cloudedge.cube._donefile import parse_donefile
-from cloudedge.cube._lay import lay_rows
-from cloudedge.cube.transfer import TableVersion, Workshop
-from cloudedge.cube.transfer._http_place import links
-from cloudedge.cube.transfer._places import RemoteFile, RemotePlace, open_place
-from cloudedge.cube.transfer._sources import Choice, Donefiles, DonefileSource, Work, choose
-from cloudedge.cube.transfer._store_place import StorePlace
+from cloudedge.cube.builder._merge_seqfiles import lay_rows
+from cloudedge.cube.delivery import TableVersion, Workshop
+from cloudedge.cube.formats._donefile import parse_donefile
+from cloudedge.cube.server._load_delivered import load_artifact
+from cloudedge.cube.upstream._bucket_files import StorePlace
+from cloudedge.cube.upstream._donefile_source import Choice, Donefiles, DonefileSource, Work, choose
+from cloudedge.cube.upstream._http_files import links
+from cloudedge.cube.upstream._remote_files import RemoteFile, RemotePlace, open_place
 from cloudedge.errors import ConfigError, InputError, NotFound, Unavailable
-from cloudedge.hub._bos import BosSettings, BosStore
+from cloudedge.hub.objects._bos import BosSettings, BosStore
 
 RCLONE = Path(sys.executable).with_name("rclone")
 RCLONE = str(RCLONE) if RCLONE.exists() else shutil.which("rclone")
@@ -247,7 +247,7 @@ def test_files_written_while_they_are_read_are_refused(trained, tmp_path, monkey
         write_rows(part, {1: (6.0, 6.0)})
         return rows
 
-    monkeypatch.setattr("cloudedge.cube.transfer._sources.lay_rows", laid_meanwhile)
+    monkeypatch.setattr("cloudedge.cube.upstream._donefile_source.lay_rows", laid_meanwhile)
     with pytest.raises(InputError, match="was written while it was read"):
         source.bring(Work(base(30, str(part.parent))), tmp_path / "here", within_s=60)
     monkeypatch.undo()

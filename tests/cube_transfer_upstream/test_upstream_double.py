@@ -14,7 +14,7 @@ import requests
 from upstream_tables import build_rows, table, value
 
 from cloudedge.cube import Client, ClientConfig, VersionSkew
-from cloudedge.cube.transfer import FileServer
+from cloudedge.cube.server import FileServer
 from cloudedge.testing.upstream_cube import UpstreamAgent, UpstreamServer
 
 

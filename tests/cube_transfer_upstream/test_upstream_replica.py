@@ -14,19 +14,11 @@ from upstream_tables import build_rows, table, value
 
 from cloudedge.clock import ManualClock
 from cloudedge.cube import Client, ClientConfig
-from cloudedge.cube._transfer_conf import CubeAddress
-from cloudedge.cube.transfer import (
-    Artifact,
-    ArtifactFile,
-    FileServer,
-    GuardedSwitch,
-    Source,
-    UpstreamReplica,
-    UpstreamTimes,
-    VersionIds,
-    journal_memory,
-)
-from cloudedge.cube.transfer._upstream_calls import UpstreamCalls
+from cloudedge.cube.formats import Artifact, ArtifactFile, Source
+from cloudedge.cube.formats._transfer_conf import CubeAddress
+from cloudedge.cube.server import FileServer
+from cloudedge.cube.upstream import GuardedSwitch, UpstreamReplica, UpstreamTimes, VersionIds, journal_memory
+from cloudedge.cube.upstream._calls import UpstreamCalls
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Rejected, Unavailable
 from cloudedge.journal import Journal
 from cloudedge.testing.upstream_cube import UpstreamCluster
@@ -162,7 +154,7 @@ def test_a_restarted_server_serves_what_was_delivered(tmp_path):
 
 
 def test_a_disk_out_of_reach_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr("cloudedge.cube.transfer._upstream_disk.is_loopback", lambda _: False)
+    monkeypatch.setattr("cloudedge.cube.upstream._disk.is_loopback", lambda _: False)
     with running(tmp_path) as here:
         deliver(here, "monday", table(10))
         (one,) = here.replicas

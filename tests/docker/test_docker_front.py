@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-import cloudedge.front
+import cloudedge.http1.switching_proxy
 
-FRONT = Path(cloudedge.front.__file__)
+FRONT = Path(cloudedge.http1.switching_proxy.__file__)
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -297,7 +297,7 @@ def test_a_request_that_a_closing_server_left_unanswered_is_sent_again(front, bo
 
 @pytest.mark.parametrize(
     ("second", "body"),
-    [("answers half", b"2"), ("takes and closes", b"2" * (cloudedge.front.MAX_AGAIN + 1))],
+    [("answers half", b"2"), ("takes and closes", b"2" * (cloudedge.http1.switching_proxy.MAX_AGAIN + 1))],
     ids=["answered in part", "too long to be kept"],
 )
 def test_what_cannot_be_sent_again_ends_the_connection(front, second, body):

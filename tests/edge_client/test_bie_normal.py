@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloudedge.edge_bie.client import MASK, App, Config, File, Node, Registry, Secret, Text, masked, normal, same
 from cloudedge.edge_bie.client._diff import compare
-from cloudedge.edge_bie.client._normal import differences, kept_by_server
+from cloudedge.edge_bie.client._normalise import differences, kept_by_server
 from cloudedge.edge_bie.client._resources import read_as
 from cloudedge.errors import Unavailable
 

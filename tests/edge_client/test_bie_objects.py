@@ -15,8 +15,8 @@ from cloudedge.config import HubConfig, ObjectsConfig
 from cloudedge.edge_bie.client import StoredObjects, open_objects, put_file
 from cloudedge.edge_bie.lab import Lab
 from cloudedge.errors import ConfigError, IntegrityError
-from cloudedge.hub._directory import DirectoryStore
-from cloudedge.hub._multipart import PART
+from cloudedge.hub.objects._directory import DirectoryStore
+from cloudedge.hub.objects._multipart import PART
 
 SMALL = b"a model" * 100
 

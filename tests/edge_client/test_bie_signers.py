@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cloudedge.clock import ManualClock, rfc3339
 from cloudedge.edge_bie.client import Bie
-from cloudedge.edge_bie.client._signers import authorization
+from cloudedge.edge_bie.client._auth import authorization
 from cloudedge.errors import ConfigError
 
 AT = datetime(2024, 1, 2, 3, 4, 5, tzinfo=timezone.utc)

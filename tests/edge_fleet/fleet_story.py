@@ -10,8 +10,8 @@ from datetime import datetime, timedelta, timezone
 
 from cloudedge.edge_bie.client import AppStats, Container, Instance, Node, Report
 from cloudedge.edge_bie.fleet import Policy, RolloutPlan, in_waves
-from cloudedge.edge_bie.fleet import _engine as engine_module
-from cloudedge.edge_bie.fleet._judge import Probed
+from cloudedge.edge_bie.fleet import _rollout_engine as engine_module
+from cloudedge.edge_bie.fleet._node_verdict import Probed
 from cloudedge.errors import NotFound, Unavailable
 from cloudedge.journal import Journal
 

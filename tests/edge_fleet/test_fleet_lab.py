@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from fleet_lab import wait_for, yard
 
-from cloudedge.edge_bie._names import blob_config, statement_config
 from cloudedge.edge_bie.client import Bie
 from cloudedge.edge_bie.fleet import Fleet
 from cloudedge.edge_bie.lab import Faults
+from cloudedge.edge_bie.model._names import blob_config, statement_config
 from cloudedge.errors import Conflict, InputError, Interrupted
 from cloudedge.journal import Journal
 

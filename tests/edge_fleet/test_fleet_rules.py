@@ -9,10 +9,9 @@ from fleet_lab import pack
 
 from cloudedge.bundle import new_key_pair, sign_bundle
 from cloudedge.config import EdgeLeg, EdgeNeeds, load
-from cloudedge.edge_bie._statement import Statement
 from cloudedge.edge_bie.client import AppStats, Config, Container, Instance, Node, Report, Text
 from cloudedge.edge_bie.fleet import Policy, RolloutPlan, Verdict, Window, in_waves, judge
-from cloudedge.edge_bie.fleet._judge import Probed
+from cloudedge.edge_bie.fleet._node_verdict import Probed
 from cloudedge.edge_bie.fleet._preflight import preflight
 from cloudedge.edge_bie.fleet._revision import (
     Revision,
@@ -23,6 +22,7 @@ from cloudedge.edge_bie.fleet._revision import (
     script_body,
     statement_body,
 )
+from cloudedge.edge_bie.model._statement import Statement
 from cloudedge.errors import ConfigError, InputError
 from cloudedge.hub import LocalHub
 

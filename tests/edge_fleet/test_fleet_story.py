@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from fleet_story import World, tell_story
 
-from cloudedge.edge_bie.fleet import _decide, _engine
-from cloudedge.edge_bie.fleet._decide import Finish, OpenWave, Wait
-from cloudedge.edge_bie.fleet._judge import Verdict
+from cloudedge.edge_bie.fleet import _next_action as _decide
+from cloudedge.edge_bie.fleet import _rollout_engine as _engine
+from cloudedge.edge_bie.fleet._next_action import Finish, OpenWave, Wait
+from cloudedge.edge_bie.fleet._node_verdict import Verdict
 from cloudedge.edge_bie.fleet._rollout import State
 
 SEEDS = int(os.environ.get("CLOUDEDGE_FLEET_SEEDS", "600"))

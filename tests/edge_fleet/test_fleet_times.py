@@ -6,9 +6,9 @@ import pytest
 from fleet_story import APP, BEGIN, LABEL, NEW, OLD, Machine, StoryClock, World
 
 from cloudedge.edge_bie.fleet import Engine, Policy, RolloutPlan, Wave, decide, in_waves
-from cloudedge.edge_bie.fleet import _engine as engine_module
-from cloudedge.edge_bie.fleet._decide import Label, OpenWave, Seen, Wait
-from cloudedge.edge_bie.fleet._judge import Probed, Verdict
+from cloudedge.edge_bie.fleet import _rollout_engine as engine_module
+from cloudedge.edge_bie.fleet._next_action import Label, OpenWave, Seen, Wait
+from cloudedge.edge_bie.fleet._node_verdict import Probed, Verdict
 from cloudedge.edge_bie.fleet._rollout import State
 from cloudedge.journal import Journal
 

@@ -11,8 +11,8 @@ import pytest
 import requests
 from bie_transcript import app
 
-from cloudedge.edge_bie._names import blob_config
 from cloudedge.edge_bie.lab import Lab, StockEdge
+from cloudedge.edge_bie.model._names import blob_config
 from cloudedge.errors import Unavailable
 
 NODE = "127.0.0.7"

@@ -19,9 +19,12 @@ import numpy as np
 import requests
 
 from cloudedge.bundle import Bundle, Lineage, ProbeRequest, Probes, Signature, Variable, new_key_pair, sign_bundle
-from cloudedge.edge_bie import _documents, _mounted
-from cloudedge.edge_bie._content import content_of, texts_digest
-from cloudedge.edge_bie._names import (
+from cloudedge.edge_bie.client import App, Bie, Config, File, Mount, Node, Port, Service, Text, Volume
+from cloudedge.edge_bie.lab import Lab
+from cloudedge.edge_bie.model import _apps as _documents
+from cloudedge.edge_bie.model import _mounts as _mounted
+from cloudedge.edge_bie.model._app_digest import content_of, texts_digest
+from cloudedge.edge_bie.model._names import (
     APP_LABEL,
     OWNER_LABEL,
     REVISION_LABEL,
@@ -31,9 +34,7 @@ from cloudedge.edge_bie._names import (
     script_config,
     statement_config,
 )
-from cloudedge.edge_bie._statement import SIGNATURE_KEY, STATEMENT_KEY, Blob, Statement
-from cloudedge.edge_bie.client import App, Bie, Config, File, Mount, Node, Port, Service, Text, Volume
-from cloudedge.edge_bie.lab import Lab
+from cloudedge.edge_bie.model._statement import SIGNATURE_KEY, STATEMENT_KEY, Blob, Statement
 from cloudedge.edge_bie.node import Link, NodeAgent, NodeSettings, ProcessRuntime, Supervised
 from cloudedge.hub import LocalHub, current, signature_tag
 

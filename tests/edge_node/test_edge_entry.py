@@ -20,8 +20,8 @@ from models import change_table, make_table
 from test_fleet_probe import PROBES, SIGNATURE, serving
 
 from cloudedge.bundle import Bundle, new_key_pair
-from cloudedge.edge_bie import entry
-from cloudedge.edge_bie._asking import ask_recorded
+from cloudedge.edge_bie import container_entrypoint as entry
+from cloudedge.edge_bie.model._probe_client import ask_recorded
 from cloudedge.errors import InputError
 from cloudedge.hub import LocalHub
 

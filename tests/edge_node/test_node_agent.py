@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from edge_world import APP, RUN, SERVER, Hammer, eventually, make_bundle, settle, signed
 
-from cloudedge.edge_bie import entry
+from cloudedge.edge_bie import container_entrypoint as entry
 from cloudedge.supervisor import find_processes, is_up
 
 

@@ -21,10 +21,10 @@ from edge_world import free_port, make_bundle, noise, settle
 from models import make_table
 from played_runtime import PlayedRuntime
 
-from cloudedge.edge_bie._documents import App, AppRef
-from cloudedge.edge_bie._mounted import Config, filled_in
+from cloudedge.edge_bie.model._apps import App, AppRef
+from cloudedge.edge_bie.model._mounts import Config, filled_in
 from cloudedge.edge_bie.node._archives import unpack_archive
-from cloudedge.edge_bie.node._plan import plan
+from cloudedge.edge_bie.node._node_plan import plan
 from cloudedge.edge_bie.node._sync import Link, merge_patch, take_delta
 from cloudedge.edge_bie.node._units import Slot, Unit
 from cloudedge.errors import ConfigError, InputError, StorageError, Unavailable

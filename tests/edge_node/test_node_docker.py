@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from edge_world import Hammer, eventually, make_bundle, settle
 
-from cloudedge.edge_bie._documents import App
+from cloudedge.edge_bie.model._apps import App
 from cloudedge.edge_bie.node import DockerRuntime, Supervised
 from cloudedge.edge_bie.node._docker import _limits
 from cloudedge.edge_bie.node._units import Run

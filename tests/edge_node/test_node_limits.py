@@ -14,8 +14,8 @@ from played_runtime import PlayedRuntime
 from test_node_apps import seed_objects, tarred
 
 from cloudedge.clock import ManualClock
-from cloudedge.edge_bie._documents import App, AppRef
-from cloudedge.edge_bie._mounted import Config
+from cloudedge.edge_bie.model._apps import App, AppRef
+from cloudedge.edge_bie.model._mounts import Config
 from cloudedge.edge_bie.node._archives import unpack_archive
 from cloudedge.edge_bie.node._assemble import Parts, assemble
 from cloudedge.edge_bie.node._docker import DockerRuntime

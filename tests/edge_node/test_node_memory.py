@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cloudedge.edge_bie._documents import AppRef
+from cloudedge.edge_bie.model._apps import AppRef
 from cloudedge.edge_bie.node._units import Slot, Unit
 
 APP = "paddle-serving"

@@ -15,9 +15,9 @@ from edge_world import PASSPHRASE, eventually, make_bundle, noise, settle, signe
 from played_runtime import PlayedRuntime
 
 from cloudedge.bundle import new_key_pair
-from cloudedge.edge_bie._names import app_name
-from cloudedge.edge_bie._statement import Blob
 from cloudedge.edge_bie.client import Config, Text
+from cloudedge.edge_bie.model._names import app_name
+from cloudedge.edge_bie.model._statement import Blob
 from cloudedge.errors import StorageError
 
 

@@ -9,7 +9,7 @@ import pytest
 import requests
 from edge_world import eventually
 
-from cloudedge.edge_bie import entry
+from cloudedge.edge_bie import container_entrypoint as entry
 from cloudedge.hub import LocalHub
 
 pytest.importorskip("paddle", reason="paddlepaddle is not installed")

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from edge_world import eventually, make_bundle
 
-from cloudedge.edge_bie._names import app_name
+from cloudedge.edge_bie.model._names import app_name
 from cloudedge.edge_bie.node.swarm import Swarm
 from cloudedge.errors import Unavailable
 

@@ -16,8 +16,8 @@ import requests
 from bie_transcript import app
 from real_cloud import TOOLS, free_ports, real_cloud
 
-from cloudedge.edge_bie._names import blob_config
 from cloudedge.edge_bie.lab import Lab
+from cloudedge.edge_bie.model._names import blob_config
 
 LARGE, SMALL = 500_000, 2_000
 CLIENT = "127.0.0.1"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cloudedge.edge_bie.client import Registry
 from cloudedge.edge_bie.sync import Desired, Observed, desired_state
-from cloudedge.edge_bie.sync._documents import read_documents
+from cloudedge.edge_bie.sync._sync_documents import read_documents
 
 EXAMPLE = Path(__file__).parents[2] / "examples/bie_sync"
 

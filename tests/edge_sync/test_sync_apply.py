@@ -18,7 +18,7 @@ from sync_samples import app, config, desired, example
 from cloudedge.clock import ManualClock
 from cloudedge.config import HubConfig, ObjectsConfig
 from cloudedge.edge_bie.client import AuditFile, Bie, Config, Node, Text, open_objects
-from cloudedge.edge_bie.client._turns import turn
+from cloudedge.edge_bie.client._writer_lock import turn
 from cloudedge.edge_bie.lab import Faults, Lab
 from cloudedge.edge_bie.sync import Sync, desired_state, export_documents, load_documents, write_documents
 from cloudedge.errors import Conflict, InputError, NotFound, Unavailable

@@ -13,9 +13,9 @@ from sync_samples import EXAMPLE, config, desired, example
 from cloudedge.config import Config
 from cloudedge.edge_bie.client import File, StoredObjects, Text
 from cloudedge.edge_bie.sync import desired_state, dump_documents, load_documents
-from cloudedge.edge_bie.sync._documents import read_documents
+from cloudedge.edge_bie.sync._sync_documents import read_documents
 from cloudedge.errors import ConfigError, InputError, NotFound
-from cloudedge.hub._directory import DirectoryStore
+from cloudedge.hub.objects._directory import DirectoryStore
 
 
 def loaded(tmp_path, text):

@@ -10,7 +10,7 @@ from sync_samples import app, config, desired, example
 
 from cloudedge.edge_bie.client import Bie, Node, StoredObjects, Text
 from cloudedge.edge_bie.sync import Sync, desired_state, export_documents, load_documents, write_documents
-from cloudedge.hub._directory import DirectoryStore
+from cloudedge.hub.objects._directory import DirectoryStore
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cloudedge.cube import CubeConf, ServerFlags, TransferConf, read_donefile
-from cloudedge.cube._layout import PartLists
-from cloudedge.cube._lodtensor import Parameter
-from cloudedge.cube._safetensors import TableFile
-from cloudedge.cube._text import read_text
+from cloudedge.cube.formats._build_layout import PartLists
+from cloudedge.cube.formats._lodtensor import Parameter
+from cloudedge.cube.formats._table_file import TableFile
+from cloudedge.cube.formats._text import read_text
 from cloudedge.errors import CloudEdgeError
 
 PARSERS: dict[str, Callable[[Path], object]] = {

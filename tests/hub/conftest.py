@@ -11,8 +11,8 @@ from registry_lab import registry
 from store_openers import bos_opener, s3_opener
 
 from cloudedge.hub import LocalHub
-from cloudedge.hub._layout import LayoutHub
-from cloudedge.hub._registry import RegistryHub, RegistrySettings
+from cloudedge.hub.layout._layout_hub import LayoutHub
+from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
 
 _count = itertools.count()
 

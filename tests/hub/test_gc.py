@@ -21,7 +21,7 @@ from cloudedge.hub import (
     release_tag,
     signature_tag,
 )
-from cloudedge.hub._tags import moved
+from cloudedge.hub.core._tags import moved
 
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 KEEP = timedelta(days=30)

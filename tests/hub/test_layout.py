@@ -13,7 +13,7 @@ import pytest
 
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError
 from cloudedge.hub import ANY, Descriptor, LocalHub, Manifest, current, digest_of
-from cloudedge.hub._directory import DirectoryStore
+from cloudedge.hub.objects._directory import DirectoryStore
 
 
 def put_manifest(hub, note, name="ctr"):
@@ -145,7 +145,7 @@ def test_locks_exclude_and_share(tmp_path):
 def test_a_killed_holder_loses_its_lock(tmp_path):
     code = """
 import sys, time
-from cloudedge.hub._directory import DirectoryStore
+from cloudedge.hub.objects._directory import DirectoryStore
 with DirectoryStore(sys.argv[1]).lock("x"):
     print(flush=True)
     time.sleep(60)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cloudedge.errors import Conflict, InputError, NotFound
 from cloudedge.hub import ANY, Descriptor, Ref, check_name, check_tag, current, is_version, newest, next_version
 from cloudedge.hub import version_key as key
-from cloudedge.hub._tags import TagEntry, moved
+from cloudedge.hub.core._tags import TagEntry, moved
 
 A, B, C = (Descriptor.of(bytes([i]), "m") for i in range(3))
 

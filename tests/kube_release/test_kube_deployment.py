@@ -18,12 +18,12 @@ from cloudedge.hub import LocalHub
 from cloudedge.kube import Kind
 from cloudedge.release import Version
 from cloudedge.release.kubernetes import Facts, objects
-from cloudedge.release.kubernetes import _deployment as deployment_module
-from cloudedge.release.kubernetes._deployment import DeploymentPlace
+from cloudedge.release.kubernetes import _deployment_place as deployment_module
+from cloudedge.release.kubernetes._cluster_state import Site
+from cloudedge.release.kubernetes._deployment_place import DeploymentPlace
 from cloudedge.release.kubernetes._names import STATE_FILE, labels
-from cloudedge.release.kubernetes._site import Site
 from cloudedge.serving import Desired
-from cloudedge.serving import _follower as follower_module
+from cloudedge.serving.runtime import _follower as follower_module
 
 CONFIG = {
     "kind": "kubernetes",

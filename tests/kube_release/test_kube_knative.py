@@ -26,11 +26,11 @@ from cloudedge.hub import LocalHub
 from cloudedge.kube import PADDLE_SERVICES, Kind
 from cloudedge.release import Target, Version
 from cloudedge.release.kubernetes import Facts, down, objects, up
-from cloudedge.release.kubernetes._knative import KnativePlace
+from cloudedge.release.kubernetes._cluster_state import Site
+from cloudedge.release.kubernetes._knative_place import KnativePlace
 from cloudedge.release.kubernetes._revision import Carried, endpoint_of, service_of
-from cloudedge.release.kubernetes._site import Site
-from cloudedge.serving import _follower as follower_module
 from cloudedge.serving.knative import Endpoint, PaddleService, PaddleServices
+from cloudedge.serving.runtime import _follower as follower_module
 
 GROUP = PADDLE_SERVICES[1]
 IMAGE = "registry.example/serving@sha256:" + "a" * 64

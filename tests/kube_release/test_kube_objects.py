@@ -22,9 +22,9 @@ from cloudedge.errors import ConfigError, Conflict, NotFound
 from cloudedge.kube import FIELD_MANAGER, Kind
 from cloudedge.release import Target
 from cloudedge.release.kubernetes import Facts, objects
+from cloudedge.release.kubernetes._cluster_state import Site
 from cloudedge.release.kubernetes._names import Part, labels, named
 from cloudedge.release.kubernetes._reach import is_direct
-from cloudedge.release.kubernetes._site import Site
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = {

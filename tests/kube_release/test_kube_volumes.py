@@ -15,8 +15,8 @@ from cloudedge.config import load as load_config
 from cloudedge.errors import Unavailable
 from cloudedge.kube import Kind
 from cloudedge.release import Target, Unfinished
-from cloudedge.release._servers import ShardPlace
 from cloudedge.release.kubernetes import down, up
+from cloudedge.release.places._servers import ShardPlace
 
 pytestmark = pytest.mark.timeout(1800)
 POD = "cube-kept-embedding-0of1-0"

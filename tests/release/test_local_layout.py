@@ -9,8 +9,8 @@ import pytest
 from cloudedge.config import TargetConfig
 from cloudedge.cube import CubeConf
 from cloudedge.hub import LocalHub
-from cloudedge.release._servers import ServingPlace, shard_replica
-from cloudedge.release.local._layout import Layout
+from cloudedge.release.local._processes import Layout
+from cloudedge.release.places._servers import ServingPlace, shard_replica
 from cloudedge.supervisor import save_specs
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from cloudedge.bundle import Bundle
 from cloudedge.config import TargetConfig
-from cloudedge.cube.transfer import Policy, TableVersion, Workshop
+from cloudedge.cube.delivery import Policy, TableVersion, Workshop
 from cloudedge.hub import LocalHub
-from cloudedge.release._servers import Dispatch
 from cloudedge.release.local import places
-from cloudedge.release.local._layout import Seat
+from cloudedge.release.local._processes import Seat
+from cloudedge.release.places._servers import Dispatch
 from cloudedge.serving import AdminClient
 
 COUNTED = {"answered": 100, "failed": 0, "p50_ms": 900.0, "p99_ms": 900.0}

@@ -8,7 +8,8 @@ import pytest
 
 from cloudedge import supervisor
 from cloudedge.config import Config
-from cloudedge.release.local import _local, down, find_processes, layout_of, layouts, up
+from cloudedge.release.local import _local_target as _local
+from cloudedge.release.local import down, find_processes, layout_of, layouts, up
 
 
 def config(shards):

@@ -14,7 +14,8 @@ from release_parts import NAMES, bundles, folder_places
 
 from cloudedge.cli import main, release_status
 from cloudedge.hub import LocalHub
-from cloudedge.release import Limits, Options, _kinds
+from cloudedge.release import Limits, Options
+from cloudedge.release.target import _target_kinds as _kinds
 
 HERE = Path(__file__).parent
 CONFIG = """

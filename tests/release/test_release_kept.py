@@ -10,7 +10,7 @@ from release_parts import SIGNATURE, active, all_on, bundles, folder_places, fol
 from cloudedge.bundle import Bundle
 from cloudedge.cli.release_status import _status_rows, _status_title
 from cloudedge.release import Life, Member, Options, PlaceStatus, Status
-from cloudedge.release._apply import lives_after
+from cloudedge.release.core._apply import lives_after
 from cloudedge.testing import FolderPlace
 
 

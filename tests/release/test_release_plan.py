@@ -15,11 +15,11 @@ from release_parts import NAMES, SIGNATURE, facts, life, place, version, world
 from cloudedge.bundle import Lookup, Signature, Variable
 from cloudedge.errors import InputError
 from cloudedge.release import Estimate, Health, Limits, Options, Plan, Traffic, plan
-from cloudedge.release._breach import add_up, breach
-from cloudedge.release._layouts import at_home
-from cloudedge.release._plan import plan_undo
-from cloudedge.release._refuse import signature_changes
-from cloudedge.release._steps import STAGES
+from cloudedge.release.core._canary import add_up, breach
+from cloudedge.release.core._plan import plan_undo
+from cloudedge.release.core._preconditions import signature_changes
+from cloudedge.release.core._steps import STAGES
+from cloudedge.release.core._table_layouts import at_home
 
 ORDER = list(STAGES)
 

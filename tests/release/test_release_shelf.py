@@ -15,7 +15,8 @@ from cloudedge.config import Config
 from cloudedge.errors import Unavailable
 from cloudedge.hub import collect, current, release_tag
 from cloudedge.journal import Journal
-from cloudedge.release import Ground, HubShelf, Target, _kinds
+from cloudedge.release import Ground, HubShelf, Target
+from cloudedge.release.target import _target_kinds as _kinds
 
 
 def test_bundles_come_from_the_targets_hub_and_both_hubs_keep_what_is_live(tmp_path, hub, far):

@@ -10,7 +10,9 @@ import pytest
 from cloudedge.cube import Client
 from cloudedge.errors import Conflict, InputError
 from cloudedge.journal import Journal, Writer
-from cloudedge.release import Limits, Options, Plan, Target, _apply, _ground, _plan
+from cloudedge.release import Limits, Options, Plan, Target
+from cloudedge.release.core import _apply, _plan
+from cloudedge.release.core import _context as _ground
 from cloudedge.testing import (
     FAULTS,
     SimJournal,
@@ -24,7 +26,7 @@ from cloudedge.testing import (
     simulate,
 )
 from cloudedge.testing._copies import Stored
-from cloudedge.testing._cube import Readers
+from cloudedge.testing._simulated_cube import Readers
 
 SEEDS, CASES = 10_000, 8
 

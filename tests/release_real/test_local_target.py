@@ -11,7 +11,8 @@ from real_world import make
 from cloudedge.config import Config
 from cloudedge.errors import Conflict
 from cloudedge.release import Target
-from cloudedge.release.local import _local, down, find_processes, is_up, layout_of, serving_urls, up
+from cloudedge.release.local import _local_target as _local
+from cloudedge.release.local import down, find_processes, is_up, layout_of, serving_urls, up
 from cloudedge.serving import Client
 
 CONFIG = Config.model_validate(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudedge.release._servers import ShardPlace
+from cloudedge.release.places._servers import ShardPlace
 
 
 def held(world):

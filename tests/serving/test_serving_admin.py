@@ -9,7 +9,7 @@ from serving_models import pack_rows, row_table
 
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound, Rejected, Unavailable
 from cloudedge.serving import AdminClient, AdminServer, Runtime, Server, ServerConfig, Shadow, Variant
-from cloudedge.serving._rowsource import BundleRows
+from cloudedge.serving.model._row_source import BundleRows
 
 TOKEN = "a token"
 X = [[1.0, 2.0]]

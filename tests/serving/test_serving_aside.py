@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from serving_http import Http
 
-from cloudedge.serving import Client, Runtime, RuntimeConfig, Server, ServerConfig, _feeds, _general, _pipeline, _routes
-from cloudedge.serving._general import add_tensor
-from cloudedge.serving._messages import GENERAL_SERVICE, PIPELINE_SERVICE, GeneralRequest, PipelineRequest
+from cloudedge.serving import Client, Runtime, RuntimeConfig, Server, ServerConfig
+from cloudedge.serving.formats import _feeds
+from cloudedge.serving.formats._messages import GENERAL_SERVICE, PIPELINE_SERVICE, GeneralRequest, PipelineRequest
+from cloudedge.serving.protocols import _general, _pipeline
+from cloudedge.serving.protocols._general import add_tensor
+from cloudedge.serving.server import _routes
 
 LARGE = np.arange(100_000, dtype=np.float32)[np.newaxis]
 TENSOR = {"name": "x", "alias_name": "x", "elem_type": 1, "shape": LARGE.shape, "float_data": LARGE[0].tolist()}

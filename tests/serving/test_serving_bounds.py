@@ -12,9 +12,9 @@ from serving_http import Http
 
 from cloudedge.errors import Overloaded
 from cloudedge.serving import Call, HttpLimits, Runtime, RuntimeConfig, Server, ServerConfig
-from cloudedge.serving._baidu_std import FrameReader, pack_frame
-from cloudedge.serving._general import add_tensor
-from cloudedge.serving._messages import GENERAL_SERVICE, GeneralRequest, RpcMeta
+from cloudedge.serving.formats._messages import GENERAL_SERVICE, GeneralRequest, RpcMeta
+from cloudedge.serving.protocols._baidu_std import FrameReader, pack_frame
+from cloudedge.serving.protocols._general import add_tensor
 
 X = [[1.0, 2.0]]
 PADDED = b'{"inputs":{"x":[[1,2]]}}' + b" " * 1000

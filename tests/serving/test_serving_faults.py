@@ -11,8 +11,8 @@ from cloudedge.bundle import Bundle, Signature, Variable
 from cloudedge.clock import SystemClock
 from cloudedge.errors import InputError, Unavailable
 from cloudedge.serving import Client, Runtime, RuntimeConfig, Server, ServerConfig
-from cloudedge.serving._engine import ModelFailed
-from cloudedge.serving._predictor import Predictor
+from cloudedge.serving.engine import ModelFailed
+from cloudedge.serving.model._predictor import Predictor
 
 X = np.array([[1.0, 2.0]], np.float32)
 URLS = {

@@ -11,7 +11,7 @@ from cloudedge.bundle import Bundle
 from cloudedge.errors import Conflict, NotFound
 from cloudedge.hub import LocalHub
 from cloudedge.serving import AdminClient, AdminServer, Desired, DesiredVersion, Follower, Runtime, Server, ServerConfig
-from cloudedge.serving import _follower as follower_module
+from cloudedge.serving.runtime import _follower as follower_module
 
 TOKEN = "a token"
 

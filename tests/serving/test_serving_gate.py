@@ -7,14 +7,14 @@ from serving_http import Http
 
 from cloudedge.errors import ConfigError
 from cloudedge.serving import Server, ServerConfig
-from cloudedge.serving._general import add_tensor
-from cloudedge.serving._messages import (
+from cloudedge.serving.formats._messages import (
     GENERAL_SERVICE,
     PIPELINE_SERVICE,
     GeneralRequest,
     PipelineRequest,
     PipelineResponse,
 )
+from cloudedge.serving.protocols._general import add_tensor
 
 X = [[1.0, 2.0]]
 

@@ -10,10 +10,10 @@ from serving_models import pack_pooled
 
 from cloudedge.errors import NotFound
 from cloudedge.serving import Op, RequestOp, Shadow, Variant
-from cloudedge.serving._engine import HttpCall
-from cloudedge.serving._general import general_http
-from cloudedge.serving._ops import Ops
-from cloudedge.serving._pipeline import pipeline_http
+from cloudedge.serving.engine import HttpCall
+from cloudedge.serving.protocols._general import general_http
+from cloudedge.serving.protocols._ops import Ops
+from cloudedge.serving.protocols._pipeline import pipeline_http
 
 PAIR = json.dumps({"key": ["x"], "value": ["[[1.0, 2.0]]"]}).encode()
 RAGGED = {"int64_data": [1, 2, 3], "elem_type": 0, "shape": [3], "lod": [0, 1, 3], "name": "ids", "alias_name": "ids"}

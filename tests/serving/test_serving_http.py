@@ -11,7 +11,7 @@ from serving_http import Http
 
 from cloudedge.bundle import Signature, Variable
 from cloudedge.serving import HttpLimits, Server, ServerConfig
-from cloudedge.serving._openapi import openapi
+from cloudedge.serving.server._openapi import openapi
 
 X = [[1.0, 2.0]]
 PIPELINE = {"key": ["x"], "value": [json.dumps(X)]}

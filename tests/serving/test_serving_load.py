@@ -11,8 +11,8 @@ from serving_models import ctr_feed, pack_rows
 
 from cloudedge.errors import CloudEdgeError
 from cloudedge.serving import Call, Runtime, RuntimeConfig, Server, ServerConfig
-from cloudedge.serving._inputs import FeedCheck
-from cloudedge.serving._metrics import resident_bytes
+from cloudedge.serving.model._inputs import FeedCheck
+from cloudedge.serving.model._metrics import resident_bytes
 
 CONNECTIONS = 32
 

@@ -56,7 +56,7 @@ def test_sigterm_drains(models, common):
 
 def test_grpc_on_its_port(models, common):
     grpc = pytest.importorskip("grpc")
-    from cloudedge.serving._messages import PIPELINE_SERVICE, PipelineRequest, PipelineResponse  # noqa: PLC0415
+    from cloudedge.serving.formats._messages import PIPELINE_SERVICE, PipelineRequest, PipelineResponse  # noqa: PLC0415
 
     with Process(models.ref(models.marked[0]), *common, "--grpc-port", 0) as process:
         with grpc.insecure_channel(f"127.0.0.1:{process.ports['grpc_port']}") as channel:

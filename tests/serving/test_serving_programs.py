@@ -13,7 +13,7 @@ from serving_models import PAIR, TINY, save_marked
 from cloudedge.bundle import Bundle, Signature, Variable
 from cloudedge.errors import ConfigError, InputError
 from cloudedge.serving import conf
-from cloudedge.serving._program import read_signature
+from cloudedge.serving.model._program import read_signature
 
 ONE = np.ones((1, 2), np.float32)
 

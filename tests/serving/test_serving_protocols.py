@@ -12,8 +12,8 @@ from serving_http import Http
 
 from cloudedge.errors import CloudEdgeError
 from cloudedge.serving import Client, FoundRows, HttpLimits, Runtime, RuntimeConfig, Server, ServerConfig
-from cloudedge.serving._baidu_std import MAGIC
-from cloudedge.serving._rowsource import BundleRows
+from cloudedge.serving.model._row_source import BundleRows
+from cloudedge.serving.protocols._baidu_std import MAGIC
 
 SCHEMES = ["http", "pipeline+http", "general+http", "grpc", "pipeline+grpc", "brpc"]
 

@@ -14,8 +14,8 @@ from serving_process import Process
 
 from cloudedge.errors import Conflict, StorageError, Unavailable
 from cloudedge.serving import BundleRows, Routing, Runtime, RuntimeConfig, Shadow, Variant
-from cloudedge.serving._batching import Lane
-from cloudedge.serving._state import read_state
+from cloudedge.serving.model._batching import Lane
+from cloudedge.serving.runtime._saved_state import read_state
 
 FEED = {"ids": np.array([[4]]), "more": np.array([[2]])}
 

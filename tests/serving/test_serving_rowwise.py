@@ -82,7 +82,7 @@ def test_what_does_not_shares_runs(runtime, models, tmp_path, name, build):
 )
 def test_as_many_rows_share_a_run_as_are_worth_it(models, tmp_path, monkeypatch, took_s, rows):
     measured = iter(took_s)
-    monkeypatch.setattr("cloudedge.serving._version._quickest", lambda *_: next(measured))
+    monkeypatch.setattr("cloudedge.serving.model._version._quickest", lambda *_: next(measured))
     with Runtime(RuntimeConfig(workers=1), hub=models.hub) as runtime:
         assert load(runtime, models, tmp_path / "model", ALONE["sum along the row"]).tuning.max_batch_rows == rows
     assert not list(measured)
@@ -91,7 +91,7 @@ def test_as_many_rows_share_a_run_as_are_worth_it(models, tmp_path, monkeypatch,
 def test_what_waits_is_counted_in_runs(models, tmp_path, monkeypatch):
     """A row of this takes 90 ms and eight take 100: 32 clients wait less than half a second, and nobody is refused."""
     measured = iter([0.09, 0.093, 0.096, 0.1, 0.2])
-    monkeypatch.setattr("cloudedge.serving._version._quickest", lambda *_: next(measured))
+    monkeypatch.setattr("cloudedge.serving.model._version._quickest", lambda *_: next(measured))
     with Runtime(RuntimeConfig(workers=1), hub=models.hub) as runtime:
         tuning = load(runtime, models, tmp_path / "model", ALONE["sum along the row"]).tuning
     assert [tuning.takes_s(rows) for rows in (1, 8, 32, 33)] == pytest.approx([0.09, 0.1, 0.4, 0.49])

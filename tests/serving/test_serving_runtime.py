@@ -13,10 +13,10 @@ from serving_models import _save as save_model
 from cloudedge.bundle import Bundle, Probes
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Overloaded
 from cloudedge.serving import Call, Routing, Runtime, RuntimeConfig, Shadow, Variant
-from cloudedge.serving._batching import Item, Lane, next_batch
-from cloudedge.serving._engine import NoneActive
-from cloudedge.serving._predictor import Predictor
-from cloudedge.serving._version import Version
+from cloudedge.serving.engine import NoneActive
+from cloudedge.serving.model._batching import Item, Lane, next_batch
+from cloudedge.serving.model._predictor import Predictor
+from cloudedge.serving.model._version import Version
 
 INLINE, THREADS = 1.0, 1e-9
 ONE = np.ones((1, 2), np.float32)

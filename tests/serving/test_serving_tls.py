@@ -15,7 +15,7 @@ from serving_http import Http
 
 from cloudedge.errors import ConfigError, Rejected
 from cloudedge.serving import Client, HttpLimits, Server, ServerConfig, Tls
-from cloudedge.serving._messages import PIPELINE_SERVICE, PipelineRequest, PipelineResponse
+from cloudedge.serving.formats._messages import PIPELINE_SERVICE, PipelineRequest, PipelineResponse
 
 X = {"x": np.array([[1, 2]], np.float32)}
 

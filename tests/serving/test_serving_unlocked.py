@@ -9,8 +9,8 @@ import pytest
 from serving_models import _save, save_marked
 
 from cloudedge.errors import InputError
-from cloudedge.serving._predictor import DenseModel, _maker
-from cloudedge.serving._unlocked import PredictorMaker
+from cloudedge.serving.model._paddle_nogil import PredictorMaker
+from cloudedge.serving.model._predictor import DenseModel, _maker
 
 ONE = {"x": np.ones((1, 2), np.float32)}
 
@@ -72,7 +72,7 @@ GIVEN_UP = """
 import sys
 from pathlib import Path
 import numpy as np
-from cloudedge.serving._predictor import DenseModel
+from cloudedge.serving.model._predictor import DenseModel
 files = {path.name: path for path in Path(sys.argv[1]).iterdir()}
 for _ in range(40):
     with DenseModel(files) as model:

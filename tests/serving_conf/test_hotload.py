@@ -13,7 +13,8 @@ import pytest
 from cloudedge.bundle import Bundle, Signature, Variable
 from cloudedge.clock import ManualClock
 from cloudedge.errors import InputError, NotFound
-from cloudedge.serving import _hotload, export, follow, load_into, plan_export, publish_for_monitor
+from cloudedge.serving import export, follow, load_into, plan_export, publish_for_monitor
+from cloudedge.serving.stock import _hotload
 
 SIGNATURE = Signature(feed=(Variable(name="x", shape=(4,)),), fetch=(Variable(name="out"),))
 
@@ -89,7 +90,8 @@ import os, signal, sys
 from pathlib import Path
 from cloudedge.bundle import Bundle
 from cloudedge.hub import LocalHub
-from cloudedge.serving import _hotload, load_into, plan_export
+from cloudedge.serving import load_into, plan_export
+from cloudedge.serving.stock import _hotload
 calls = 0
 def count(function):
     def counted(*arguments):

@@ -11,8 +11,8 @@ from wire_frames import chunk, request, tensor
 
 from cloudedge.bundle import Signature
 from cloudedge.errors import DeadlineExceeded, Overloaded, Unavailable
-from cloudedge.serving._general import general_http
-from cloudedge.serving._messages import GeneralRequest, GeneralResponse
+from cloudedge.serving.formats._messages import GeneralRequest, GeneralResponse
+from cloudedge.serving.protocols._general import general_http
 
 PATH = "/GeneralModelService/inference"
 

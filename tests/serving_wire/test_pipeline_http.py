@@ -11,7 +11,7 @@ from wire_engine import PIN, PRICE, TinyEngine, post, run
 
 from cloudedge.bundle import Signature
 from cloudedge.errors import DeadlineExceeded, IntegrityError, Overloaded, Unavailable
-from cloudedge.serving._pipeline import pipeline_http
+from cloudedge.serving.protocols._pipeline import pipeline_http
 
 
 def ask(body, engine=None, path="/uci/prediction", ops=None, **headers):

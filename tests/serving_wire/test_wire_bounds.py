@@ -6,9 +6,9 @@ import tracemalloc
 import pytest
 from wire_engine import TinyEngine, post, run
 
-from cloudedge.serving._general import general_http
-from cloudedge.serving._pipeline import pipeline_http
-from cloudedge.serving._routes import predict_http
+from cloudedge.serving.protocols._general import general_http
+from cloudedge.serving.protocols._pipeline import pipeline_http
+from cloudedge.serving.server._routes import predict_http
 
 LONG = ["a" * 100_000, *["b"] * 2000]  # numpy gives every string the room of the longest: 800 MB
 BODIES = {

@@ -27,10 +27,10 @@ from cloudedge.errors import (
     Unavailable,
 )
 from cloudedge.serving import Client
-from cloudedge.serving._baidu_std import serve_baidu_std
-from cloudedge.serving._engine import HttpAnswer
-from cloudedge.serving._gate import Gate
-from cloudedge.serving._grpc import serve_grpc
+from cloudedge.serving.engine import HttpAnswer
+from cloudedge.serving.protocols._auth import Gate
+from cloudedge.serving.protocols._baidu_std import serve_baidu_std
+from cloudedge.serving.protocols._grpc import serve_grpc
 
 ROWS = {"x": np.array([[0.5, 0.25], [1, 2]], np.float32)}
 SCHEMES = ["http", "pipeline+http", "general+http", "grpc", "general+grpc", "pipeline+grpc", "brpc"]

@@ -12,7 +12,7 @@ from wire_frames import SERVICE, Peer, chunk, fields, frame, number, request, sp
 from wire_loop import loop_in_thread
 
 from cloudedge.errors import DeadlineExceeded, InputError, Overloaded, Unavailable
-from cloudedge.serving._baidu_std import FrameReader, answer_frame, pack_frame, serve_baidu_std
+from cloudedge.serving.protocols._baidu_std import FrameReader, answer_frame, pack_frame, serve_baidu_std
 
 PRICE_ANSWER = chunk(
     1,

@@ -17,8 +17,8 @@ from wire_engine import TinyEngine, run
 
 from cloudedge.errors import InputError, NotFound, Rejected
 from cloudedge.serving import Client, load_ops
-from cloudedge.serving._engine import HttpCall
-from cloudedge.serving._pipeline import pipeline_http
+from cloudedge.serving.engine import HttpCall
+from cloudedge.serving.protocols._pipeline import pipeline_http
 
 PROGRAM = shutil.which("serving-client", path=os.environ.get("CLOUDEDGE_TEST_TOOLS", ""))
 SERVICE = Path(__file__).with_name("wire_genuine_service.py")

@@ -11,10 +11,10 @@ from wire_frames import chunk, request, tensor
 from wire_loop import loop_in_thread
 
 from cloudedge.errors import DeadlineExceeded, Overloaded, Unavailable
-from cloudedge.serving._gate import Gate
-from cloudedge.serving._grpc import serve_grpc
-from cloudedge.serving._messages import PipelineRequest, PipelineResponse
-from cloudedge.serving._tensors import ELEM_TYPES
+from cloudedge.serving.formats._messages import PipelineRequest, PipelineResponse
+from cloudedge.serving.formats._tensors import ELEM_TYPES
+from cloudedge.serving.protocols._auth import Gate
+from cloudedge.serving.protocols._grpc import serve_grpc
 
 PIPELINE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 GENERAL = "/baidu.paddle_serving.predictor.general_model.GeneralModelService/inference"

@@ -12,9 +12,9 @@ from wire_engine import PIN, TinyEngine, post, run
 from cloudedge.bundle import Signature
 from cloudedge.errors import ConfigError, Overloaded
 from cloudedge.serving import Op, RequestOp, WebService, load_ops
-from cloudedge.serving._messages import PipelineRequest
-from cloudedge.serving._ops import Ops
-from cloudedge.serving._pipeline import pipeline_http, pipeline_message
+from cloudedge.serving.formats._messages import PipelineRequest
+from cloudedge.serving.protocols._ops import Ops
+from cloudedge.serving.protocols._pipeline import pipeline_http, pipeline_message
 
 
 def ask(last, body=None, engine=None):

@@ -13,12 +13,12 @@ from hypothesis.extra import numpy as arrays
 from wire_engine import TinyEngine, post, run
 
 from cloudedge.bundle import Signature
-from cloudedge.serving._general import add_tensor, general_http
-from cloudedge.serving._messages import GeneralRequest, PipelineRequest
-from cloudedge.serving._pipeline import pipeline_http
-from cloudedge.serving._sent import GENERAL, PIPELINE, from_json, from_message
-from cloudedge.serving._tensors import Malformed, npy_array, tensor_fields, typed_array
-from cloudedge.serving._texts import json_numbers, json_text, nested_array, parse_array
+from cloudedge.serving.formats._messages import GeneralRequest, PipelineRequest
+from cloudedge.serving.formats._tensors import Malformed, npy_array, tensor_fields, typed_array
+from cloudedge.serving.formats._text_arrays import json_numbers, json_text, nested_array, parse_array
+from cloudedge.serving.formats._wire_tensor import GENERAL, PIPELINE, from_json, from_message
+from cloudedge.serving.protocols._general import add_tensor, general_http
+from cloudedge.serving.protocols._pipeline import pipeline_http
 
 DTYPES = ["int64", "int32", "int16", "int8", "uint8", "float64", "float32", "float16", "bool"]
 ANY = st.sampled_from(DTYPES).flatmap(

@@ -7,7 +7,7 @@ import numpy as np
 
 from cloudedge.bundle import Signature
 from cloudedge.errors import DeadlineExceeded, InputError, NotFound
-from cloudedge.serving._engine import Answer, HttpCall
+from cloudedge.serving.engine import Answer, HttpCall
 
 PRICE = Signature.model_validate(
     {

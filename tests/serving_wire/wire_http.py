@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-from cloudedge.serving._engine import Call, HttpAnswer, HttpCall
-from cloudedge.serving._general import general_http
-from cloudedge.serving._pipeline import pipeline_http
+from cloudedge.serving.engine import Call, HttpAnswer, HttpCall
+from cloudedge.serving.protocols._general import general_http
+from cloudedge.serving.protocols._pipeline import pipeline_http
 
 
 async def plain(engine, call):

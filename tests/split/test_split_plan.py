@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from cloudedge.bundle._split._moves import INPUT, Origin, trace
-from cloudedge.bundle._split._plan import Concat, Feed, Graph, Move, Site, Slot, Unknown, plan_cuts
-from cloudedge.bundle._split._verify import compare
+from cloudedge.bundle.splitting._cut_plan import Concat, Feed, Graph, Move, Site, Slot, Unknown, plan_cuts
+from cloudedge.bundle.splitting._trace_ids import INPUT, Origin, trace
+from cloudedge.bundle.splitting._verify import compare
 from cloudedge.errors import InputError
 
 

@@ -100,6 +100,6 @@ def test_the_limit_is_set_up_as_our_runtime_is(tmp_path):
             [sys.executable, "-c", f"{first}; {flags}"], cwd=Path(__file__).parent,
             capture_output=True, text=True, check=True,
         ).stdout.splitlines()[-1]
-        for first in (load, "from cloudedge.serving import _predictor; _predictor.engine()")
+        for first in (load, "from cloudedge.serving.model import _predictor; _predictor.engine()")
     ]  # fmt: skip
     assert told[0] == told[1]

@@ -17,7 +17,7 @@ from cloudedge.clock import ManualClock
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Unavailable
 from cloudedge.kube import Cluster, Kind
 from cloudedge.training import Flavour, Gang, PvcMount, Samples, TrainingJob
-from cloudedge.training._claim import copy_from_claim
+from cloudedge.training.results._volume_claim import copy_from_claim
 
 JOBS = {**{f"built-{n}": job for n, job in BUILT.items()}, **{f.stem: TrainingJob.from_yaml(f) for f in SEEDS}}
 

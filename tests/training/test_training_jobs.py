@@ -24,7 +24,7 @@ from training_samples import (
 from cloudedge import training
 from cloudedge.errors import InputError
 from cloudedge.training import Flavour, Gang, PvcMount, Role, Surroundings, Task, TrainingJob
-from cloudedge.training._pods import merged
+from cloudedge.training.manifest._pods import merged
 
 EVERY = {**{f"built-{name}": job for name, job in BUILT.items()}, **{f.stem: TrainingJob.from_yaml(f) for f in SEEDS}}
 FLAVOURS = {Flavour.OPERATOR: OPERATOR, Flavour.PADDLECLOUD: PADDLECLOUD, Flavour.SAMPLESET: PADDLECLOUD}

@@ -17,7 +17,7 @@ from training_samples import BUILT, WITH_SAMPLES
 from cloudedge.bundle import Lineage
 from cloudedge.errors import Conflict, InputError, NotFound, Unavailable
 from cloudedge.training import Outputs
-from cloudedge.training._outputs import lineage_of, read_metrics
+from cloudedge.training.results._outputs import lineage_of, read_metrics
 
 LINEAGE = Lineage(job="ads/ctr@1")
 

@@ -6,9 +6,9 @@ import pytest
 from training_samples import BUILT
 
 from cloudedge.kube import Notice
-from cloudedge.training import _explain
-from cloudedge.training._status import Debounce, status_of
-from cloudedge.training._submit import DIGEST, decide
+from cloudedge.training.cluster._submit import DIGEST, decide
+from cloudedge.training.results import _explain
+from cloudedge.training.results._status import Debounce, status_of
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 

@@ -11,15 +11,15 @@ from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import EdgeLeg, home, load
 from cloudedge.edge_bie.client import AuditFile, Bie, Node, open_objects
-from cloudedge.edge_bie.fleet._check import check_objects
-from cloudedge.edge_bie.fleet._engine import Engine, Outcome, Runner, in_threads
-from cloudedge.edge_bie.fleet._judge import Probed
-from cloudedge.edge_bie.fleet._planning import Planner
+from cloudedge.edge_bie.fleet._check_published import check_objects
+from cloudedge.edge_bie.fleet._fleet_view import FleetView
+from cloudedge.edge_bie.fleet._node_verdict import Probed
 from cloudedge.edge_bie.fleet._probe import HttpProbe
 from cloudedge.edge_bie.fleet._publish import Proposal, Published, Publisher
 from cloudedge.edge_bie.fleet._revision import Revision
 from cloudedge.edge_bie.fleet._rollout import RolloutPlan
-from cloudedge.edge_bie.fleet._view import FleetView
+from cloudedge.edge_bie.fleet._rollout_engine import Engine, Outcome, Runner, in_threads
+from cloudedge.edge_bie.fleet._rollout_plan import Planner
 from cloudedge.edge_bie.fleet._waves import Policy, Wave
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound
 from cloudedge.hub import LocalHub, who

@@ -14,9 +14,9 @@ import orjson
 from cloudedge.edge_bie.lab import _apps, _configs, _nodes, _secrets, _selectors
 from cloudedge.edge_bie.lab._errors import ApiError, invalid, not_found, reserved
 from cloudedge.edge_bie.lab._http import Request
+from cloudedge.edge_bie.lab._json_types import write
 from cloudedge.edge_bie.lab._node_view import NEVER, OFFLINE, ONLINE, readiness, show
-from cloudedge.edge_bie.lab._shapes import write
-from cloudedge.edge_bie.lab._world import SYSTEM, World
+from cloudedge.edge_bie.lab._state import SYSTEM, World
 
 __all__ = ["NOTHING", "answer"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cloudedge.edge_bie.lab._app_shapes import APP_VIEW
+from cloudedge.edge_bie.lab._app_types import APP_VIEW
 from cloudedge.edge_bie.lab._errors import ApiError, invalid
-from cloudedge.edge_bie.lab._shapes import read
-from cloudedge.edge_bie.lab._world import World, check_name
+from cloudedge.edge_bie.lab._json_types import read
+from cloudedge.edge_bie.lab._state import World, check_name
 
 __all__ = ["check", "equal", "mirror", "parse"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from cloudedge.edge_bie.lab import _desires
 from cloudedge.edge_bie.lab._app_rules import check, equal, mirror, parse
-from cloudedge.edge_bie.lab._app_shapes import APP, APP_ITEM, APP_VIEW
+from cloudedge.edge_bie.lab._app_types import APP, APP_ITEM, APP_VIEW
 from cloudedge.edge_bie.lab._errors import ApiError, in_use, invalid
-from cloudedge.edge_bie.lab._shapes import write
-from cloudedge.edge_bie.lab._world import APP_MODE, SYSTEM, World
+from cloudedge.edge_bie.lab._json_types import write
+from cloudedge.edge_bie.lab._state import APP_MODE, SYSTEM, World
 
 __all__ = ["create", "delete", "follow", "get", "item", "keep", "replace", "view", "wire"]
 

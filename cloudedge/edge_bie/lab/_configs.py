@@ -10,8 +10,8 @@ import orjson
 
 from cloudedge.edge_bie.lab import _apps
 from cloudedge.edge_bie.lab._errors import ApiError, in_use, invalid, taken
-from cloudedge.edge_bie.lab._shapes import BOOL, STR, TIME, Listed, Mapped, Shape, Struct, read, write
-from cloudedge.edge_bie.lab._world import SYSTEM, World, check_name
+from cloudedge.edge_bie.lab._json_types import BOOL, STR, TIME, Listed, Mapped, Shape, Struct, read, write
+from cloudedge.edge_bie.lab._state import SYSTEM, World, check_name
 
 __all__ = ["INTERNAL", "create", "delete", "replace", "view"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cloudedge.edge_bie.lab._world import World
+from cloudedge.edge_bie.lab._state import World
 
 __all__ = ["delta", "forget", "refresh", "rematch"]
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from cloudedge.adminhttp import is_loopback
+from cloudedge.admin import is_loopback
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.edge_bie.lab import _admin, _sync
 from cloudedge.edge_bie.lab._faults import Chance, Faults
-from cloudedge.edge_bie.lab._front import Front
 from cloudedge.edge_bie.lab._http import Connection, Handler
 from cloudedge.edge_bie.lab._objects import ObjectFiles
-from cloudedge.edge_bie.lab._world import World
+from cloudedge.edge_bie.lab._request_pipeline import Front
+from cloudedge.edge_bie.lab._state import World
 from cloudedge.errors import ConfigError, Conflict, StorageError
 
 __all__ = ["NAMESPACE", "Lab"]

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from cloudedge.edge_bie.lab._errors import ApiError
-from cloudedge.edge_bie.lab._shapes import ANY, BOOL, INT, STR, TIME, Listed, Mapped, Struct, read, write
-from cloudedge.edge_bie.lab._world import HIDDEN_LABELS, World
+from cloudedge.edge_bie.lab._json_types import ANY, BOOL, INT, STR, TIME, Listed, Mapped, Struct, read, write
+from cloudedge.edge_bie.lab._state import HIDDEN_LABELS, World
 
 __all__ = ["NEVER", "OFFLINE", "ONLINE", "readiness", "show"]
 

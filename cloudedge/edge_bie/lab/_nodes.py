@@ -9,9 +9,9 @@ from typing import Any
 
 from cloudedge.edge_bie.lab import _apps, _desires
 from cloudedge.edge_bie.lab._errors import ApiError, invalid, taken
+from cloudedge.edge_bie.lab._json_types import ANY, BOOL, INT, STR, Listed, Mapped, Struct, read
 from cloudedge.edge_bie.lab._node_view import show
-from cloudedge.edge_bie.lab._shapes import ANY, BOOL, INT, STR, Listed, Mapped, Struct, read
-from cloudedge.edge_bie.lab._world import APP_MODE, NODE_NAME, SYSTEM, World, check_name
+from cloudedge.edge_bie.lab._state import APP_MODE, NODE_NAME, SYSTEM, World, check_name
 
 __all__ = ["batch", "core", "create", "delete", "properties", "replace", "set_core", "set_mode", "set_properties"]
 

@@ -10,8 +10,8 @@ import orjson
 
 from cloudedge.edge_bie.lab import _apps
 from cloudedge.edge_bie.lab._errors import ApiError, in_use, invalid, taken
-from cloudedge.edge_bie.lab._shapes import STR, TIME, Mapped, Struct, read, write
-from cloudedge.edge_bie.lab._world import World, check_name
+from cloudedge.edge_bie.lab._json_types import STR, TIME, Mapped, Struct, read, write
+from cloudedge.edge_bie.lab._state import World, check_name
 
 __all__ = ["KINDS", "TYPE", "create", "delete", "refresh", "replace", "view", "wire"]
 

@@ -28,16 +28,16 @@ from typing import Any
 
 from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.edge_bie._documents import App, AppRef, slot_of
+from cloudedge.edge_bie.model import App, AppRef, slot_of
 from cloudedge.edge_bie.node._assemble import free_port
 from cloudedge.edge_bie.node._download import Downloads, Pace
 from cloudedge.edge_bie.node._failures import Failures
 from cloudedge.edge_bie.node._install import Installer
-from cloudedge.edge_bie.node._plan import plan
+from cloudedge.edge_bie.node._machine_stats import Machine
+from cloudedge.edge_bie.node._node_plan import plan
 from cloudedge.edge_bie.node._probe import ask_probes, await_answers
 from cloudedge.edge_bie.node._report import Phase, Trouble, app_stats, make_report
 from cloudedge.edge_bie.node._runtime import Runtime, listens, targets_of
-from cloudedge.edge_bie.node._stats import Machine
 from cloudedge.edge_bie.node._store import Store
 from cloudedge.edge_bie.node._sync import Link
 from cloudedge.edge_bie.node._units import NodeState, Slot, Unit

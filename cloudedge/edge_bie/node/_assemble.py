@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from cloudedge.bundle import Bundle, published
-from cloudedge.edge_bie._documents import App, Service, Volume, slot_of
-from cloudedge.edge_bie._mounted import Config
-from cloudedge.edge_bie._statement import Statement
+from cloudedge.edge_bie.model import App, Config, Service, Statement, Volume, slot_of
 from cloudedge.edge_bie.node._store import Store
 from cloudedge.edge_bie.node._units import Bind, Lead, Run, Unit
 from cloudedge.errors import InputError

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudedge.dockerengine import connect, engine_errors
 from cloudedge.edge_bie.node._assemble import Kind
 from cloudedge.edge_bie.node._runtime import Login, Observed, Supervised
 from cloudedge.edge_bie.node._units import Run, Unit
 from cloudedge.errors import NotFound, Rejected, Unavailable
+from cloudedge.images import connect, engine_errors
 from cloudedge.supervisor import down
 
 __all__ = ["DockerRuntime"]

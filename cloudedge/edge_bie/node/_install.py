@@ -9,11 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.clock import Clock, rfc3339
-from cloudedge.edge_bie._documents import App, AppRef, Volume, slot_of
-from cloudedge.edge_bie._mounted import Config, Object, filled_in
-from cloudedge.edge_bie._statement import SIGNATURE_KEY, STATEMENT_KEY, Statement
+from cloudedge.edge_bie.model import (
+    SIGNATURE_KEY,
+    STATEMENT_KEY,
+    App,
+    AppRef,
+    Config,
+    Object,
+    Statement,
+    Volume,
+    filled_in,
+    slot_of,
+)
 from cloudedge.edge_bie.node._assemble import Parts, assemble
-from cloudedge.edge_bie.node._plan import admit
+from cloudedge.edge_bie.node._node_plan import admit
 from cloudedge.edge_bie.node._runtime import Login, Runtime
 from cloudedge.edge_bie.node._store import Store
 from cloudedge.edge_bie.node._units import NodeState, Slot, Unit

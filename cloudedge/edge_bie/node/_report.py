@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cloudedge.edge_bie._documents import AppRef
-from cloudedge.edge_bie._names import PROBE, VERIFY
+from cloudedge.edge_bie.model import PROBE, VERIFY, AppRef
 from cloudedge.edge_bie.node._runtime import Observed
 from cloudedge.edge_bie.node._units import NodeState, Unit
 from cloudedge.errors import CloudEdgeError, StorageError

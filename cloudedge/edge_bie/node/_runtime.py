@@ -1,8 +1,9 @@
 """Making exactly some units run, as processes, and leading the host's ports to the live ones.
 
-A port of the host belongs to a front (`cloudedge.front`), a process that stays while versions change and passes
-requests on to the private port of the live one. So the next version starts and is tried beside the live one, and the
-hand-over is a file that the front reads again: requests under way end where they began, and no connection is refused.
+A port of the host belongs to a `cloudedge.http1.switching_proxy`, a process that stays while versions change and
+passes requests on to the private port of the live one. So the next version starts and is tried beside the live one,
+and the hand-over is a file that the proxy reads again: requests under way end where they began, and no connection is
+refused.
 Fronts and apps are processes of a supervisor of their own: they outlive the node's agent and come back after a crash.
 """
 
@@ -18,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from cloudedge import front
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.edge_bie.node._assemble import Kind
 from cloudedge.edge_bie.node._units import Run, Unit
 from cloudedge.errors import Conflict, Unavailable
+from cloudedge.http1 import switching_proxy
 from cloudedge.supervisor import ProcessSpec, down, has_read, is_up, log_tail, process_states, read_specs, tell
 
 __all__ = ["Login", "Observed", "ProcessRuntime", "Runtime", "Supervised", "listens", "targets_of"]
@@ -141,7 +142,7 @@ class Supervised:
                 f"front-{host}",
                 (
                     sys.executable,
-                    front.__file__,
+                    switching_proxy.__file__,
                     str(self._port_map.get(host, host)),
                     str(self._target(host)),
                     self._address,

@@ -20,11 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cloudedge.bundle import Bundle, check_signature, published
-from cloudedge.edge_bie._mounted import Config, Object
-from cloudedge.edge_bie._statement import Blob, Statement
+from cloudedge.edge_bie.model import Blob, Config, Object, Statement
 from cloudedge.edge_bie.node._archives import unpack_archive
 from cloudedge.edge_bie.node._download import Downloads, digest_name
-from cloudedge.edge_bie.node._plan import bytes_needed
+from cloudedge.edge_bie.node._node_plan import bytes_needed
 from cloudedge.edge_bie.node._units import Unit
 from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound, StorageError
 from cloudedge.hub import (

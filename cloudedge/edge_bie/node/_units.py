@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cloudedge.edge_bie._documents import AppRef
+from cloudedge.edge_bie.model import AppRef
 from cloudedge.edge_bie.node._sync import Desire
 from cloudedge.errors import IntegrityError
 from cloudedge.hub import storage_errors

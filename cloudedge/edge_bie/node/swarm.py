@@ -21,8 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from cloudedge.clock import SystemClock, rfc3339
-from cloudedge.edge_bie._documents import App, AppRef, slot_of
-from cloudedge.edge_bie._statement import Statement
+from cloudedge.edge_bie.model import App, AppRef, Statement, slot_of
 from cloudedge.edge_bie.node._http import Http
 from cloudedge.edge_bie.node._install import (
     checked_statement,
@@ -30,7 +29,7 @@ from cloudedge.edge_bie.node._install import (
     read_apps,
     read_configs,
 )
-from cloudedge.edge_bie.node._plan import plan
+from cloudedge.edge_bie.node._node_plan import plan
 from cloudedge.edge_bie.node._report import Trouble, app_stats, make_report, trouble_of
 from cloudedge.edge_bie.node._runtime import Observed
 from cloudedge.edge_bie.node._sync import DESIRE, REPORT, asked_for, read_answer, take_delta, values_of

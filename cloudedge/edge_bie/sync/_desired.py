@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.config import reveal
-from cloudedge.edge_bie._names import OWNER_LABEL
 from cloudedge.edge_bie.client import (
     App,
     Config,
@@ -29,7 +28,8 @@ from cloudedge.edge_bie.client import (
     check_secret,
     is_secret,
 )
-from cloudedge.edge_bie.sync._documents import (
+from cloudedge.edge_bie.model import OWNER_LABEL
+from cloudedge.edge_bie.sync._sync_documents import (
     AppDocument,
     ConfigDocument,
     FileEntry,

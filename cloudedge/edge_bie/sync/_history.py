@@ -16,8 +16,8 @@ from typing import Any
 
 from cloudedge.clock import Clock
 from cloudedge.edge_bie.client import Registry
-from cloudedge.edge_bie.sync._documents import read_documents
-from cloudedge.edge_bie.sync._plan import Plan, Step
+from cloudedge.edge_bie.sync._sync_documents import read_documents
+from cloudedge.edge_bie.sync._sync_plan import Plan, Step
 from cloudedge.errors import NotFound
 from cloudedge.hub import who
 from cloudedge.journal import Journal, Operation, Writer

@@ -10,9 +10,9 @@ from typing import Any
 from cloudedge.clock import Clock
 from cloudedge.edge_bie.client import App, Bie, File, Mountable, Objects, put_file, state_folder
 from cloudedge.edge_bie.sync._desired import Desired, app_of, desired_state
-from cloudedge.edge_bie.sync._documents import AppDocument
 from cloudedge.edge_bie.sync._history import AppliedState, History
-from cloudedge.edge_bie.sync._plan import Kind, Observed, Plan, Step, filled, mounted, owner, plan
+from cloudedge.edge_bie.sync._sync_documents import AppDocument
+from cloudedge.edge_bie.sync._sync_plan import Kind, Observed, Plan, Step, filled, mounted, owner, plan
 from cloudedge.errors import InputError, NotFound
 from cloudedge.journal import Writer
 

@@ -14,9 +14,9 @@ import requests
 
 from cloudedge.edge_bie.client import Bie, File, Node
 from cloudedge.edge_bie.sync._desired import Desired
-from cloudedge.edge_bie.sync._documents import Probe
-from cloudedge.httpbody import read_body
+from cloudedge.edge_bie.sync._sync_documents import Probe
 from cloudedge.hub import CHUNK, storage_errors
+from cloudedge.io import read_body
 
 __all__ = ["Check", "verify"]
 

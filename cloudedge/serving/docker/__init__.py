@@ -1,8 +1,8 @@
 """Services in Docker containers: our runtime or stock Paddle Serving, replaced without a gap."""
 
 from cloudedge.serving.docker._containers import Containers
-from cloudedge.serving.docker._plan import Found, Step, Wanted, plan_run, plan_stop
 from cloudedge.serving.docker._service import DockerService, own_runtime, stock_runtime
+from cloudedge.serving.docker._service_plan import Found, Step, Wanted, plan_run, plan_stop
 
 __all__ = [
     "Containers",

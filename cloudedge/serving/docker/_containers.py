@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudedge import front
-from cloudedge.dockerengine import connect, engine_errors
 from cloudedge.errors import NotFound, Unavailable
-from cloudedge.serving.docker._plan import Found, Wanted
+from cloudedge.http1 import switching_proxy
+from cloudedge.images import connect, engine_errors
+from cloudedge.serving.docker._service_plan import Found, Wanted
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -23,7 +23,7 @@ __all__ = ["Containers", "engine_errors"]
 SERVICE, ROLE, PORT, WHAT = (f"cloudedge.serving.{name}" for name in ("service", "role", "port", "what"))
 NETWORK = "cloudedge-serving"
 FRONT_PORT = 8080
-FRONT = Path(front.__file__)
+FRONT = Path(switching_proxy.__file__)
 FRONT_FOLDER = "/front"
 
 

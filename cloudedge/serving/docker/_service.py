@@ -11,7 +11,7 @@ from pathlib import Path
 from cloudedge.errors import InputError, NotFound, Unavailable
 from cloudedge.images import Build, build, local_name
 from cloudedge.serving.docker._containers import Containers
-from cloudedge.serving.docker._plan import Step, Wanted, plan_run, plan_stop
+from cloudedge.serving.docker._service_plan import Step, Wanted, plan_run, plan_stop
 
 __all__ = ["DockerService", "own_runtime", "stock_runtime"]
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from registry_lab import Server, push
 
-from cloudedge.hub._registry import RegistryHub, RegistrySettings
+from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
 
 _count = itertools.count()
 

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import NameOID
 
-from cloudedge.hub._oci import Descriptor, Manifest
+from cloudedge.hub.core._oci import Descriptor, Manifest
 
 PROGRAM = shutil.which("docker-registry", path=f"{os.environ.get('PATH', '')}:/usr/bin")
 HERE = Path(__file__).parent

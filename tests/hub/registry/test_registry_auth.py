@@ -15,15 +15,15 @@ from registry_lab import HTPASSWD, PASSWORD, USER, Answer, Server, TokenServer, 
 
 from cloudedge.clock import ManualClock
 from cloudedge.errors import CloudEdgeError, ConfigError, Rejected
-from cloudedge.hub._oci import Descriptor
-from cloudedge.hub._registry import RegistryHub, RegistrySettings
-from cloudedge.hub._registry_auth import (
+from cloudedge.hub.core._oci import Descriptor
+from cloudedge.hub.registry._auth import (
     Authenticator,
     Challenge,
     Credentials,
     find_credentials,
     parse_challenges,
 )
+from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
 
 CHALLENGES = {
     'Basic realm="registry"': [("basic", {"realm": "registry"})],

@@ -15,9 +15,9 @@ from registry_lab import Answer, Server, push, reader, registry, times
 
 from cloudedge.clock import ManualClock
 from cloudedge.errors import InputError, IntegrityError, NotFound, Rejected, Unavailable
-from cloudedge.hub import _registry_upload
-from cloudedge.hub._oci import Descriptor, Digest, Manifest, digest_of, verified
-from cloudedge.hub._registry import RegistryHub, RegistrySettings
+from cloudedge.hub.core._oci import Descriptor, Digest, Manifest, digest_of, verified
+from cloudedge.hub.registry import _upload as _registry_upload
+from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
 
 MIB = 1024 * 1024
 BIG = random.Random(7).randbytes(20 * MIB + 17)
@@ -126,8 +126,8 @@ def test_bytes_that_change_on_the_way_are_refused_by_the_registry(proxied, proxy
 
 KILLED = """
 import os, sys
-from cloudedge.hub._oci import Descriptor
-from cloudedge.hub._registry import RegistryHub, RegistrySettings
+from cloudedge.hub.core._oci import Descriptor
+from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
 from pathlib import Path
 url, state, source, stop = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 data = open(source, "rb").read()

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudedge.errors import IntegrityError
-from cloudedge.hub._oci import IMAGE_MANIFEST, Descriptor, Digest, Manifest
-from cloudedge.hub._registry_events import (
+from cloudedge.hub.core._oci import IMAGE_MANIFEST, Descriptor, Digest, Manifest
+from cloudedge.hub.core._tags import check_tag, current
+from cloudedge.hub.registry._tag_events import (
     UNKNOWN_TIME,
     UNSEEN,
     Listing,
@@ -18,7 +19,6 @@ from cloudedge.hub._registry_events import (
     is_reserved,
     untag_marker,
 )
-from cloudedge.hub._tags import check_tag, current
 
 
 def target(n: int) -> Descriptor:

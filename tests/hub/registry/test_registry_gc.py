@@ -9,8 +9,8 @@ from cloudedge.errors import (
     Conflict,
     NotFound,
 )
-from cloudedge.hub._oci import IMAGE_INDEX, Manifest, canonical_json
-from cloudedge.hub._registry import RegistryHub
+from cloudedge.hub.core._oci import IMAGE_INDEX, Manifest, canonical_json
+from cloudedge.hub.registry._registry_hub import RegistryHub
 
 
 def test_what_could_be_garbage_and_what_is_discarded(url, three):

@@ -23,10 +23,10 @@ from cloudedge.errors import (
     StorageError,
     Unavailable,
 )
-from cloudedge.hub import _registry_http
-from cloudedge.hub._oci import Descriptor
-from cloudedge.hub._registry import RegistryHub, RegistrySettings
-from cloudedge.hub._registry_http import is_loopback
+from cloudedge.hub.core._oci import Descriptor
+from cloudedge.hub.registry import _session as _registry_http
+from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
+from cloudedge.hub.registry._session import is_loopback
 
 
 @pytest.fixture
@@ -345,5 +345,5 @@ def test_names_registries_do_not_take(hub, name):
 
 
 def test_importing_the_protocol_does_not_bring_requests():
-    code = "import sys, cloudedge.hub._protocol, cloudedge.hub._tags; sys.exit('requests' in sys.modules)"
+    code = "import sys, cloudedge.hub.core._protocol, cloudedge.hub.core._tags; sys.exit('requests' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

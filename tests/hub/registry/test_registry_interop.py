@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from registry_lab import push, tool
 
-from cloudedge.hub._oci import Manifest, canonical_json, verified
-from cloudedge.hub._tags import current
+from cloudedge.hub.core._oci import Manifest, canonical_json, verified
+from cloudedge.hub.core._tags import current
 
 LAYER = b"weights " * 1_000_000  # large enough to go in chunks
 

@@ -16,10 +16,10 @@ from cloudedge.errors import (
     Conflict,
     NotFound,
 )
-from cloudedge.hub._registry import RegistryHub
-from cloudedge.hub._registry_events import untag_marker
-from cloudedge.hub._registry_tags import CLAIM_LIFE_S
-from cloudedge.hub._tags import current
+from cloudedge.hub.core._tags import current
+from cloudedge.hub.registry._registry_hub import RegistryHub
+from cloudedge.hub.registry._tag_events import untag_marker
+from cloudedge.hub.registry._tags import CLAIM_LIFE_S
 
 
 class Killed(BaseException):

@@ -14,10 +14,10 @@ from cloudedge.errors import (
     Rejected,
     Unavailable,
 )
-from cloudedge.hub._oci import IMAGE_INDEX, Digest
-from cloudedge.hub._registry import RegistryHub
-from cloudedge.hub._registry_events import UNKNOWN_TIME
-from cloudedge.hub._tags import current
+from cloudedge.hub.core._oci import IMAGE_INDEX, Digest
+from cloudedge.hub.core._tags import current
+from cloudedge.hub.registry._registry_hub import RegistryHub
+from cloudedge.hub.registry._tag_events import UNKNOWN_TIME
 
 
 def test_a_tag_and_its_history(hub, three):

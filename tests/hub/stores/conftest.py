@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 from store_openers import bos_opener, s3_opener
 
-from cloudedge.hub._directory import DirectoryStore
-from cloudedge.hub._remote import RemoteStore
+from cloudedge.hub.objects._directory import DirectoryStore
+from cloudedge.hub.objects._remote_store import RemoteStore
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from functools import partial
 
 from s3_servers import ACCESS_KEY, BUCKET, SECRET_KEY
 
-from cloudedge.hub._bos import BosSettings, BosStore
-from cloudedge.hub._s3 import S3Settings, S3Store
+from cloudedge.hub.objects._bos import BosSettings, BosStore
+from cloudedge.hub.objects._s3 import S3Settings, S3Store
 
 
 def bos_settings(bos, **other):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from cloudedge.clock import ManualClock
-from cloudedge.hub._oci import Descriptor
+from cloudedge.hub.core._oci import Descriptor
 
 MIB = 1024 * 1024
 

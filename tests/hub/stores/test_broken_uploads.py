@@ -11,8 +11,8 @@ import pytest
 from store_samples import MIB, blob_of, content, noise, quick, reader
 
 from cloudedge.errors import IntegrityError, Unavailable
-from cloudedge.hub import _multipart
-from cloudedge.hub._multipart import PART, part_size, upload_parts
+from cloudedge.hub.objects import _multipart
+from cloudedge.hub.objects._multipart import PART, part_size, upload_parts
 
 
 @pytest.mark.parametrize("fault", ["busy", "drop", "lose"])

@@ -9,8 +9,8 @@ import pytest
 
 from cloudedge.clock import ManualClock, SystemClock
 from cloudedge.errors import Conflict, NotFound, Unavailable
-from cloudedge.hub._lease import Claim, Step, decide, lease
-from cloudedge.hub._protocol import ObjectInfo
+from cloudedge.hub.core._protocol import ObjectInfo
+from cloudedge.hub.objects._lease import Claim, Step, decide, lease
 
 
 class Memory:

@@ -15,9 +15,9 @@ import pytest
 from store_samples import MIB, blob_of, content, noise, reader
 
 from cloudedge.errors import Conflict, IntegrityError, NotFound
-from cloudedge.hub._oci import Descriptor
-from cloudedge.hub._protocol import ANY
-from cloudedge.hub._remote import RemoteStore, newest_upload
+from cloudedge.hub.core._oci import Descriptor
+from cloudedge.hub.core._protocol import ANY
+from cloudedge.hub.objects._remote_store import RemoteStore, newest_upload
 
 
 def test_what_is_put_can_be_read_described_listed_and_deleted(object_store):

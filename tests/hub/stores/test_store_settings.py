@@ -16,9 +16,9 @@ from store_openers import bos_settings, s3_settings
 
 from cloudedge.clock import ManualClock
 from cloudedge.errors import ConfigError, Conflict, NotFound, Rejected, StorageError, Unavailable
-from cloudedge.hub._bos import BosSettings, BosStore
-from cloudedge.hub._calls import http_answer, split_url
-from cloudedge.hub._s3 import S3Settings, S3Store
+from cloudedge.hub.objects._bos import BosSettings, BosStore
+from cloudedge.hub.objects._s3 import S3Settings, S3Store
+from cloudedge.hub.objects._store_calls import http_answer, split_url
 
 # What the answers mean ----------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ def test_secrets_reach_neither_repr_nor_log(bos, open_rclone, caplog):
 
 def test_the_sdks_are_loaded_only_when_needed():
     code = (
-        "import sys, cloudedge.hub._s3, cloudedge.hub._bos\n"
+        "import sys, cloudedge.hub.objects._s3, cloudedge.hub.objects._bos\n"
         "sys.exit(bool({'boto3', 'botocore', 'baidubce'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
