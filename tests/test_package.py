@@ -74,6 +74,24 @@ def test_public_names_resolve():
         _ = cloudedge.nonsense
 
 
+@pytest.mark.parametrize(
+    ("package", "old", "new"),
+    [
+        ("cloudedge.cube", "Store", "PartStore"),
+        ("cloudedge.cube.transfer", "Workshop", "ArtifactCache"),
+        ("cloudedge.pipeline", "Step", "PipelineStep"),
+        ("cloudedge.training", "Policy", "LifecyclePolicy"),
+        ("cloudedge.release", "Ground", "ReleaseContext"),
+        ("cloudedge.testing", "World", "SimulatedWorld"),
+    ],
+)
+def test_an_old_name_works_and_names_the_new_one(package, old, new):
+    module = importlib.import_module(package)
+    with pytest.warns(DeprecationWarning, match=rf"{old} is now [\w.]+\.{new}"):
+        assert getattr(module, old).__name__ == new
+    assert old not in dir(module) or package == "cloudedge.cube.transfer"
+
+
 def tree():
     return [getattr(errors, name) for name in errors.__all__]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from cloudedge.cube.delivery import Delivery, DeliveryPlan, Layout, SwitchReport
+    from cloudedge.cube.delivery import Delivery, DeliveryPlan, ServerLayout, SwitchReport
 
 __all__ = ["delivery_to", "mixed_for", "open_delivery", "show_plan"]
 
@@ -58,13 +58,15 @@ def open_delivery(
     return delivery_to(read_layout(layout, conf), work, token, files_host, limit_mb_s)
 
 
-def delivery_to(places: Layout, work: Path | None, token: str, files_host: str, limit_mb_s: float | None) -> Delivery:
+def delivery_to(
+    places: ServerLayout, work: Path | None, token: str, files_host: str, limit_mb_s: float | None
+) -> Delivery:
     """Open a delivery to cloudedge's own servers."""
-    from cloudedge.cube.delivery import Delivery, Workshop  # noqa: PLC0415
+    from cloudedge.cube.delivery import ArtifactCache, Delivery  # noqa: PLC0415
 
     return Delivery(
         places.replicas(token=token),
-        Workshop(work or "cube-work"),
+        ArtifactCache(work or "cube-work"),
         files_host=files_host or "127.0.0.1",
         files_token=token,
         limit_bytes_per_s=None if limit_mb_s is None else limit_mb_s * 1e6,

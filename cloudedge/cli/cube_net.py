@@ -77,9 +77,9 @@ def serve(
     from cloudedge.cube.formats import join_address  # noqa: PLC0415
     from cloudedge.cube.server import (  # noqa: PLC0415
         AdminServer,
-        Holdings,
         Server,
         ServerConfig,
+        VersionStore,
     )
 
     if not (is_open or is_loopback(host)):
@@ -106,7 +106,7 @@ def serve(
     )
     stop = threading.Event()
     server = Server(config)
-    holdings = None if state is None else Holdings(server, state, limit_bytes_per_s=fetch_limit)
+    holdings = None if state is None else VersionStore(server, state, limit_bytes_per_s=fetch_limit)
     for problem in holdings.restore() if holdings else ():
         say("[bold yellow]warning[/]: not loaded; deliver it again, or start again once it can be read: {}", problem)
     if not empty and not server.versions():

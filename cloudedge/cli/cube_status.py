@@ -19,7 +19,7 @@ from cloudedge.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudedge.cube.delivery import Expected, Layout, Replica, ReplicaReport
+    from cloudedge.cube.delivery import Expected, Replica, ReplicaReport, ServerLayout
 
 __all__ = ["app", "read_layout"]
 
@@ -84,14 +84,16 @@ def _replicas(of: str, layout: Path | None, conf: Path | None, config: Path | No
         yield read_layout(layout, conf).replicas(token=token)
 
 
-def read_layout(layout: Path | None, conf: Path | None) -> Layout:
+def read_layout(layout: Path | None, conf: Path | None) -> ServerLayout:
     """Read which servers there are from one of the two files that can say it."""
     from cloudedge.cube import CubeConf  # noqa: PLC0415
-    from cloudedge.cube.delivery import Layout  # noqa: PLC0415
+    from cloudedge.cube.delivery import ServerLayout  # noqa: PLC0415
 
     if (layout is None) == (conf is None):
         raise ConfigError("name the servers once: with --layout or with --conf")
-    return Layout.from_file(layout) if layout is not None else Layout.from_conf(CubeConf.from_file(str(conf)))
+    return (
+        ServerLayout.from_file(layout) if layout is not None else ServerLayout.from_conf(CubeConf.from_file(str(conf)))
+    )
 
 
 def _expected(shards: Mapping[str, int], keys: list[str], bundle: str | None, hub: Path | None) -> dict[str, Expected]:

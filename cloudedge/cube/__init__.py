@@ -1,12 +1,13 @@
 """Cube: the sparse half of a model, in Paddle Serving's formats.
 
-SequenceFiles and tables are built into parts (`build`), parts are loaded and looked up (`Store`) or served (`Server`,
-`AdminServer`), clients read rows from many shards (`Client`, `AsyncClient`), and the files around them (cube.conf,
-transfer.conf, gflags.conf, donefiles) are read and written.
+`build` makes parts of SequenceFiles and tables. `PartStore` looks rows up in parts, `Server` and `AdminServer` serve
+them, `Client` and `AsyncClient` read rows from many shards. cube.conf, transfer.conf, gflags.conf and donefiles are
+read and written as Paddle Serving does.
 """
 
 from __future__ import annotations
 
+from cloudedge._lazy import renamed_names
 from cloudedge.cube.builder import (
     MAX_VALUE_BYTES,
     BuildPlan,
@@ -14,7 +15,7 @@ from cloudedge.cube.builder import (
     CheckReport,
     DumpReport,
     PartReport,
-    Store,
+    PartStore,
     build,
     check,
     dump,
@@ -60,12 +61,12 @@ __all__ = [
     "DoneEntry",
     "DumpReport",
     "PartReport",
+    "PartStore",
     "SeekResult",
     "Server",
     "ServerConfig",
     "ServerFlags",
     "ShardUnavailable",
-    "Store",
     "TransferConf",
     "UnknownVersion",
     "VersionInfo",
@@ -81,3 +82,5 @@ __all__ = [
     "read_donefile",
     "run_build",
 ]
+
+__getattr__ = renamed_names(__name__, {"Store": "cloudedge.cube.PartStore"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudedge._renamed import renamed_names
+from cloudedge._lazy import renamed_names
 
 __all__: list[str] = []
 
@@ -13,7 +13,7 @@ __getattr__ = renamed_names(
         "ArtifactFile": "cloudedge.cube.formats.ArtifactFile",
         "Choice": "cloudedge.cube.upstream.Choice",
         "ConfiguredTransfer": "cloudedge.cube.upstream.ConfiguredTransfer",
-        "Courier": "cloudedge.cube.delivery.Courier",
+        "Courier": "cloudedge.cube.delivery.ReplicaDelivery",
         "CubeReplica": "cloudedge.cube.delivery.CubeReplica",
         "CubeTransfer": "cloudedge.cube.upstream.CubeTransfer",
         "Delivered": "cloudedge.cube.delivery.Delivered",
@@ -24,10 +24,10 @@ __getattr__ = renamed_names(
         "Expected": "cloudedge.cube.delivery.Expected",
         "Fetched": "cloudedge.cube.server.Fetched",
         "FileServer": "cloudedge.cube.server.FileServer",
-        "GuardedSwitch": "cloudedge.cube.upstream.GuardedSwitch",
-        "Layout": "cloudedge.cube.delivery.Layout",
-        "Observed": "cloudedge.cube.delivery.Observed",
-        "Policy": "cloudedge.cube.delivery.Policy",
+        "GuardedSwitch": "cloudedge.cube.upstream.AtomicSwitch",
+        "Layout": "cloudedge.cube.delivery.ServerLayout",
+        "Observed": "cloudedge.cube.delivery.ObservedReplica",
+        "Policy": "cloudedge.cube.delivery.DeliveryPolicy",
         "Replica": "cloudedge.cube.delivery.Replica",
         "ReplicaReport": "cloudedge.cube.delivery.ReplicaReport",
         "ReplicaStatus": "cloudedge.cube.delivery.ReplicaStatus",
@@ -36,7 +36,7 @@ __getattr__ = renamed_names(
         "ShardRows": "cloudedge.cube.delivery.ShardRows",
         "Source": "cloudedge.cube.formats.Source",
         "StatusServer": "cloudedge.cube.upstream.StatusServer",
-        "Step": "cloudedge.cube.delivery.Step",
+        "Step": "cloudedge.cube.delivery.DeliveryStep",
         "SwitchReport": "cloudedge.cube.delivery.SwitchReport",
         "TableVersion": "cloudedge.cube.delivery.TableVersion",
         "Throttle": "cloudedge.cube.server.Throttle",
@@ -49,9 +49,9 @@ __getattr__ = renamed_names(
         "UpstreamTimes": "cloudedge.cube.upstream.UpstreamTimes",
         "VersionIds": "cloudedge.cube.upstream.VersionIds",
         "VersionState": "cloudedge.cube.delivery.VersionState",
-        "Wanted": "cloudedge.cube.delivery.Wanted",
+        "Wanted": "cloudedge.cube.delivery.WantedVersion",
         "Work": "cloudedge.cube.upstream.Work",
-        "Workshop": "cloudedge.cube.delivery.Workshop",
+        "Workshop": "cloudedge.cube.delivery.ArtifactCache",
         "choose": "cloudedge.cube.upstream.choose",
         "fetch": "cloudedge.cube.server.fetch",
         "free_servers": "cloudedge.cube.delivery.free_servers",

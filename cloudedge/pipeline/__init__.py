@@ -32,12 +32,12 @@ from cloudedge.pipeline._inputs import (
 if TYPE_CHECKING:
     from cloudedge.pipeline._cluster import ClusterSteps
     from cloudedge.pipeline._components import component, component_yaml, launcher_image
-    from cloudedge.pipeline._graph import Compiled, Step, compile_file, steps_of
+    from cloudedge.pipeline._graph import Compiled, PipelineStep, compile_file, steps_of
     from cloudedge.pipeline._local import LocalSteps, stop
-    from cloudedge.pipeline._modelhub import ModelHub, Record
+    from cloudedge.pipeline._modelhub import ModelHub, ModelRecord
     from cloudedge.pipeline._objects import objects_of
     from cloudedge.pipeline._run import PipelineFailed, default_root, run_local, submit
-    from cloudedge.pipeline._suites import Place, Suite, register, suites
+    from cloudedge.pipeline._suites import Suite, SuitePaths, register, suites
 
 __all__ = [
     "STEPS",
@@ -48,13 +48,13 @@ __all__ = [
     "LocalSteps",
     "ModelHub",
     "ModelHubInputs",
+    "ModelRecord",
     "PipelineFailed",
-    "Place",
-    "Record",
+    "PipelineStep",
     "ServingInputs",
-    "Step",
     "StepInputs",
     "Suite",
+    "SuitePaths",
     "TrainingInputs",
     "VisualDLInputs",
     "compile_file",
@@ -76,11 +76,16 @@ __getattr__, __dir__ = lazy_names(
     {
         "_cluster": ("ClusterSteps",),
         "_components": ("component", "component_yaml", "launcher_image"),
-        "_graph": ("Compiled", "Step", "compile_file", "steps_of"),
+        "_graph": ("Compiled", "PipelineStep", "compile_file", "steps_of"),
         "_local": ("LocalSteps", "stop"),
-        "_modelhub": ("ModelHub", "Record"),
+        "_modelhub": ("ModelHub", "ModelRecord"),
         "_objects": ("objects_of",),
         "_run": ("PipelineFailed", "default_root", "run_local", "submit"),
-        "_suites": ("Place", "Suite", "register", "suites"),
+        "_suites": ("SuitePaths", "Suite", "register", "suites"),
+    },
+    {
+        "Place": "cloudedge.pipeline.SuitePaths",
+        "Record": "cloudedge.pipeline.ModelRecord",
+        "Step": "cloudedge.pipeline.PipelineStep",
     },
 )

@@ -1,9 +1,10 @@
 """Releases: one bundle live on one target, everywhere or nowhere. Plan, apply, resume, roll back, watch."""
 
+from cloudedge._lazy import renamed_names
 from cloudedge.release.core import (
+    BundleSource,
     Estimate,
     FixedLayout,
-    Ground,
     Group,
     Health,
     Layouts,
@@ -22,10 +23,11 @@ from cloudedge.release.core import (
     Record,
     Refusal,
     Refused,
+    ReleaseContext,
     ReleaseUndone,
+    ReleaseWorld,
     Runner,
     Shares,
-    Shelf,
     Shipped,
     Status,
     Step,
@@ -33,21 +35,20 @@ from cloudedge.release.core import (
     Traffic,
     Unfinished,
     Version,
-    World,
     in_threads,
     plan,
 )
 from cloudedge.release.places import CubeRows
-from cloudedge.release.target import HubShelf, Release, Target, register_kind
+from cloudedge.release.target import HubBundleSource, Release, Target, register_kind
 
 __all__ = [
+    "BundleSource",
     "CubeRows",
     "Estimate",
     "FixedLayout",
-    "Ground",
     "Group",
     "Health",
-    "HubShelf",
+    "HubBundleSource",
     "Layouts",
     "Leg",
     "Life",
@@ -65,10 +66,11 @@ __all__ = [
     "Refusal",
     "Refused",
     "Release",
+    "ReleaseContext",
     "ReleaseUndone",
+    "ReleaseWorld",
     "Runner",
     "Shares",
-    "Shelf",
     "Shipped",
     "Status",
     "Step",
@@ -77,8 +79,17 @@ __all__ = [
     "Traffic",
     "Unfinished",
     "Version",
-    "World",
     "in_threads",
     "plan",
     "register_kind",
 ]
+
+__getattr__ = renamed_names(
+    __name__,
+    {
+        "Ground": "cloudedge.release.ReleaseContext",
+        "HubShelf": "cloudedge.release.HubBundleSource",
+        "Shelf": "cloudedge.release.BundleSource",
+        "World": "cloudedge.release.ReleaseWorld",
+    },
+)

@@ -10,7 +10,7 @@ from cloudedge.release import Estimate, Health, Leg, Loaded, Observed, Shares, S
 from cloudedge.testing._copies import DAMAGED, Copy, Stored
 
 if TYPE_CHECKING:
-    from cloudedge.testing._simulated_world import World
+    from cloudedge.testing._simulated_world import SimulatedWorld
 
 __all__ = ["SimPlace"]
 
@@ -20,7 +20,9 @@ _COPY_BYTES = 10_000
 class SimPlace:
     """One simulated place. `sparse`: a replica of a table's shard; `dense`: a serving replica; `edge`: a whole node."""
 
-    def __init__(self, world: World, name: str, leg: Leg, *, table: str = "", shard: int = 0, shards: int = 1) -> None:
+    def __init__(
+        self, world: SimulatedWorld, name: str, leg: Leg, *, table: str = "", shard: int = 0, shards: int = 1
+    ) -> None:
         self.name = name
         self.leg = leg
         self.table, self.shard, self.shards = table, shard, shards

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloudedge.testing._requests import Clients
     from cloudedge.testing._simulated_places import SimPlace
 
-__all__ = ["FAULTS", "Killed", "SimClock", "SimJournal", "Violation", "World"]
+__all__ = ["FAULTS", "Killed", "SimClock", "SimJournal", "SimulatedWorld", "Violation"]
 
 FAULTS = (
     "drop",  # a call does not arrive
@@ -66,7 +66,7 @@ class Violation:
 
 
 @dataclass
-class World:
+class SimulatedWorld:
     """Chance, time, places, clients and the list of broken promises."""
 
     seed: int
@@ -227,7 +227,7 @@ class World:
 class SimClock:
     """The world's time as cloudedge's clock; whoever sleeps lets the others live."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
 
     def now(self) -> datetime:
@@ -255,7 +255,7 @@ class SimClock:
 class SimJournal(Journal):
     """The real journal, in memory, on a disk that may fail and in a process that may die around any write."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self._has_unfinished: bool | None = None
         super().__init__(None, clock=SimClock(world))

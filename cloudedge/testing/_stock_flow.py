@@ -14,7 +14,7 @@ from cloudedge.testing._requests import Clients
 
 if TYPE_CHECKING:
     from cloudedge.testing._simulated_places import SimPlace
-    from cloudedge.testing._simulated_world import World
+    from cloudedge.testing._simulated_world import SimulatedWorld
 
 __all__ = ["stock_delivery"]
 
@@ -23,7 +23,7 @@ _TRIES = 20
 """Upstream tries for ever; a story has to end."""
 
 
-def stock_delivery(world: World, pin: str) -> None:
+def stock_delivery(world: SimulatedWorld, pin: str) -> None:
     """Deliver a version as upstream's transfer and agents do."""
     Clients(world, pinned=False)
     world.journal, world.explain = None, lambda: None  # it keeps no record that anything could be compared with
@@ -44,7 +44,7 @@ def stock_delivery(world: World, pin: str) -> None:
         _tell(world, replica, "enable", pin)
 
 
-def _tell(world: World, place: SimPlace, stage: str, pin: str) -> bool:
+def _tell(world: SimulatedWorld, place: SimPlace, stage: str, pin: str) -> bool:
     def act() -> None:
         if stage == "reload":
             place.take(pin)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cloudedge.errors import Interrupted, NotFound
-from cloudedge.release import FixedLayout, Ground, Place, TableFacts, Target, Version
+from cloudedge.release import FixedLayout, Place, ReleaseContext, TableFacts, Target, Version
 from cloudedge.testing._simulated_places import SimPlace
-from cloudedge.testing._simulated_world import SimClock, SimJournal, World
+from cloudedge.testing._simulated_world import SimClock, SimJournal, SimulatedWorld
 
-__all__ = ["SimLayouts", "SimShelf", "sim_target", "sim_version"]
+__all__ = ["SimBundleSource", "SimLayouts", "sim_target", "sim_version"]
 
 _BUNDLE_BYTES = 5000
 
@@ -25,10 +25,10 @@ def sim_version(number: int, *, tables: Mapping[str, int] | None = None, label: 
     return Version(f"v{number}", "ctr", digest, label or str(number), dense_bytes=1000, tables=facts)
 
 
-class SimShelf:
+class SimBundleSource:
     """A hub in memory, where garbage is collected without mercy: what no release marks goes."""
 
-    def __init__(self, world: World, versions: list[Version], layouts: SimLayouts | None = None) -> None:
+    def __init__(self, world: SimulatedWorld, versions: list[Version], layouts: SimLayouts | None = None) -> None:
         self._layouts = layouts
         self.versions = {version.ref: version for version in versions}
         self.roles: dict[str, str] = {}
@@ -91,7 +91,7 @@ class SimShelf:
 class SimLayouts:
     """The layouts of a simulated target: somebody changes its file and starts the shards that are new in it."""
 
-    def __init__(self, world: World, tables: Mapping[str, int]) -> None:
+    def __init__(self, world: SimulatedWorld, tables: Mapping[str, int]) -> None:
         self._world = world
         self._tables: Mapping[str, int] = {}
         self.change(tables)
@@ -140,9 +140,16 @@ class SimLayouts:
 
 
 def sim_target(
-    world: World, *, shelf: SimShelf, journal: SimJournal, by: str = "ann", layouts: SimLayouts | None = None
+    world: SimulatedWorld,
+    *,
+    shelf: SimBundleSource,
+    journal: SimJournal,
+    by: str = "ann",
+    layouts: SimLayouts | None = None,
 ) -> Target:
     """Start cloudedge, as a new process would, on a simulated world."""
     places: dict[str, Place] = dict(world.places)
-    ground = Ground("sim", places, journal, shelf, SimClock(world), world.run, by, layouts=layouts or FixedLayout())
+    ground = ReleaseContext(
+        "sim", places, journal, shelf, SimClock(world), world.run, by, layouts=layouts or FixedLayout()
+    )
     return Target(ground)

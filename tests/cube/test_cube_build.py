@@ -15,7 +15,7 @@ from cube_reference import DELTA, KEY3, RECORDS, files_of, load_part, part_files
 from safetensors.numpy import save_file
 
 from cloudedge import seqfile
-from cloudedge.cube import Store, build, plan_build, run_build
+from cloudedge.cube import PartStore, build, plan_build, run_build
 from cloudedge.errors import InputError
 
 SHARD_0 = {
@@ -208,7 +208,7 @@ def test_what_rows_add_up_to_is_noted_beside_a_base_and_right_with_duplicates(tm
     for i, rows in enumerate((1, 2)):
         told = json.loads((report.directory / f"d_part{i}.rows.json").read_text())
         shutil.copytree(report.directory / f"d_part{i}", tmp_path / f"alone{i}")
-        assert told == {"checksum": Store.open(tmp_path / f"alone{i}").checksum, "rows": rows}
+        assert told == {"checksum": PartStore.open(tmp_path / f"alone{i}").checksum, "rows": rows}
     delta = build([vector.parent], output=tmp_path / "out", dict_name="d", shards=2, version=2, base=1, tar=False)
     assert not list(delta.directory.glob("*.rows.json"))
 

@@ -10,7 +10,7 @@ from cube_reference import SYNC, sequence_bytes, sequence_records
 from safetensors.numpy import load_file, save_file
 
 from cloudedge import seqfile
-from cloudedge.cube import Store, build, dequantise, dump, inspect, quantise
+from cloudedge.cube import PartStore, build, dequantise, dump, inspect, quantise
 from cloudedge.errors import ConfigError, Conflict, InputError
 
 ROWS = np.array([[1.0, 2.0, -1.0, 0.5], [3.0, 3.0, 3.0, 3.0]], np.float32)
@@ -324,4 +324,4 @@ def test_rows_that_are_no_floats_stay_bytes(tmp_path):
     dump(tmp_path / "t.safetensors", tmp_path / "seq")
     assert np.array_equal(seqfile.read_table(tmp_path / "seq").values, found["values"])
     build([tmp_path / "t.safetensors"], output=tmp_path / "built", dict_name="d", shards=1, version=1)
-    assert Store.open(tmp_path / "built" / "1_1" / "d_part0").get([1]) == [found["values"][1].tobytes()]
+    assert PartStore.open(tmp_path / "built" / "1_1" / "d_part0").get([1]) == [found["values"][1].tobytes()]

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from cloudedge import seqfile
-from cloudedge.cube import Client, ClientConfig, Server, ServerConfig, Store, UnknownVersion, build
+from cloudedge.cube import Client, ClientConfig, PartStore, Server, ServerConfig, UnknownVersion, build
 from cloudedge.errors import InputError, IntegrityError
 
 KEYS = np.arange(0, 4000, dtype=np.uint64)
@@ -75,7 +75,7 @@ def test_the_servers_checksums_add_up_to_the_tables(parts, shards):
     folders = parts(1)
     load(shards, folders, 1, activate=True)
     for server, folder in zip(shards, folders, strict=True):
-        assert server.versions()[0].checksum == str(Store.open(folder).checksum)
+        assert server.versions()[0].checksum == str(PartStore.open(folder).checksum)
 
 
 def test_a_damaged_version_is_refused_with_its_place_and_the_running_one_stays(parts, shards, client):
@@ -100,7 +100,7 @@ def test_a_value_with_one_other_bit_is_refused_although_its_files_fit_together(p
     with pytest.raises(InputError, match="expected checksum"):
         shards[0].load(damaged, "2")
     with pytest.raises(IntegrityError, match="expected checksum"):
-        Store.open(damaged)
+        PartStore.open(damaged)
     check(client, 1)
     note = damaged.with_name("d_part0.rows.json")
     note.write_text("{")

@@ -10,7 +10,7 @@ import pytest
 from cube_reference import DELTA, KEY3, RECORDS, load_part, part_files, sequence_bytes, shard_of, write_part
 
 from cloudedge import _core
-from cloudedge.cube import Store, build
+from cloudedge.cube import PartStore, build
 from cloudedge.errors import InputError, IntegrityError
 
 ABSENT = [3, 10**18, 2**64 - 2]
@@ -29,7 +29,7 @@ def checksum_of(rows: dict[int, bytes]) -> str:
     return f"{high:016x}{low:016x}"
 
 
-def same_rows(store: Store, rows: dict[int, bytes]) -> None:
+def same_rows(store: PartStore, rows: dict[int, bytes]) -> None:
     keys = [*rows, *ABSENT]
     random.Random(1).shuffle(keys)
     assert store.get(np.array(keys, np.uint64)) == [rows.get(key) for key in keys]
@@ -39,7 +39,7 @@ def same_rows(store: Store, rows: dict[int, bytes]) -> None:
 
 def test_the_published_part_is_looked_up(tmp_path, mapped):
     part = write_part(tmp_path / "p", part_files(shard_of(RECORDS, 1, 2)))
-    store = Store.open(part, mapped=mapped, shard=(1, 2))
+    store = PartStore.open(part, mapped=mapped, shard=(1, 2))
     values, found = store.lookup([KEY3, 2, 1])
     assert values.tolist() == [[3.0, -1.5], [0.0, 0.0], [1.0, 2.0]]
     assert found.tolist() == [True, False, True]
@@ -67,7 +67,7 @@ def test_a_corpus_agrees_with_the_plain_reader(tmp_path, mapped, sizes, limit, d
     records = [(key, draw.randbytes(sizes[i % len(sizes)])) for i, key in enumerate(keys)]
     part = write_part(tmp_path / "p", part_files(records, limit))
     rows = load_part(part)
-    store = Store.open(part, mapped=mapped)
+    store = PartStore.open(part, mapped=mapped)
     same_rows(store, rows)
     last = dict(records)
     assert store.long_values == sum(len(value) > 1024 for value in last.values())
@@ -81,7 +81,7 @@ def test_more_rows_than_one_batch_are_all_found(tmp_path, mapped):
     keys = np.random.default_rng(3).permutation(np.arange(0, 7 * n, 7, dtype=np.uint64))
     values = np.random.default_rng(4).normal(size=(n, 9)).astype(np.float32)
     records = [(int(k), v.tobytes()) for k, v in zip(keys, values, strict=True)]
-    store = Store.open(write_part(tmp_path / "p", part_files(records)), mapped=mapped)
+    store = PartStore.open(write_part(tmp_path / "p", part_files(records)), mapped=mapped)
     found_values, found = store.lookup(keys)
     assert found.all()
     assert (found_values == values).all()
@@ -94,7 +94,7 @@ def test_more_rows_than_one_batch_are_all_found(tmp_path, mapped):
 
 def test_a_part_without_rows_finds_nothing(tmp_path, mapped):
     files = {"index.n": struct.pack("<III", 0, 0, 0), "data.n": struct.pack("<I", 0)}
-    store = Store.open(write_part(tmp_path / "p", files), mapped=mapped)
+    store = PartStore.open(write_part(tmp_path / "p", files), mapped=mapped)
     assert len(store) == 0
     values, found = store.lookup([1, 2])
     assert values.shape == (2, 0)
@@ -103,17 +103,17 @@ def test_a_part_without_rows_finds_nothing(tmp_path, mapped):
 
 
 def test_values_of_mixed_lengths_make_no_array(tmp_path):
-    store = Store.open(write_part(tmp_path / "p", part_files([(1, b"1234"), (2, b"12345678")])))
+    store = PartStore.open(write_part(tmp_path / "p", part_files([(1, b"1234"), (2, b"12345678")])))
     with pytest.raises(InputError, match="4 to 8 bytes"):
         store.lookup([1])
-    odd = Store.open(write_part(tmp_path / "q", part_files([(1, b"12345")])))
+    odd = PartStore.open(write_part(tmp_path / "q", part_files([(1, b"12345")])))
     with pytest.raises(InputError, match="5 bytes are not whole elements of float32"):
         odd.lookup([1])
     assert odd.lookup([1], dtype=np.uint8)[0].tobytes() == b"12345"
 
 
 def test_signed_ids_are_their_two_s_complement(tmp_path):
-    store = Store.open(write_part(tmp_path / "p", part_files([(2**64 - 5, b"1234")])))
+    store = PartStore.open(write_part(tmp_path / "p", part_files([(2**64 - 5, b"1234")])))
     assert store.get(np.array([-5, 5], np.int64)) == [b"1234", None]
     with pytest.raises(InputError, match="keys are a list of integers"):
         store.get(np.array([1.5]))
@@ -122,24 +122,24 @@ def test_signed_ids_are_their_two_s_complement(tmp_path):
 def test_keys_of_another_shard_are_refused(tmp_path, mapped):
     part = write_part(tmp_path / "p", part_files(RECORDS))
     with pytest.raises(InputError, match="key 2 belongs to shard 0 of 2, not to shard 1") as caught:
-        Store.open(part, mapped=mapped, shard=(1, 2))
+        PartStore.open(part, mapped=mapped, shard=(1, 2))
     assert (caught.value.path, caught.value.offset) == (str(part / "index.0"), 16)
 
 
 def test_another_checksum_is_refused(tmp_path, mapped):
     part = write_part(tmp_path / "p", part_files(RECORDS))
     right = checksum_of(dict(RECORDS))
-    assert Store.open(part, mapped=mapped, checksum=right).checksum == right
+    assert PartStore.open(part, mapped=mapped, checksum=right).checksum == right
     with pytest.raises(IntegrityError, match="expected checksum"):
-        Store.open(part, mapped=mapped, checksum=right[:-1] + ("0" if right[-1] != "0" else "1"))
+        PartStore.open(part, mapped=mapped, checksum=right[:-1] + ("0" if right[-1] != "0" else "1"))
     with pytest.raises(InputError, match="32 hexadecimal digits"):
-        Store.open(part, mapped=mapped, checksum="abc")
+        PartStore.open(part, mapped=mapped, checksum="abc")
 
 
 def test_a_directory_that_is_no_part_says_what_to_open(tmp_path):
     write_part(tmp_path / "v" / "d_part0", part_files(RECORDS))
     with pytest.raises(InputError, match=r"no index\.n") as caught:
-        Store.open(tmp_path / "v")
+        PartStore.open(tmp_path / "v")
     assert "d_part0" in caught.value.hint
 
 
@@ -161,15 +161,15 @@ def test_truncation_at_every_byte_of_every_file_is_refused(tmp_path, mapped):
         for size in range(len(content)):
             damaged(part, name, content[:size])
             with pytest.raises(IntegrityError) as caught:
-                Store.open(part, mapped=mapped)
+                PartStore.open(part, mapped=mapped)
             assert Path(caught.value.path).parent == part
             assert caught.value.offset is not None
         damaged(part, name, content + b"\0")
         with pytest.raises(IntegrityError):
-            Store.open(part, mapped=mapped)
+            PartStore.open(part, mapped=mapped)
         (part / name).unlink()
         with pytest.raises(InputError):
-            Store.open(part, mapped=mapped)
+            PartStore.open(part, mapped=mapped)
         damaged(part, name, content)
 
 
@@ -185,11 +185,11 @@ def test_every_flipped_bit_is_refused_or_changes_nothing(tmp_path, mapped):
             damaged(part, name, bytes(flipped))
             total += 1
             try:
-                Store.open(part, mapped=mapped)
+                PartStore.open(part, mapped=mapped)
             except (IntegrityError, InputError):
                 seen_by_structure += 1
             try:
-                store = Store.open(part, mapped=mapped, checksum=right)
+                store = PartStore.open(part, mapped=mapped, checksum=right)
             except (IntegrityError, InputError):
                 continue
             same_rows(store, rows)
@@ -207,7 +207,7 @@ def test_the_damage_is_named_with_file_and_offset(tmp_path):
     with pytest.raises(
         IntegrityError, match=r"points to data\.0 offset 8, its record starts at data\.0 offset 12"
     ) as caught:
-        Store.open(part)
+        PartStore.open(part)
     assert (caught.value.path, caught.value.offset) == (str(part / "index.0"), 24)
 
 
@@ -223,20 +223,20 @@ def base_and_delta(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_cumulative_delta_goes_on_top_with_or_without_its_base_s_files(tmp_path, mapped):
     base, delta = base_and_delta(tmp_path)
     rows = {**dict(shard_of(RECORDS, 1, 2)), **dict(DELTA)}
-    store = Store.open(base / "d_part1", mapped=mapped)
+    store = PartStore.open(base / "d_part1", mapped=mapped)
     same_rows(store.apply_directory(delta / "d_part1"), rows)
     for name in ("index.0", "data.0"):
         shutil.copy(base / "d_part1" / name, delta / "d_part1" / name)
     patched = store.apply_directory(delta / "d_part1", name="100_101")
     same_rows(patched, rows)
     assert patched.name == "100_101"
-    same_rows(Store.open(delta / "d_part1", mapped=mapped), rows)
+    same_rows(PartStore.open(delta / "d_part1", mapped=mapped), rows)
     same_rows(store, dict(shard_of(RECORDS, 1, 2)))
 
 
 def test_an_empty_cumulative_delta_changes_nothing_but_the_name(tmp_path):
     base, delta = base_and_delta(tmp_path)
-    store = Store.open(base / "d_part0")
+    store = PartStore.open(base / "d_part0")
     patched = store.apply_directory(delta / "d_part0", name="new")
     assert patched.name == "new"
     same_rows(patched, dict(shard_of(RECORDS, 0, 2)))
@@ -244,14 +244,14 @@ def test_an_empty_cumulative_delta_changes_nothing_but_the_name(tmp_path):
 
 def test_a_stand_alone_delta_with_lists_like_its_base_s_is_not_ignored(tmp_path):
     """Upstream's servers compare lengths only, and silently keep the old rows."""
-    store = Store.open(write_part(tmp_path / "base", part_files([(1, b"12345678"), (2, b"abcdefgh")])))
+    store = PartStore.open(write_part(tmp_path / "base", part_files([(1, b"12345678"), (2, b"abcdefgh")])))
     patch = write_part(tmp_path / "patch", part_files([(2, b"ABCDEFGH"), (3, b"87654321")]))
     same_rows(store.apply_directory(patch), {1: b"12345678", 2: b"ABCDEFGH", 3: b"87654321"})
 
 
 def test_a_damaged_delta_leaves_the_base_as_it_is(tmp_path):
     base, delta = base_and_delta(tmp_path)
-    store = Store.open(base / "d_part1")
+    store = PartStore.open(base / "d_part1")
     content = (delta / "d_part1" / "data.1").read_bytes()
     damaged(delta / "d_part1", "data.1", content[:-1])
     with pytest.raises(IntegrityError, match=r"23 bytes, data\.n says 24"):
@@ -260,19 +260,19 @@ def test_a_damaged_delta_leaves_the_base_as_it_is(tmp_path):
 
 
 def test_a_delta_with_values_too_long_is_refused(tmp_path):
-    store = Store.open(write_part(tmp_path / "base", part_files([(1, b"1234")])))
+    store = PartStore.open(write_part(tmp_path / "base", part_files([(1, b"1234")])))
     patch = write_part(tmp_path / "patch", part_files([(1, bytes(1025))]))
     with pytest.raises(InputError, match="more than 1024 bytes"):
         store.apply_directory(patch)
 
 
-def table(tmp_path: Path, n: int, *, mapped: bool) -> tuple[Store, dict[int, bytes]]:
+def table(tmp_path: Path, n: int, *, mapped: bool) -> tuple[PartStore, dict[int, bytes]]:
     draw = random.Random(n)
     rows = {draw.getrandbits(64): draw.randbytes(36) for _ in range(n)}
-    return Store.open(write_part(tmp_path / "p", part_files(list(rows.items()))), mapped=mapped), rows
+    return PartStore.open(write_part(tmp_path / "p", part_files(list(rows.items()))), mapped=mapped), rows
 
 
-def applied(store: Store, rows: dict[int, bytes], changed: dict[int, bytes], removed: list[int], name: str):
+def applied(store: PartStore, rows: dict[int, bytes], changed: dict[int, bytes], removed: list[int], name: str):
     width = len(next(iter(changed.values()))) if changed else 0
     values = np.frombuffer(b"".join(changed.values()), np.uint8).reshape(len(changed), width)
     keys = np.array(list(changed), np.uint64)
@@ -287,7 +287,7 @@ def test_a_row_delta_shares_the_base_and_takes_its_own_size_only(tmp_path, mappe
     result, expected = applied(store, rows, changed, keys[5000:5050], "v2")
     same_rows(result, expected)
     same_rows(store, rows)
-    plain = Store.open(tmp_path / "p")
+    plain = PartStore.open(tmp_path / "p")
     assert result.memory_bytes <= 0.05 * plain.memory_bytes
 
 
@@ -338,7 +338,7 @@ BAD_DELTAS = {
 
 @pytest.mark.parametrize(("change", "message"), BAD_DELTAS.values(), ids=BAD_DELTAS)
 def test_a_delta_that_does_not_fit_is_refused(tmp_path, change, message):
-    store = Store.open(write_part(tmp_path / "p", part_files(RECORDS)))
+    store = PartStore.open(write_part(tmp_path / "p", part_files(RECORDS)))
     arguments = {"keys": [1], "values": np.ones((1, 2), np.float32), "name": "v2"} | change
     with pytest.raises(InputError, match=message):
         store.apply(**arguments)

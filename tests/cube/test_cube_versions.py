@@ -8,7 +8,7 @@ import pytest
 from cube_reference import RECORDS, part_files, write_part
 
 from cloudedge import _core
-from cloudedge.cube import Store
+from cloudedge.cube import PartStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ def versions(tmp_path: Path) -> _core.Versions:
     part = write_part(tmp_path / "p", part_files(RECORDS))
     held = _core.Versions()
     for name in ("1", "2"):
-        assert held.add(Store.open(part, name=name).native)
+        assert held.add(PartStore.open(part, name=name).native)
     return held
 
 

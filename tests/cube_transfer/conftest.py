@@ -1,7 +1,7 @@
 import pytest
 from transfer_tables import Tables
 
-from cloudedge.cube.delivery import Workshop
+from cloudedge.cube.delivery import ArtifactCache
 
 
 @pytest.fixture
@@ -11,4 +11,4 @@ def tables(tmp_path):
 
 @pytest.fixture
 def workshop(tmp_path):
-    return Workshop(tmp_path / "work")
+    return ArtifactCache(tmp_path / "work")

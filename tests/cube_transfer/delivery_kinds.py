@@ -10,13 +10,13 @@ from functools import partial
 from transfer_fleet import Fleet
 
 from cloudedge.cube import Client, ClientConfig
-from cloudedge.cube.delivery import Delivery, Policy, Workshop
+from cloudedge.cube.delivery import ArtifactCache, Delivery, DeliveryPolicy
 from cloudedge.cube.upstream import UpstreamDelivery, UpstreamReplica, UpstreamTimes, VersionIds
 from cloudedge.testing.upstream_cube import UpstreamCluster
 
 SHARDS, REPLICAS = 2, 2
 SCALE = 0.001
-POLICY = Policy(attempts=2, pause_s=0.01, deadline_s=60)
+POLICY = DeliveryPolicy(attempts=2, pause_s=0.01, deadline_s=60)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class CubeServers(Servers):
         return [(server.shard, server.address) for server in self._fleet.servers]
 
     def delivery(self, work):
-        return Delivery(self.replicas(), Workshop(work), policy=POLICY)
+        return Delivery(self.replicas(), ArtifactCache(work), policy=POLICY)
 
     def kill(self, number):
         self._fleet.servers[number].kill()
@@ -135,7 +135,7 @@ class UpstreamServers(Servers):
         return [(each.shard, f"127.0.0.1:{each.server.port}") for each in self._cluster.instances]
 
     def delivery(self, work):
-        return UpstreamDelivery(self.replicas(), Workshop(work), policy=POLICY)
+        return UpstreamDelivery(self.replicas(), ArtifactCache(work), policy=POLICY)
 
     def kill(self, number):
         self._cluster.instances[number].server.kill()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from cloudedge.bundle import Bundle
 from cloudedge.cli import app
-from cloudedge.cube.upstream import GuardedSwitch
+from cloudedge.cube.upstream import AtomicSwitch
 from cloudedge.hub import LocalHub
 from cloudedge.testing.upstream_cube import UpstreamCluster
 
@@ -149,7 +149,7 @@ def test_a_switch_that_was_cut_short_goes_on_and_says_that_it_was(run, tmp_path,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(GuardedSwitch, "switch", cut)
+        patched.setattr(AtomicSwitch, "switch", cut)
         run("deliver", "model:1", *where, ok=False)
     done = run("deliver", "model:1", *where, "--json")
     assert any("cut short before" in each for each in done["warnings"])

@@ -10,7 +10,7 @@ import pytest
 from transfer_tables import changed, expected, rows_of
 
 from cloudedge.bundle import Bundle
-from cloudedge.cube import Store
+from cloudedge.cube import PartStore
 from cloudedge.cube.builder._build import reserved_key
 from cloudedge.cube.delivery import TableVersion
 from cloudedge.cube.formats import Artifact
@@ -23,7 +23,7 @@ SHARDS = 3
 
 def assert_holds(native, rows, shard, shards):
     want = expected(rows, shard, shards)
-    store = Store(native)
+    store = PartStore(native)
     assert len(store) == len(want)
     assert store.get(list(want)) == list(want.values())
 
@@ -65,9 +65,9 @@ def test_a_shard_that_was_empty_or_becomes_so_has_a_reserved_row(tables, worksho
     for artifact, base in zip(workshop.delta(first, last, SHARDS), bases, strict=True):
         native = load_artifact(artifact, "last", base)
         want = expected(tables.rows[last.version], artifact.shard, SHARDS)
-        reserved = Store(native).get([reserved_key(artifact.shard, SHARDS)])
+        reserved = PartStore(native).get([reserved_key(artifact.shard, SHARDS)])
         assert reserved == ([None] if want else [bytes(16)])
-        assert Store(native).get(list(want)) == list(want.values())
+        assert PartStore(native).get(list(want)) == list(want.values())
     sums = [artifact.checksum for artifact in workshop.base(last, SHARDS)]
     assert sums == [artifact.checksum for artifact in workshop.delta(first, last, SHARDS)]
 
@@ -82,7 +82,7 @@ def test_int8_rows_carry_their_scale(tables, workshop, tmp_path):
         tmp_path / "d", name="q", sparse={"q": {"keys": keys, "values": values, "scale": scale}}, hub=tables.hub
     )
     for artifact in workshop.base(TableVersion("q", bundle.pin, bundle.sparse["q"]), 2):
-        store = Store(load_artifact(artifact, "v", None))
+        store = PartStore(load_artifact(artifact, "v", None))
         assert store.get([artifact.shard]) == [values[artifact.shard].tobytes() + scale[artifact.shard].tobytes()]
 
 

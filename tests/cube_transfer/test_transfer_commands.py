@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from cloudedge.bundle import Bundle
 from cloudedge.cli import app
 from cloudedge.cube import Client, CubeConf
-from cloudedge.cube.delivery import Delivery, Layout, Workshop, reshard, write_conf
+from cloudedge.cube.delivery import ArtifactCache, Delivery, ServerLayout, reshard, write_conf
 from cloudedge.hub import LocalHub
 
 
@@ -138,7 +138,7 @@ def test_reshard(run, tmp_path):
 
 
 def layout_replicas(path):
-    return Layout.from_file(path).replicas()
+    return ServerLayout.from_file(path).replicas()
 
 
 def test_tables_of_a_bundle_are_resharded_together_and_can_go_back(run, tmp_path):
@@ -180,18 +180,18 @@ def test_only_the_tables_that_move_are_written(tmp_path):
     """cube.conf may name tables of other bundles, and a new layout servers that have nothing yet."""
     tables, conf = Tables(tmp_path / "t"), tmp_path / "cube.conf"
     with Fleet(tmp_path / "old", 1, 1) as old, Fleet(tmp_path / "new", 2, 1) as new:
-        before = Layout.from_file(layout_file(tmp_path / "old.yaml", old))
-        after = Layout.from_file(layout_file(tmp_path / "new.yaml", new))
+        before = ServerLayout.from_file(layout_file(tmp_path / "old.yaml", old))
+        after = ServerLayout.from_file(layout_file(tmp_path / "new.yaml", new))
         elsewhere = {"other": [[{"address": "10.0.0.1:1"}]]}
-        before = Layout.model_validate({"tables": {**before.model_dump()["tables"], **elsewhere}})
-        after = Layout.model_validate(
+        before = ServerLayout.model_validate({"tables": {**before.model_dump()["tables"], **elsewhere}})
+        after = ServerLayout.model_validate(
             {"tables": {**after.model_dump()["tables"], "other": [[{"address": "10.0.0.2:1"}]]}}
         )
         write_conf(conf, before.to_conf())
         version = tables.fresh()
-        with Delivery(old.replicas(), Workshop(tmp_path / "o")) as delivery:
+        with Delivery(old.replicas(), ArtifactCache(tmp_path / "o")) as delivery:
             delivery.deliver([version])
-        with Delivery(new.replicas(), Workshop(tmp_path / "w")) as delivery:
+        with Delivery(new.replicas(), ArtifactCache(tmp_path / "w")) as delivery:
             reshard([version], old=before, new=after, delivery=delivery, conf=conf, token=TOKEN)
         assert CubeConf.from_file(conf)["other"].replicas(0) == (("10.0.0.1", 1),)
         assert CubeConf.from_file(conf)["emb"].shards == 2

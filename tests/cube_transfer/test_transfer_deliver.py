@@ -7,7 +7,7 @@ import pytest
 from transfer_fleet import Fleet
 from transfer_tables import Tables, changed, rows_of
 
-from cloudedge.cube.delivery import Delivery, Policy, Workshop
+from cloudedge.cube.delivery import ArtifactCache, Delivery, DeliveryPolicy
 
 SHARDS, REPLICAS = 2, 2
 
@@ -25,7 +25,9 @@ def tables(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def delivery(fleet, tmp_path_factory):
-    with Delivery(fleet.replicas(), Workshop(tmp_path_factory.mktemp("work")), policy=Policy(attempts=2)) as delivery:
+    with Delivery(
+        fleet.replicas(), ArtifactCache(tmp_path_factory.mktemp("work")), policy=DeliveryPolicy(attempts=2)
+    ) as delivery:
         yield delivery
 
 

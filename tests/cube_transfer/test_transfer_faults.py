@@ -9,7 +9,7 @@ import pytest
 from transfer_fleet import TOKEN, Fleet
 from transfer_tables import Tables, changed
 
-from cloudedge.cube.delivery import CubeReplica, Delivery, Policy, TableVersion, Workshop
+from cloudedge.cube.delivery import ArtifactCache, CubeReplica, Delivery, DeliveryPolicy, TableVersion
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Rejected, Unavailable
 
 SHARDS = REPLICAS = 2
@@ -28,7 +28,7 @@ def tables(tmp_path_factory):
 
 @pytest.fixture
 def delivery(fleet, tmp_path):
-    with Delivery(fleet.replicas(), Workshop(tmp_path / "work"), policy=quick()) as delivery:
+    with Delivery(fleet.replicas(), ArtifactCache(tmp_path / "work"), policy=quick()) as delivery:
         yield delivery
 
 
@@ -40,8 +40,8 @@ def live(delivery, tables):
     return version
 
 
-def quick(**more) -> Policy:
-    return Policy(attempts=2, pause_s=0.05, **more)
+def quick(**more) -> DeliveryPolicy:
+    return DeliveryPolicy(attempts=2, pause_s=0.05, **more)
 
 
 def actives(fleet) -> set[str | None]:
@@ -139,7 +139,7 @@ def test_a_delta_for_a_base_nobody_has_is_refused_and_a_base_is_planned(delivery
 
 
 def test_a_long_chain_is_cut_by_a_base(fleet, tables, live, tmp_path):
-    with Delivery(fleet.replicas(), Workshop(tmp_path / "w"), policy=quick(max_deltas=1)) as delivery:
+    with Delivery(fleet.replicas(), ArtifactCache(tmp_path / "w"), policy=quick(max_deltas=1)) as delivery:
         before, kinds = live, []
         for seed in range(3):
             version = tables.version(changed(tables.rows[before.version], seed, 0.01), before)
@@ -195,7 +195,7 @@ def test_where_one_pointer_does_not_move_the_others_go_back(fleet, tables, live,
     stuck = fleet.servers[3]
     admin = f"127.0.0.1:{stuck.admin_port}"
     replicas = [*fleet.replicas()[:3], Stubborn("emb", 1, replica="1", address=stuck.address, admin=admin, token=TOKEN)]
-    with Delivery(replicas, Workshop(tmp_path / "w"), policy=quick()) as delivery:
+    with Delivery(replicas, ArtifactCache(tmp_path / "w"), policy=quick()) as delivery:
         with pytest.raises(Unavailable, match=r"to activate version \w+ on emb/1/1.*2 times.*pointer is stuck"):
             delivery.deliver([version])
         assert actives(fleet) == {live.version}
@@ -208,7 +208,7 @@ def test_where_a_first_version_does_not_move_everywhere_nobody_answers_from_it(t
         stuck = fresh.servers[1]
         admin = f"127.0.0.1:{stuck.admin_port}"
         stubborn = Stubborn("emb", 0, replica="1", address=stuck.address, admin=admin, token=TOKEN)
-        with Delivery([fresh.replicas()[0], stubborn], Workshop(tmp_path / "w"), policy=quick()) as delivery:
+        with Delivery([fresh.replicas()[0], stubborn], ArtifactCache(tmp_path / "w"), policy=quick()) as delivery:
             with pytest.raises(Unavailable, match="pointer is stuck"):
                 delivery.deliver([tables.fresh()])
             assert actives(fresh) == {None}
@@ -293,7 +293,7 @@ def test_tables_of_one_delivery_move_together(fleet, tables, live, tmp_path):
     with Fleet(tmp_path / "ads", 1, 1, table="ads") as ads:
         both = [*fleet.replicas(), *ads.replicas()]
         first, second = tables.fresh(), other.fresh()
-        with Delivery(both, Workshop(tmp_path / "w"), policy=quick()) as delivery:
+        with Delivery(both, ArtifactCache(tmp_path / "w"), policy=quick()) as delivery:
             ads.close()
             with pytest.raises(Unavailable, match="ads/0/0 is away"):
                 delivery.deliver([first, second])

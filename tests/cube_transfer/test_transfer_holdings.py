@@ -12,12 +12,12 @@ import pytest
 import requests
 from transfer_tables import changed
 
-from cloudedge.cube import AdminServer, Server, ServerConfig, Store
+from cloudedge.cube import AdminServer, PartStore, Server, ServerConfig
 from cloudedge.cube.formats import Source
 from cloudedge.cube.server import FileServer
 from cloudedge.cube.server import _staging as staging_module
 from cloudedge.cube.server import _version_store as holdings_module
-from cloudedge.cube.server._version_store import Holdings
+from cloudedge.cube.server._version_store import VersionStore
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
 from cloudedge.io._memory import free_memory_bytes
 
@@ -42,7 +42,7 @@ class Place:
 
     def open(self) -> list[str]:
         self.server = Server(ServerConfig(port=0, threads=1))
-        self.held = Holdings(self.server, self.folder)
+        self.held = VersionStore(self.server, self.folder)
         return self.held.restore()
 
     def stage(self, version, artifact) -> int:
@@ -80,7 +80,7 @@ def test_a_base_stays_on_disk_as_long_as_a_delta_needs_it(place, tables, worksho
     place.held.load(second)
     place.held.activate(second)
     rows = tables.rows[second]
-    assert Store(place.held._natives[second]).get([*rows][:5]) == [row.tobytes() for row in [*rows.values()][:5]]
+    assert PartStore(place.held._natives[second]).get([*rows][:5]) == [row.tobytes() for row in [*rows.values()][:5]]
     whole = tables.fresh()
     place.take(whole, workshop.base(whole, 1)[0])
     for name in (third, last):
@@ -174,7 +174,7 @@ def test_a_download_that_broke_off_goes_on(place, tables, workshop, monkeypatch)
 def test_a_server_that_stops_does_not_wait_for_a_download(place, tables, workshop, files):
     version = tables.fresh(20_000)
     artifact = workshop.base(version, 1)[0]
-    slow = Holdings(place.server, place.folder, limit_bytes_per_s=70_000)  # 10 s for all of it
+    slow = VersionStore(place.server, place.folder, limit_bytes_per_s=70_000)  # 10 s for all of it
     with AdminServer(place.server, holdings=slow) as admin:
         url = f"http://127.0.0.1:{admin.port}"
         body = {"name": "v", "artifact": artifact.as_json(), "sources": [{"url": files.url(artifact.directory)}]}
@@ -286,13 +286,13 @@ def test_a_version_activated_while_it_is_let_go_stays_whole(place, tables, works
     first, second, third = (tables.fresh() for _ in range(3))
     for version in (first, second, third):
         place.take(version, workshop.base(version, 1)[0])
-    real = Holdings._forget
+    real = VersionStore._forget
 
     def activated_first(held, name):
         held.activate(name)
         real(held, name)
 
-    monkeypatch.setattr(Holdings, "_forget", activated_first)
+    monkeypatch.setattr(VersionStore, "_forget", activated_first)
     with pytest.raises(Conflict, match="just been activated"):
         place.held.unload(first.version)
     assert place.open() == []

@@ -8,12 +8,12 @@ import random
 import pytest
 
 from cloudedge.cube.delivery import (
-    Observed,
-    Policy,
+    DeliveryPolicy,
+    ObservedReplica,
     ReplicaStatus,
     ShardRows,
     VersionState,
-    Wanted,
+    WantedVersion,
     plan_delivery,
     plan_rollback,
 )
@@ -24,7 +24,7 @@ SUM = "{:032x}".format
 
 def wanted(version="v9", shards=2, rows=1000, deltas=(), changed=()):
     held = tuple(ShardRows(rows, SUM(900 + shard)) for shard in range(shards))
-    return Wanted("emb", version, 64, held, (84_000,) * shards, dict(deltas), dict(changed))
+    return WantedVersion("emb", version, 64, held, (84_000,) * shards, dict(deltas), dict(changed))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_delta_that_compresses_well_still_needs_room_for_its_rows(changed, bas
     want = wanted(shards=1, deltas={SUM(100): 500}, changed={SUM(100): changed})
     for free, refused in ((needed, False), (needed - 1, True)):
         seen = [replica(versions={"v1": loaded(1, **base)}, active="v1", free_memory_bytes=free)]
-        plan = plan_delivery([want], seen, Policy())
+        plan = plan_delivery([want], seen, DeliveryPolicy())
         assert {step.how for step in plan.of("stage")} == {"delta"}
         assert [str(needed) in each.message for each in plan.refusals] == ([True] if refused else [])
 
@@ -51,7 +51,7 @@ def loaded(number, shard=0, **more):
 
 
 def replica(shard=0, number=0, **status):
-    return Observed(f"emb/{shard}/{number}", "emb", shard, ReplicaStatus(**status))
+    return ObservedReplica(f"emb/{shard}/{number}", "emb", shard, ReplicaStatus(**status))
 
 
 def fleet(**status):
@@ -59,7 +59,7 @@ def fleet(**status):
 
 
 def test_empty_servers_get_bases_and_everything_is_ready_before_anything_moves():
-    plan = plan_delivery([wanted()], fleet(), Policy())
+    plan = plan_delivery([wanted()], fleet(), DeliveryPolicy())
     kinds = [step.kind for step in plan.steps]
     assert kinds == ["stage", "load", "verify"] * 4 + ["activate"] * 4
     assert {step.how for step in plan.of("stage")} == {"base"}
@@ -70,7 +70,7 @@ def test_empty_servers_get_bases_and_everything_is_ready_before_anything_moves()
 
 def test_a_replica_that_has_everything_gets_nothing():
     done = [replica(s, versions={"v9": loaded(9, s)}, active="v9") for s in range(2)]
-    plan = plan_delivery([wanted()], done, Policy())
+    plan = plan_delivery([wanted()], done, DeliveryPolicy())
     assert [step.kind for step in plan.steps] == ["verify", "verify"]
     assert plan.bytes_to_ship == 0
 
@@ -78,12 +78,12 @@ def test_a_replica_that_has_everything_gets_nothing():
 @pytest.mark.parametrize(
     ("version", "policy", "how", "why"),
     [
-        (loaded(1), Policy(), "delta", "it has version v1"),
-        (loaded(2), Policy(), "base", "none of the versions"),
-        (loaded(1, deltas=8), Policy(), "base", "8 deltas already"),
-        (loaded(1, deltas=2, delta_bytes=41_500), Policy(), "base", "too large a share"),
-        (loaded(1), Policy(max_delta_share=0.001), "base", "too large a share"),
-        (VersionState("staged", 1000, SUM(100)), Policy(), "base", "none of the versions"),
+        (loaded(1), DeliveryPolicy(), "delta", "it has version v1"),
+        (loaded(2), DeliveryPolicy(), "base", "none of the versions"),
+        (loaded(1, deltas=8), DeliveryPolicy(), "base", "8 deltas already"),
+        (loaded(1, deltas=2, delta_bytes=41_500), DeliveryPolicy(), "base", "too large a share"),
+        (loaded(1), DeliveryPolicy(max_delta_share=0.001), "base", "too large a share"),
+        (VersionState("staged", 1000, SUM(100)), DeliveryPolicy(), "base", "none of the versions"),
     ],
 )
 def test_delta_or_base_by_what_the_replica_has(version, policy, how, why):
@@ -96,14 +96,14 @@ def test_delta_or_base_by_what_the_replica_has(version, policy, how, why):
 def test_the_smallest_delta_wins():
     want = wanted(shards=1, deltas=[(SUM(100), 900), (SUM(200), 800), (SUM(300), 850)])
     has = {f"v{n}": loaded(n) for n in (1, 2, 3)}
-    (step,) = plan_delivery([want], [replica(versions=has, active="v3")], Policy()).of("stage")
+    (step,) = plan_delivery([want], [replica(versions=has, active="v3")], DeliveryPolicy()).of("stage")
     assert (step.base, step.bytes) == (SUM(200), 800)
 
 
 def test_servers_that_take_no_deltas_get_the_form_they_want():
     want = wanted(shards=1, deltas=[(SUM(100), 800)])
     status = {"versions": {"v1": loaded(1)}, "active": "v1", "can_delta": False, "form": "tar"}
-    (step,) = plan_delivery([want], [replica(**status)], Policy()).of("stage")
+    (step,) = plan_delivery([want], [replica(**status)], DeliveryPolicy()).of("stage")
     assert (step.how, step.form) == ("base", "tar")
 
 
@@ -113,11 +113,15 @@ def test_servers_that_take_no_deltas_get_the_form_they_want():
         (replica(free_disk_bytes=10), StorageError, "emb/0/0 has 10 bytes of disk left"),
         (replica(free_memory_bytes=10), StorageError, "emb/0/0 has 10 bytes of memory left"),
         (replica(versions={"v9": loaded(1)}), IntegrityError, "emb/0/0 has a version v9 with rows"),
-        (Observed("emb/0/0", "emb", 0, None, Unavailable("no answer")), Unavailable, "emb/0/0 is away: no answer"),
+        (
+            ObservedReplica("emb/0/0", "emb", 0, None, Unavailable("no answer")),
+            Unavailable,
+            "emb/0/0 is away: no answer",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_done(observed, kind, words):
-    (refusal,) = plan_delivery([wanted(shards=1)], [observed], Policy()).refusals
+    (refusal,) = plan_delivery([wanted(shards=1)], [observed], DeliveryPolicy()).refusals
     assert isinstance(refusal, kind)
     assert words in refusal.message
     assert (refusal.table, refusal.shard, refusal.replica) == ("emb", 0, "emb/0/0")
@@ -125,16 +129,20 @@ def test_what_cannot_work_is_said_before_anything_is_done(observed, kind, words)
 
 
 def test_a_shard_that_nobody_serves_is_refused():
-    (refusal,) = plan_delivery([wanted(shards=2)], [replica(0)], Policy()).refusals
+    (refusal,) = plan_delivery([wanted(shards=2)], [replica(0)], DeliveryPolicy()).refusals
     assert isinstance(refusal, InputError)
     assert "no replica serves shard 1" in refusal.message
 
 
 def test_what_is_forgotten():
     has = {f"v{n}": loaded(n) for n in (1, 2, 3)} | {"half": VersionState("staging")}
-    plan = plan_delivery([wanted(shards=1)], [replica(versions=has, active="v2", previous="v1")], Policy(keep=2))
+    plan = plan_delivery(
+        [wanted(shards=1)], [replica(versions=has, active="v2", previous="v1")], DeliveryPolicy(keep=2)
+    )
     assert [step.version for step in plan.of("forget")] == ["v1", "v3", "half"]
-    plan = plan_delivery([wanted(shards=1)], [replica(versions=has, active="v2", previous="v1")], Policy(keep=3))
+    plan = plan_delivery(
+        [wanted(shards=1)], [replica(versions=has, active="v2", previous="v1")], DeliveryPolicy(keep=3)
+    )
     assert [step.version for step in plan.of("forget")] == ["v1", "half"]
 
 
@@ -187,7 +195,7 @@ def test_any_fleet_gets_there_in_one_delivery(seed):
     shards = rng.randint(1, 3)
     observed = list(any_fleet(rng, shards))
     offered = [(SUM(n * 100 + shard), rng.randint(1, 90_000)) for n in (3, 5) for shard in range(shards)]
-    want, policy = wanted(shards=shards, deltas=offered), Policy(keep=rng.randint(1, 4))
+    want, policy = wanted(shards=shards, deltas=offered), DeliveryPolicy(keep=rng.randint(1, 4))
     plan = plan_delivery([want], observed, policy)
     assert plan.refusals == ()
     after = [do([step for step in plan.steps if step.replica == each.replica], each) for each in observed]

@@ -22,7 +22,7 @@ from transfer_fleet import Fleet, ShardProcess
 from transfer_load import Readers
 from transfer_tables import Tables, changed, rows_of
 
-from cloudedge.cube.delivery import Workshop
+from cloudedge.cube.delivery import ArtifactCache
 from cloudedge.journal import Journal
 
 SHARDS, REPLICAS = 4, 2
@@ -98,7 +98,7 @@ def assert_whole(fleet, workshop, version):
 @pytest.mark.timeout(300 + 20 * DELIVERIES)
 def test_deliveries_under_load(fleet, tables, transfer):
     rows = rows_of(SEED, 600)
-    workshop = Workshop(transfer.work)
+    workshop = ArtifactCache(transfer.work)
     with Readers(fleet) as readers:
         before = None
         for number in range(DELIVERIES):
@@ -150,7 +150,7 @@ def wait_until(journal: Journal, version, aim: str, pid: int) -> None:
 def test_killed_at_any_moment_it_is_whole_after_the_same_command(fleet, tables, transfer):
     rng = random.Random(SEED)
     rows = rows_of(SEED, 600)
-    workshop = Workshop(transfer.work)
+    workshop = ArtifactCache(transfer.work)
     live = tables.version(rows)
     killed = {"transfer": 0, "shard": 0}
     hit = dict.fromkeys(PHASES, 0)

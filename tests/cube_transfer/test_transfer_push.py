@@ -11,9 +11,9 @@ from transfer_tables import changed
 from cloudedge.admin._server import ordered, piece_header
 from cloudedge.clock import ManualClock
 from cloudedge.cube import AdminServer, Server, ServerConfig
-from cloudedge.cube.delivery import Courier, CubeReplica
+from cloudedge.cube.delivery import CubeReplica, ReplicaDelivery
 from cloudedge.cube.delivery import _cube_replica as replica_module
-from cloudedge.cube.server._version_store import Holdings
+from cloudedge.cube.server._version_store import VersionStore
 from cloudedge.errors import Conflict, IntegrityError, Unavailable
 
 TOKEN = "for tests"
@@ -23,7 +23,7 @@ class Shard:
     def __init__(self, folder):
         self.server = Server(ServerConfig(port=0, threads=1))
         self.server.start()
-        self.held = Holdings(self.server, folder)
+        self.held = VersionStore(self.server, folder)
         self.admin = AdminServer(self.server, token=TOKEN, holdings=self.held)
         self.url = f"http://127.0.0.1:{self.admin.port}"
         self.replica = CubeReplica(
@@ -53,7 +53,7 @@ def test_a_base_and_a_delta_are_sent(shard, tables, workshop, monkeypatch):
     monkeypatch.setattr(replica_module, "_PIECE", 1000)
     base = tables.fresh()
     later = tables.version(changed(tables.rows[base.version], 1), base)
-    with Courier([shard.replica], workshop) as courier:
+    with ReplicaDelivery([shard.replica], workshop) as courier:
         whole = courier.prepare(shard.replica, base)
         changes = courier.prepare(shard.replica, later, [base])
         assert courier.prepare(shard.replica, later, [base]) == 0
@@ -65,7 +65,7 @@ def test_a_base_and_a_delta_are_sent(shard, tables, workshop, monkeypatch):
 def test_what_is_sent_keeps_to_the_limit_of_who_delivers(shard, tables, workshop, monkeypatch):
     monkeypatch.setattr(replica_module, "_PIECE", 1000)
     clock, version = ManualClock(), tables.fresh()
-    with Courier([shard.replica], workshop, limit_bytes_per_s=1000, clock=clock) as courier:
+    with ReplicaDelivery([shard.replica], workshop, limit_bytes_per_s=1000, clock=clock) as courier:
         begun = clock.monotonic()
         sent = courier.prepare(shard.replica, version)
     assert sent > 3000

@@ -10,17 +10,25 @@ from transfer_fleet import TOKEN, Fleet
 from transfer_tables import Tables, changed
 
 from cloudedge.cube import Client, ClientConfig, CubeConf
-from cloudedge.cube.delivery import Delivery, Layout, TableVersion, Workshop, free_servers, reshard, write_conf
+from cloudedge.cube.delivery import (
+    ArtifactCache,
+    Delivery,
+    ServerLayout,
+    TableVersion,
+    free_servers,
+    reshard,
+    write_conf,
+)
 from cloudedge.cube.delivery._table_shards import add_up, sum_shards
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, DeadlineExceeded, IntegrityError, Unavailable
 
 
-def layout_of(fleet: Fleet) -> Layout:
+def layout_of(fleet: Fleet) -> ServerLayout:
     shards = [
         [{"address": s.address, "admin": f"127.0.0.1:{s.admin_port}"} for s in fleet.servers if s.shard == shard]
         for shard in range(fleet.shards)
     ]
-    return Layout.model_validate({"tables": {fleet.table: shards}})
+    return ServerLayout.model_validate({"tables": {fleet.table: shards}})
 
 
 class Reader(threading.Thread):
@@ -55,7 +63,7 @@ def test_readers_move_from_two_shards_to_three_and_lose_nothing(tmp_path):
     with Fleet(tmp_path / "old", 2, 1) as old, Fleet(tmp_path / "new", 3, 1) as new:
         first = tables.fresh()
         second = tables.version(changed(tables.rows[first.version], 1), first)
-        with Delivery(old.replicas(), Workshop(tmp_path / "w2")) as delivery:
+        with Delivery(old.replicas(), ArtifactCache(tmp_path / "w2")) as delivery:
             delivery.deliver([first])
             delivery.deliver([second], [first])
         before = layout_of(old).to_conf()
@@ -65,7 +73,7 @@ def test_readers_move_from_two_shards_to_three_and_lose_nothing(tmp_path):
         for reader in readers:
             reader.start()
         servers = layout_of(old).replicas(token=TOKEN)
-        with Delivery(new.replicas(), Workshop(tmp_path / "w3")) as delivery:
+        with Delivery(new.replicas(), ArtifactCache(tmp_path / "w3")) as delivery:
             with pytest.raises(ConfigError, match="in both layouts"):
                 reshard([second], old=layout_of(new), new=layout_of(new), delivery=delivery, conf=conf)
             with pytest.raises(DeadlineExceeded, match="still asked by readers"):
@@ -89,11 +97,11 @@ def test_nobody_is_moved_on_trust(tmp_path):
     tables, conf = Tables(tmp_path / "t"), tmp_path / "cube.conf"
     first, second = tables.fresh(), tables.fresh()
     with Fleet(tmp_path / "old", 2, 2) as old, Fleet(tmp_path / "new", 3, 1) as new:
-        with Delivery(old.replicas(), Workshop(tmp_path / "w2")) as delivery:
+        with Delivery(old.replicas(), ArtifactCache(tmp_path / "w2")) as delivery:
             delivery.deliver([first])
 
         def move(version):
-            with Delivery(new.replicas(), Workshop(tmp_path / "w3")) as delivery:
+            with Delivery(new.replicas(), ArtifactCache(tmp_path / "w3")) as delivery:
                 reshard([version], old=layout_of(old), new=layout_of(new), delivery=delivery, conf=conf, token=TOKEN)
 
         with pytest.raises(Conflict, match=f"answers from {first.version}, not from {second.version}"):

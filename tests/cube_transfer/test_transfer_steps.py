@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloudedge.clock import ManualClock
-from cloudedge.cube.delivery import Policy, ReplicaStatus, ShardRows, VersionState
+from cloudedge.cube.delivery import DeliveryPolicy, ReplicaStatus, ShardRows, VersionState
 from cloudedge.cube.delivery._replica_steps import Hands
 from cloudedge.errors import Conflict, DeadlineExceeded, IntegrityError, Rejected, Unavailable
 
@@ -39,7 +39,7 @@ def fails(times: int, error: Exception):
 
 def test_what_may_pass_is_tried_again_and_what_will_not_is_not():
     clock = ManualClock()
-    hands, began = Hands(Policy(attempts=4, pause_s=1), clock), clock.monotonic()
+    hands, began = Hands(DeliveryPolicy(attempts=4, pause_s=1), clock), clock.monotonic()
     step, calls = fails(3, Unavailable("no answer"))
     assert hands.call(Fake(), "to load v", step, deadline=began + 100) == "done"
     assert len(calls) == 4
@@ -59,7 +59,9 @@ def test_time_that_is_over_is_not_waited_for():
     clock = ManualClock()
     step, calls = fails(9, Unavailable("no answer"))
     with pytest.raises(DeadlineExceeded, match="time for this delivery is over; last, no answer"):
-        Hands(Policy(attempts=9, pause_s=5), clock).call(Fake(), "to stage v", step, deadline=clock.monotonic() + 1)
+        Hands(DeliveryPolicy(attempts=9, pause_s=5), clock).call(
+            Fake(), "to stage v", step, deadline=clock.monotonic() + 1
+        )
     assert len(calls) == 1
 
 
@@ -82,7 +84,7 @@ RIGHT = VersionState("loaded", 10, "a" * 32)
 )
 def test_what_is_verified(status, answers, error, words):
     replica = Fake(ReplicaStatus(versions=status), answers)
-    hands = Hands(Policy(), ManualClock())
+    hands = Hands(DeliveryPolicy(), ManualClock())
     if error is None:
         hands.verify(replica, "v", ROWS)
     else:
@@ -91,7 +93,7 @@ def test_what_is_verified(status, answers, error, words):
 
 
 def test_a_server_without_pins_is_read_once_it_is_active():
-    hands = Hands(Policy(), ManualClock())
+    hands = Hands(DeliveryPolicy(), ManualClock())
     hands.verify(Fake(ReplicaStatus(versions={"v": RIGHT}, active="u", can_pin=False)), "v", ROWS)
     with pytest.raises(IntegrityError, match="reads as nothing"):
         hands.verify(Fake(ReplicaStatus(versions={"v": RIGHT}, active="v", can_pin=False)), "v", ROWS)

@@ -14,13 +14,13 @@ from cloudedge.cli.cube_status import app
 from cloudedge.clock import ManualClock
 from cloudedge.cube import CubeConf
 from cloudedge.cube.delivery import (
+    ArtifactCache,
     Delivery,
     Expected,
-    Layout,
-    Observed,
+    ObservedReplica,
     ReplicaStatus,
+    ServerLayout,
     VersionState,
-    Workshop,
     look,
     look_twice,
     require_agreement,
@@ -32,7 +32,7 @@ from cloudedge.errors import ConfigError, IntegrityError, Unavailable
 def replica(shard, number, *names, checksum="0" * 32, **more):
     versions = {name: VersionState("loaded", 5, checksum, memory_bytes=100) for name in names}
     status = ReplicaStatus(versions=versions, **{"active": names[-1], "keys": 100, "misses": 5, **more})
-    return Observed(f"emb/{shard}/{number}", "emb", shard, status)
+    return ObservedReplica(f"emb/{shard}/{number}", "emb", shard, status)
 
 
 def test_lag_memory_and_misses():
@@ -50,7 +50,7 @@ def test_lag_memory_and_misses():
          IntegrityError, "other rows"),
         ([replica(0, 0, "v1", checksum="1" * 32), replica(0, 1, "v1")], {"emb/0/0", "emb/0/1"},
          IntegrityError, "other rows"),
-        ([replica(0, 0, "v1"), Observed("emb/0/1", "emb", 0, None, Unavailable("gone"))], {"emb/0/1"},
+        ([replica(0, 0, "v1"), ObservedReplica("emb/0/1", "emb", 0, None, Unavailable("gone"))], {"emb/0/1"},
          Unavailable, "away: gone"),
     ],
 )  # fmt: skip
@@ -78,7 +78,10 @@ def test_a_probe_is_held_against_what_is_known_or_what_most_answer():
 @pytest.fixture
 def served(tmp_path, monkeypatch):
     tables = Tables(tmp_path / "t")
-    with Fleet(tmp_path / "fleet", 2, 2) as fleet, Delivery(fleet.replicas(), Workshop(tmp_path / "w")) as delivery:
+    with (
+        Fleet(tmp_path / "fleet", 2, 2) as fleet,
+        Delivery(fleet.replicas(), ArtifactCache(tmp_path / "w")) as delivery,
+    ):
         version = tables.fresh()
         delivery.deliver([version])
         monkeypatch.setenv("CLOUDEDGE_CUBE_TOKEN", TOKEN)
@@ -145,7 +148,7 @@ def test_the_same_name_with_other_rows_is_found_by_its_rows(served):
 def test_layouts_are_read_and_written(tmp_path):
     path = tmp_path / "layout.yaml"
     path.write_text('tables: {emb: [[{address: "10.0.0.1:8027"}, {address: "[::1]:1", admin: "10.0.0.9:5"}]]}')
-    layout = Layout.from_file(path)
+    layout = ServerLayout.from_file(path)
     assert [(r.name, r.admin) for r in layout.replicas()] == [
         ("emb/0/10.0.0.1:8027", "10.0.0.1:8028"),
         ("emb/0/[::1]:1", "10.0.0.9:5"),
@@ -155,7 +158,7 @@ def test_layouts_are_read_and_written(tmp_path):
     before = CubeConf.from_text(conf.to_text().replace('"timeout": 500', '"timeout": 77, "more": 1'))
     again = layout.to_conf(before)
     assert (again["emb"].timeout_ms, '"more": 1' in again.to_text()) == (77, True)
-    assert Layout.from_conf(conf).replicas()[0].admin == "10.0.0.1:8028"
+    assert ServerLayout.from_conf(conf).replicas()[0].admin == "10.0.0.1:8028"
 
 
 @pytest.mark.parametrize(
@@ -172,4 +175,4 @@ def test_what_is_no_layout_is_refused(tmp_path, text, words):
     path = tmp_path / "layout.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
-        Layout.from_file(path)
+        ServerLayout.from_file(path)

@@ -11,7 +11,7 @@ import os
 import sys
 
 from cloudedge.bundle import Bundle
-from cloudedge.cube.delivery import CubeReplica, Delivery, Policy, TableVersion, Workshop
+from cloudedge.cube.delivery import ArtifactCache, CubeReplica, Delivery, DeliveryPolicy, TableVersion
 from cloudedge.errors import CloudEdgeError
 from cloudedge.hub import LocalHub
 
@@ -21,8 +21,8 @@ def deliver(job: dict) -> str:
     tables = {ref: Bundle.open(ref, hub=hub) for ref in (job["version"], *job["bases"])}
     versions = {ref: TableVersion("emb", bundle.pin, bundle.sparse["emb"]) for ref, bundle in tables.items()}
     replicas = [CubeReplica(**each) for each in job["fleet"]]
-    policy = Policy(attempts=job.get("attempts", 7), pause_s=0.3)
-    with Delivery(replicas, Workshop(job["work"]), policy=policy) as delivery:
+    policy = DeliveryPolicy(attempts=job.get("attempts", 7), pause_s=0.3)
+    with Delivery(replicas, ArtifactCache(job["work"]), policy=policy) as delivery:
         try:
             delivery.deliver([versions[job["version"]]], [versions[ref] for ref in job["bases"]])
         except CloudEdgeError as error:

@@ -19,7 +19,7 @@ import requests
 from upstream_tables import table, value, write_rows
 
 from cloudedge.cube import DoneEntry, append_donefile
-from cloudedge.cube.delivery import Policy
+from cloudedge.cube.delivery import DeliveryPolicy
 from cloudedge.cube.upstream import Transfer, TransferOptions, UpstreamTimes
 from cloudedge.errors import CloudEdgeError, Conflict, InputError, IntegrityError, NotFound, Unavailable
 from cloudedge.journal import Journal
@@ -28,7 +28,7 @@ from cloudedge.testing.upstream_cube import UpstreamCluster
 SCALE = 0.001
 OPTIONS = TransferOptions(
     times=UpstreamTimes(stage_s=20, load_s=10, call_s=5, refused_s=1.5 * SCALE),
-    policy=Policy(attempts=2, pause_s=0.01, deadline_s=60),
+    policy=DeliveryPolicy(attempts=2, pause_s=0.01, deadline_s=60),
 )
 
 

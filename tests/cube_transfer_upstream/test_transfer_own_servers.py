@@ -10,7 +10,7 @@ import pytest
 from upstream_tables import table, value, write_rows
 
 from cloudedge.cube import DoneEntry, append_donefile
-from cloudedge.cube.delivery import CubeReplica, Delivery, TableVersion, Workshop
+from cloudedge.cube.delivery import ArtifactCache, CubeReplica, Delivery, TableVersion
 from cloudedge.cube.upstream import DonefileSource, choose
 
 
@@ -43,7 +43,7 @@ def test_a_patch_travels_as_a_delta(replica, tmp_path):
         work = choose(source.read(), patches=True, delivered=delivered).work
         return work, TableVersion("ctr", work.name, source.bring(work, tmp_path / "rows", within_s=60))
 
-    with Delivery([replica], Workshop(tmp_path / "work")) as delivery:
+    with Delivery([replica], ArtifactCache(tmp_path / "work")) as delivery:
         work, first = version()
         whole = delivery.deliver([first]).shipped_bytes
         patch = write_rows(tmp_path / "patch" / "part-0", {3: (9.0, 9.0), 90_000: (1.0, 2.0)}).parent

@@ -23,9 +23,9 @@ from upstream_tables import table, write_rows
 from cloudedge import seqfile
 from cloudedge.clock import SystemClock
 from cloudedge.config import HubConfig
-from cloudedge.cube import DoneEntry, Store, append_donefile
+from cloudedge.cube import DoneEntry, PartStore, append_donefile
 from cloudedge.cube.builder._merge_seqfiles import lay_rows
-from cloudedge.cube.delivery import TableVersion, Workshop
+from cloudedge.cube.delivery import ArtifactCache, TableVersion
 from cloudedge.cube.formats._donefile import parse_donefile
 from cloudedge.cube.server._load_delivered import load_artifact
 from cloudedge.cube.upstream._bucket_files import StorePlace
@@ -445,16 +445,16 @@ def test_rows_of_an_odd_length_are_carried_as_bytes(tmp_path):
     seqfile.write(tmp_path / "in" / "part-0", rows.items())
     laid = lay_rows([(tmp_path / "in", str)], tmp_path / "t.safetensors")
     assert (laid.kind.row_bytes, [row.tobytes() for row in laid.values]) == (11, list(rows.values()))
-    version, workshop = TableVersion("emb", "v1", laid), Workshop(tmp_path / "work")
+    version, workshop = TableVersion("emb", "v1", laid), ArtifactCache(tmp_path / "work")
     for shard, artifact in enumerate(workshop.base(version, 2)):
-        store = Store.open(artifact.directory)
+        store = PartStore.open(artifact.directory)
         assert store.get([shard, shard + 10]) == [rows[shard], rows[shard + 10]]
     changed = {**rows, 4: b"other bytes"}
     seqfile.write(tmp_path / "in" / "part-1", [(4, changed[4])])
     second = TableVersion("emb", "v2", lay_rows([(tmp_path / "in", str)], tmp_path / "t2.safetensors"))
-    base = Store.open(workshop.base(version, 2)[0].directory)
+    base = PartStore.open(workshop.base(version, 2)[0].directory)
     delta = load_artifact(workshop.delta(version, second, 2)[0], "v2", base.native)
-    assert Store(delta).get([4, 6]) == [changed[4], rows[6]]
+    assert PartStore(delta).get([4, 6]) == [changed[4], rows[6]]
 
 
 def test_names_with_odd_characters(web, trained, tmp_path):

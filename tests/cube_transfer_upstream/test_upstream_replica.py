@@ -17,7 +17,7 @@ from cloudedge.cube import Client, ClientConfig
 from cloudedge.cube.formats import Artifact, ArtifactFile, Source
 from cloudedge.cube.formats._transfer_conf import CubeAddress
 from cloudedge.cube.server import FileServer
-from cloudedge.cube.upstream import GuardedSwitch, UpstreamReplica, UpstreamTimes, VersionIds, journal_memory
+from cloudedge.cube.upstream import AtomicSwitch, UpstreamReplica, UpstreamTimes, VersionIds, journal_memory
 from cloudedge.cube.upstream._calls import UpstreamCalls
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Rejected, Unavailable
 from cloudedge.journal import Journal
@@ -80,7 +80,7 @@ def prepare(here, name, rows):
 
 def deliver(here, name, rows):
     prepare(here, name, rows)
-    return GuardedSwitch(here.replicas).switch(name)
+    return AtomicSwitch(here.replicas).switch(name)
 
 
 def test_names_and_numbers_are_one_to_one(tmp_path):
@@ -167,10 +167,10 @@ def test_going_back_works_while_the_old_version_is_in_the_other_slot(tmp_path):
         deliver(here, "monday", table(10))
         deliver(here, "tuesday", table(10, 2))
         assert all(each.status().previous == "monday" for each in here.replicas)
-        GuardedSwitch(here.replicas).switch("monday")
+        AtomicSwitch(here.replicas).switch("monday")
         assert here.replicas[0].probe("monday", [2]) == [value(2, -2)]
         assert any("gone from its disk" in each for each in here.replicas[0].warnings)
-        GuardedSwitch(here.replicas).switch("tuesday")
+        AtomicSwitch(here.replicas).switch("tuesday")
         prepare(here, "wednesday", table(10, 3))
         with pytest.raises(NotFound):
             here.replicas[0].activate("monday")
@@ -292,7 +292,7 @@ def test_a_dead_server_is_unavailable_by_name(tmp_path):
         with pytest.raises(Unavailable):
             here.replicas[0].status()
         with pytest.raises(Unavailable, match="ctr/0/0 cannot be reached"):
-            GuardedSwitch(here.replicas).switch("monday")
+            AtomicSwitch(here.replicas).switch("monday")
 
 
 def test_a_guarded_switch_moves_everything_and_measures(tmp_path):
@@ -301,7 +301,7 @@ def test_a_guarded_switch_moves_everything_and_measures(tmp_path):
         report = deliver(here, "tuesday", table(100, 2))
         assert (report.replicas, report.changed) == (4, 4)
         assert 0 <= report.mixed_at_least_s <= report.mixed_at_most_s
-        again = GuardedSwitch(here.replicas).switch("tuesday")
+        again = AtomicSwitch(here.replicas).switch("tuesday")
         assert (again.changed, again.mixed_at_most_s) == (0, 0.0)
 
 
@@ -311,9 +311,9 @@ def test_a_guarded_switch_that_is_refused_goes_back_everywhere(tmp_path):
         prepare(here, "tuesday", table(100, 2))
         here.cluster.instances[2].server.refuse["enable"] = 1
         with pytest.raises(NotFound, match="ctr/1/0 did not switch to tuesday; all are on what they had"):
-            GuardedSwitch(here.replicas).switch("tuesday")
+            AtomicSwitch(here.replicas).switch("tuesday")
         assert here.cluster.versions() == [str(here.ids.number("monday"))] * 4
-        GuardedSwitch(here.replicas).switch("tuesday")
+        AtomicSwitch(here.replicas).switch("tuesday")
         assert here.cluster.versions() == [str(here.ids.number("tuesday"))] * 4
 
 
@@ -352,7 +352,7 @@ def test_a_server_that_dies_while_switching_brings_the_others_back(tmp_path):
         real = dying._do
         dying._do = lambda command, asked: dying.kill() or real(command, asked)
         with pytest.raises(Conflict) as caught:
-            GuardedSwitch(here.replicas).switch("tuesday")
+            AtomicSwitch(here.replicas).switch("tuesday")
         assert caught.value.versions == {"ctr/0/0": str(here.ids.number("monday")), "ctr/1/0": None}
         assert here.cluster.instances[0].server.version == str(here.ids.number("monday"))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from cloudedge.edge_bie.client import AppStats, Container, Instance, Node, Report
-from cloudedge.edge_bie.fleet import Policy, RolloutPlan, in_waves
+from cloudedge.edge_bie.fleet import RolloutPlan, RolloutPolicy, in_waves
 from cloudedge.edge_bie.fleet import _rollout_engine as engine_module
 from cloudedge.edge_bie.fleet._node_verdict import Probed
 from cloudedge.errors import NotFound, Unavailable
@@ -269,7 +269,7 @@ def make_plan(world, rng):
     machines = sorted(world.machines.values(), key=lambda m: (not m.online, m.name))
     waves = rng.choice((("1",), ("1", "50%"), ("2", "5"), ("25%", "50%"), ()))
     revisions = (IMAGE, NEW) if rng.random() < 0.2 else (NEW,)
-    policy = Policy(
+    policy = RolloutPolicy(
         waves=waves,
         bake_s=rng.choice((0.0, 60.0)),
         success=rng.choice((1.0, 0.9, 0.6)),

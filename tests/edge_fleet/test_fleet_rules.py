@@ -10,7 +10,7 @@ from fleet_lab import pack
 from cloudedge.bundle import new_key_pair, sign_bundle
 from cloudedge.config import EdgeLeg, EdgeNeeds, load
 from cloudedge.edge_bie.client import AppStats, Config, Container, Instance, Node, Report, Text
-from cloudedge.edge_bie.fleet import Policy, RolloutPlan, Verdict, Window, in_waves, judge
+from cloudedge.edge_bie.fleet import RolloutPlan, RolloutPolicy, Verdict, Window, in_waves, judge
 from cloudedge.edge_bie.fleet._node_verdict import Probed
 from cloudedge.edge_bie.fleet._preflight import preflight
 from cloudedge.edge_bie.fleet._revision import (
@@ -69,7 +69,7 @@ def test_windows(text, at, is_open):
 )
 def test_what_is_no_window_is_refused(text):
     with pytest.raises(ConfigError, match="maintenance window"):
-        Policy(windows=(text,))
+        RolloutPolicy(windows=(text,))
 
 
 def node(*, ready="online", at="1", status="Running", containers=None, verify="Completed", cause="", apps=True):
@@ -245,7 +245,9 @@ def test_a_script_that_would_break_every_node_is_refused(tmp_path):
 
 def test_a_plan_survives_the_journal():
     waves = tuple(in_waves(NODES, ("1", "ring=canary"), "r"))
-    plan = RolloutPlan("a", "t", "p", ("r",), waves, {name: "" for name, _ in NODES}, policy=Policy(waves=("1",)))
+    plan = RolloutPlan(
+        "a", "t", "p", ("r",), waves, {name: "" for name, _ in NODES}, policy=RolloutPolicy(waves=("1",))
+    )
     assert RolloutPlan.from_json(plan.to_json()) == plan
 
 

@@ -10,7 +10,7 @@ from cloudedge.edge_bie.fleet import _next_action as _decide
 from cloudedge.edge_bie.fleet import _rollout_engine as _engine
 from cloudedge.edge_bie.fleet._next_action import Finish, OpenWave, Wait
 from cloudedge.edge_bie.fleet._node_verdict import Verdict
-from cloudedge.edge_bie.fleet._rollout import State
+from cloudedge.edge_bie.fleet._rollout import RolloutState
 
 SEEDS = int(os.environ.get("CLOUDEDGE_FLEET_SEEDS", "600"))
 
@@ -114,12 +114,12 @@ def test_going_back_oldest_first_is_noticed(monkeypatch):
 
 
 def test_forgetting_who_was_touched_is_noticed(monkeypatch):
-    honest = State.replay.__func__
+    honest = RolloutState.replay.__func__
 
     def forgetful(cls, entries, wishes):
         state = honest(cls, entries, wishes)
         state.touched = {}
         return state
 
-    monkeypatch.setattr(State, "replay", classmethod(forgetful))
+    monkeypatch.setattr(RolloutState, "replay", classmethod(forgetful))
     assert noticed("undone, and")

@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 from fleet_story import APP, BEGIN, LABEL, NEW, OLD, Machine, StoryClock, World
 
-from cloudedge.edge_bie.fleet import Engine, Policy, RolloutPlan, Wave, decide, in_waves
+from cloudedge.edge_bie.fleet import Engine, RolloutPlan, RolloutPolicy, Wave, decide, in_waves
 from cloudedge.edge_bie.fleet import _rollout_engine as engine_module
 from cloudedge.edge_bie.fleet._next_action import Label, OpenWave, Seen, Wait
 from cloudedge.edge_bie.fleet._node_verdict import Probed, Verdict
-from cloudedge.edge_bie.fleet._rollout import State
+from cloudedge.edge_bie.fleet._rollout import RolloutState
 from cloudedge.journal import Journal
 
 NIGHT = "02:00-04:00"
@@ -53,7 +53,7 @@ def engine(world, journal, number, plan, *, probe=lambda _: Probed("unreachable"
 
 def made(world, **policy):
     names = list(world.machines)
-    chosen = Policy(**{"every_s": 20.0, "failed_after_s": 600.0, "offline_after_s": 300.0, **policy})
+    chosen = RolloutPolicy(**{"every_s": 20.0, "failed_after_s": 600.0, "offline_after_s": 300.0, **policy})
     waves = tuple(in_waves([(name, {}) for name in names], chosen.waves, NEW))
     return RolloutPlan(APP, "yolov3:2", "pin2", (NEW,), waves, dict.fromkeys(names, OLD), policy=chosen)
 
@@ -143,18 +143,18 @@ APPROVED = {
 def test_which_waves_need_somebody_to_say_yes(approval, waves, asked):
     plan = RolloutPlan(
         APP, "", "", ("i", "m"), tuple(Wave(str(at), revision, ("n",)) for at, revision in enumerate(waves)),
-        {"n": OLD}, policy=Policy(approval=approval),
+        {"n": OLD}, policy=RolloutPolicy(approval=approval),
     )  # fmt: skip
     found = []
     for wave in range(len(waves)):
-        action = decide(plan, State(wave=wave), {"n": Seen(OLD, Verdict("waiting"))})
+        action = decide(plan, RolloutState(wave=wave), {"n": Seen(OLD, Verdict("waiting"))})
         assert isinstance(action, (Wait, OpenWave))
         found += [wave] if isinstance(action, Wait) else []
     assert found == asked
 
 
 def test_a_window_that_closes_is_in_the_journal_and_costs_no_node_its_time():
-    state = State()
+    state = RolloutState()
     for step, at, detail in (
         ("label", 10.0, {"nodes": {"n": NEW}}),
         ("window", 100.0, {"open": False}),
@@ -164,7 +164,7 @@ def test_a_window_that_closes_is_in_the_journal_and_costs_no_node_its_time():
         state.take(step, {"at": at, **detail})
     assert state.at - state.labelled["n"].at == 190.0
     lost = {"n": Seen(OLD, Verdict("waiting"))}
-    plan = RolloutPlan(APP, "", "", (NEW,), (Wave("rest", NEW, ("n",)),), {"n": OLD}, policy=Policy())
+    plan = RolloutPlan(APP, "", "", (NEW,), (Wave("rest", NEW, ("n",)),), {"n": OLD}, policy=RolloutPolicy())
     state.wave, state.is_wave_open = 0, True
     assert decide(plan, state, lost) == Label({"n": NEW}, repairs=1)
     closed = decide(plan, state, lost, is_window_open=False)

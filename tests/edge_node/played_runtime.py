@@ -10,7 +10,7 @@ from pathlib import Path
 import requests
 
 from cloudedge.bundle import Bundle
-from cloudedge.edge_bie.node._runtime import Observed
+from cloudedge.edge_bie.node._runtime import ObservedService
 from cloudedge.hub import LocalHub, hash_file
 
 
@@ -44,10 +44,10 @@ class PlayedRuntime:
     def observe(self, unit):
         server = self.servers.get(unit.id)
         if server is None:
-            return {run.name: Observed("Waiting", "ContainerCreating") for run in unit.runs}
+            return {run.name: ObservedService("Waiting", "ContainerCreating") for run in unit.runs}
         if server.model.get("crash"):
-            return {run.name: Observed("Waiting", "CrashLoopBackOff", "exit 1", 2) for run in unit.runs}
-        return {run.name: Observed("Running") for run in unit.runs}
+            return {run.name: ObservedService("Waiting", "CrashLoopBackOff", "exit 1", 2) for run in unit.runs}
+        return {run.name: ObservedService("Running") for run in unit.runs}
 
     def tail(self, unit, service):
         return "this model crashes"

@@ -21,8 +21,8 @@ from edge_world import free_port, make_bundle, noise, settle
 from models import make_table
 from played_runtime import PlayedRuntime
 
-from cloudedge.edge_bie.model._apps import App, AppRef
-from cloudedge.edge_bie.model._mounts import Config, filled_in
+from cloudedge.edge_bie.model._apps import AppRef, DesiredApp
+from cloudedge.edge_bie.model._mounts import MountedConfig, filled_in
 from cloudedge.edge_bie.node._archives import unpack_archive
 from cloudedge.edge_bie.node._node_plan import plan
 from cloudedge.edge_bie.node._sync import Link, merge_patch, take_delta
@@ -218,7 +218,7 @@ def test_an_app_that_is_desired_no_more_is_ended_and_returns_without_a_byte(worl
 def app(name, *, port=0, label="", version="1"):
     service = {"name": "serving", "image": "i", "ports": [{"hostPort": port, "containerPort": 80}] if port else []}
     labels = {"cloudedge-app": label} if label else {}
-    return App.parse({"name": name, "version": version, "labels": labels, "services": [service]})
+    return DesiredApp.parse({"name": name, "version": version, "labels": labels, "services": [service]})
 
 
 def running(name, slot, version="1"):
@@ -320,7 +320,7 @@ def test_templates_are_filled_in_as_stock_nodes_do_and_stop_only_their_own_app()
 )
 def test_configs_that_cannot_be(data):
     with pytest.raises(InputError):
-        Config.parse({"name": "config", "version": "1", "data": data})
+        MountedConfig.parse({"name": "config", "version": "1", "data": data})
 
 
 def test_documents_of_any_shape_are_refused_by_an_input_error():
@@ -333,7 +333,7 @@ def test_documents_of_any_shape_are_refused_by_an_input_error():
     shapes += [{"name": "a1", "services": [service], "volumes": [{"name": "v", "config": "x"}]}]
     for shape in shapes:
         with contextlib.suppress(InputError):
-            App.parse(shape)
+            DesiredApp.parse(shape)
             pytest.fail(f"accepted {shape!r}")
 
 

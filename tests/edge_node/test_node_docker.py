@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from edge_world import Hammer, eventually, make_bundle, settle
 
-from cloudedge.edge_bie.model._apps import App
+from cloudedge.edge_bie.model._apps import DesiredApp
 from cloudedge.edge_bie.node import DockerRuntime, Supervised
 from cloudedge.edge_bie.node._docker import _limits
-from cloudedge.edge_bie.node._units import Run
+from cloudedge.edge_bie.node._units import ServiceRun
 from cloudedge.errors import InputError
 
 docker = pytest.importorskip("docker", reason="the Docker SDK is not installed")
@@ -68,7 +68,7 @@ def image():
 
 def an_app(**limits):
     service = {"name": "serving", "image": "i", "resources": {"limits": limits}}
-    return App.parse({"name": "app", "version": "1", "services": [service]}).services[0]
+    return DesiredApp.parse({"name": "app", "version": "1", "services": [service]}).services[0]
 
 
 def test_limits_are_what_the_engine_is_asked_for():
@@ -83,7 +83,7 @@ def test_limits_are_what_the_engine_is_asked_for():
 
 
 def _run_of(service):
-    return Run("serving", (), {}, cpus=service.cpus, memory=service.memory, gpus=service.gpus)
+    return ServiceRun("serving", (), {}, cpus=service.cpus, memory=service.memory, gpus=service.gpus)
 
 
 @pytest.mark.parametrize("limit", [{"cpu": "two"}, {"memory": "4 GB"}, {"nvidia.com/gpu": "-1"}], ids=str)

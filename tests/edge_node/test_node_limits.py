@@ -14,15 +14,15 @@ from played_runtime import PlayedRuntime
 from test_node_apps import seed_objects, tarred
 
 from cloudedge.clock import ManualClock
-from cloudedge.edge_bie.model._apps import App, AppRef
-from cloudedge.edge_bie.model._mounts import Config
+from cloudedge.edge_bie.model._apps import AppRef, DesiredApp
+from cloudedge.edge_bie.model._mounts import MountedConfig
 from cloudedge.edge_bie.node._archives import unpack_archive
 from cloudedge.edge_bie.node._assemble import Parts, assemble
 from cloudedge.edge_bie.node._docker import DockerRuntime
 from cloudedge.edge_bie.node._download import Downloads
 from cloudedge.edge_bie.node._report import app_stats, trouble_of
-from cloudedge.edge_bie.node._store import Store
-from cloudedge.edge_bie.node._units import Run, Unit
+from cloudedge.edge_bie.node._store import NodeStore
+from cloudedge.edge_bie.node._units import ServiceRun, Unit
 from cloudedge.errors import InputError, Rejected, StorageError, Unavailable
 
 
@@ -107,15 +107,15 @@ def nested(host, path="/data/model"):
         {"name": "host", "mountPath": "/data"}, {"name": "texts", "mountPath": path},
     ]}  # fmt: skip
     volumes = [{"name": "host", "hostPath": {"path": str(host)}}, {"name": "texts", "config": {"name": "texts"}}]
-    app = App.parse({"name": "nested", "version": "1", "services": [service], "volumes": volumes})
-    return Parts(app, {"texts": Config("texts", "1", {"run.sh": b"mine"})}, {})
+    app = DesiredApp.parse({"name": "nested", "version": "1", "services": [service], "volumes": volumes})
+    return Parts(app, {"texts": MountedConfig("texts", "1", {"run.sh": b"mine"})}, {})
 
 
 @pytest.mark.parametrize("kind", ["process", "docker"])
 def test_a_mount_inside_a_folder_of_the_host_is_not_written_there(tmp_path, kind):
     host = tmp_path / "host"
     host.mkdir()
-    store = Store(tmp_path / "node", Downloads(tmp_path / "node/downloads"))
+    store = NodeStore(tmp_path / "node", Downloads(tmp_path / "node/downloads"))
     how = {"kind": kind, "node": "n1", "key": None, "created": ""}
     if kind == "process":
         with pytest.raises(InputError, match="/data/model is inside of /data"):
@@ -163,7 +163,7 @@ def test_a_server_that_writes_much_does_not_make_a_report_too_large():
     pytest.importorskip("docker")
     runtime = DockerRuntime.__new__(DockerRuntime)
     runtime._client, runtime._mark = Chatty(), "mark"
-    unit = Unit(AppRef("app", "1"), "app", "", runs=(Run("s", (), {}),))
+    unit = Unit(AppRef("app", "1"), "app", "", runs=(ServiceRun("s", (), {}),))
     assert len(runtime.tail(unit, "s")) <= 4096
     trouble = trouble_of(InputError(f"s ends: {'x' * 100_000}"), "starting")
     assert len(str(app_stats(unit.ref, machine="m", unit=unit, trouble=trouble))) < 16 << 10
@@ -175,5 +175,5 @@ def test_an_engine_that_says_no_stops_no_report(error):
     runtime = DockerRuntime.__new__(DockerRuntime)
     runtime._client, runtime._mark = Chatty(), "mark"
     runtime._client.error = error
-    unit = Unit(AppRef("app", "1"), "app", "", runs=(Run("s", (), {}),))
+    unit = Unit(AppRef("app", "1"), "app", "", runs=(ServiceRun("s", (), {}),))
     assert runtime.observe(unit)["s"].reason == "NoEngine"

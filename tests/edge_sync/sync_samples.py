@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from cloudedge.edge_bie.client import Registry
-from cloudedge.edge_bie.sync import Desired, Observed, desired_state
+from cloudedge.edge_bie.sync import DesiredAccount, ObservedAccount, desired_state
 from cloudedge.edge_bie.sync._sync_documents import read_documents
 
 EXAMPLE = Path(__file__).parents[2] / "examples/bie_sync"
@@ -19,12 +19,12 @@ def example(folder: Path, model: bytes = b"a model") -> Path:
     return folder
 
 
-def desired(*values, named="ours") -> Desired:
+def desired(*values, named="ours") -> DesiredAccount:
     documents = read_documents([{"kind": "set", "name": named}, *values])
     return desired_state([(document, Path()) for document in documents])
 
 
-def there(state: Desired, **changes) -> Observed:
+def there(state: DesiredAccount, **changes) -> ObservedAccount:
     """Return what a control plane has once a state was applied."""
     registries = {n: Registry(n, r.address, r.username, description=r.description) for n, r in state.registries.items()}
     observed = {
@@ -35,7 +35,7 @@ def there(state: Desired, **changes) -> Observed:
         "labels": {n: {k: v for k, v in ls.items() if v is not None} for n, ls in state.labels.items()},
         "passwords": {n: True for n, r in state.registries.items() if r.password},
     }
-    return Observed(**{**observed, **changes})
+    return ObservedAccount(**{**observed, **changes})
 
 
 def config(name="greeting", text="hello", **other):

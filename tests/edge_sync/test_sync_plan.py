@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sync_samples import app, config, desired, there
 
 from cloudedge.edge_bie.client import Config, File, Registry, Text
-from cloudedge.edge_bie.sync import Observed, plan
+from cloudedge.edge_bie.sync import ObservedAccount, plan
 
 KINDS = ("config", "secret", "registry", "app", "node")
 
@@ -45,7 +45,7 @@ def test_what_is_applied_is_in_sync():
 
 def test_from_nothing_in_order():
     state = everything()
-    planned = plan(state, Observed(labels={"n1": {}}))
+    planned = plan(state, ObservedAccount(labels={"n1": {}}))
     assert steps(planned) == [
         ("create", "config", "greeting"),
         ("create", "config", "model"),
@@ -97,24 +97,28 @@ def test_a_password_nobody_can_read_back(known, expected):
 def test_null_keeps_what_is_there():
     state = desired({"kind": "secret", "name": "keys", "values": {"token": None}})
     held = everything().secrets["keys"]
-    assert plan(state, Observed(secrets={"keys": held})).is_in_sync
-    planned = plan(state, Observed())
+    assert plan(state, ObservedAccount(secrets={"keys": held})).is_in_sync
+    planned = plan(state, ObservedAccount())
     assert planned.problems == ("secret keys has no token to keep: name where to find it",)
     bucket = {"kind": "config", "name": "m2", "files": {"x": {"source": "awss3", "extra": {"ak": None, "bucket": "b"}}}}
     found = Config("m2", {"x": File(source="awss3", extra={"ak": "AK-s3cret", "bucket": "b"})})
-    planned = plan(desired(bucket), Observed(configs={"m2": found}))
+    planned = plan(desired(bucket), ObservedAccount(configs={"m2": found}))
     assert planned.is_in_sync
 
 
 def test_nobodys_objects_are_taken_over_only_when_asked_for():
     state = desired(config(text="new"))
     same, other = Config("greeting", {"a": Text("new")}), Config("greeting", {"a": Text("old")})
-    assert plan(state, Observed(configs={"greeting": same})).is_in_sync
-    assert steps(plan(state, Observed(configs={"greeting": same}), adopt=True)) == [("adopt", "config", "greeting")]
-    refused = plan(state, Observed(configs={"greeting": other}))
+    assert plan(state, ObservedAccount(configs={"greeting": same})).is_in_sync
+    assert steps(plan(state, ObservedAccount(configs={"greeting": same}), adopt=True)) == [
+        ("adopt", "config", "greeting")
+    ]
+    refused = plan(state, ObservedAccount(configs={"greeting": other}))
     assert not refused.steps
     assert refused.problems == ("config greeting differs and is not cloudedge's: --adopt takes it over",)
-    assert steps(plan(state, Observed(configs={"greeting": other}), adopt=True)) == [("update", "config", "greeting")]
+    assert steps(plan(state, ObservedAccount(configs={"greeting": other}), adopt=True)) == [
+        ("update", "config", "greeting")
+    ]
 
 
 def test_another_sets_objects_are_never_touched():
@@ -123,7 +127,7 @@ def test_another_sets_objects_are_never_touched():
     assert not [step for step in planned.steps if step.kind == "config"]
     assert planned.problems == ("config greeting differs and belongs to set theirs, not to set ours",)
     fleet = {"greeting": Config("greeting", {}, labels={"cloudedge": "owned"})}
-    assert "cloudedge's fleets" in plan(everything(), Observed(configs=fleet), adopt=True).problems[0]
+    assert "cloudedge's fleets" in plan(everything(), ObservedAccount(configs=fleet), adopt=True).problems[0]
     assert plan(desired(), replace(theirs, labels={}), delete=True).is_in_sync
 
 
@@ -220,12 +224,12 @@ def test_what_stands_in_the_way(change, problem):
 
 
 def test_a_mount_of_nothing_and_a_registry_without_a_password():
-    assert plan(desired(app()), Observed()).problems == (
+    assert plan(desired(app()), ObservedAccount()).problems == (
         "app serving needs config greeting, which is neither here nor there",
     )
     state = desired({"kind": "registry", "name": "images", "address": "a", "username": "u"})
-    assert plan(state, Observed()).problems == ("registry images is not there and needs a password to be made",)
-    assert plan(state, Observed(registries={"images": Registry("images", "a", "u")})).is_in_sync
+    assert plan(state, ObservedAccount()).problems == ("registry images is not there and needs a password to be made",)
+    assert plan(state, ObservedAccount(registries={"images": Registry("images", "a", "u")})).is_in_sync
 
 
 names = st.sampled_from(["c1", "c2", "c3"])
@@ -239,13 +243,13 @@ def test_carrying_out_a_plan_brings_it_about(before, after, delete, foreign):
     wanted = desired(*(config(name, text) for name, text in after.items()))
     first = desired(*(config(name, text) for name, text in before.items()), named="theirs" if foreign else "ours")
     configs = dict(there(first).configs)
-    planned = plan(wanted, Observed(configs=configs), delete=delete)
+    planned = plan(wanted, ObservedAccount(configs=configs), delete=delete)
     for step in planned.steps:
         if step.verb == "delete":
             del configs[step.name]
         else:
             configs[step.name] = wanted.configs[step.name]
-    again = plan(wanted, Observed(configs=configs), delete=delete)
+    again = plan(wanted, ObservedAccount(configs=configs), delete=delete)
     assert not again.steps
     assert again.problems == planned.problems
     assert set(planned.problems) == {

@@ -17,7 +17,7 @@ from cloudedge.pipeline import (
     ClusterSteps,
     DatasetInputs,
     ModelHubInputs,
-    Record,
+    ModelRecord,
     ServingInputs,
     TrainingInputs,
     VisualDLInputs,
@@ -266,7 +266,7 @@ def test_a_job_whose_template_changed_is_made_anew(cluster, world):
 @contextmanager
 def pushed(monkeypatch, sha256: str):
     with monkeypatch.context() as patched:
-        patched.setattr(module, "read_record", lambda *_: Record(sha256, 1))
+        patched.setattr(module, "read_record", lambda *_: ModelRecord(sha256, 1))
         yield
 
 

@@ -22,7 +22,7 @@ from registry_lab import free_port
 from s3_servers import ACCESS_KEY, SECRET_KEY, seaweedfs
 from serving_models import save_marked
 
-from cloudedge.pipeline import ModelHubInputs, Record, ServingInputs, TrainingInputs, VisualDLInputs, objects_of
+from cloudedge.pipeline import ModelHubInputs, ModelRecord, ServingInputs, TrainingInputs, VisualDLInputs, objects_of
 from cloudedge.pipeline._convert import convert, pack
 from cloudedge.pipeline._local import _ask
 
@@ -43,13 +43,13 @@ def kept(folder: Path):
     threading.Thread(target=server.serve_forever).start()
     packed = (place / "m.tar.gz").read_bytes()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", Record(hashlib.sha256(packed).hexdigest(), len(packed))
+        yield f"http://127.0.0.1:{server.server_port}", ModelRecord(hashlib.sha256(packed).hexdigest(), len(packed))
     finally:
         server.shutdown()
         server.server_close()
 
 
-def serving_command(endpoint: str, record: Record, port: int, model: str = "m") -> str:
+def serving_command(endpoint: str, record: ModelRecord, port: int, model: str = "m") -> str:
     inputs = ServingInputs(
         name="m", image="i:1", model_name=model, model_version="1", endpoint=endpoint, port=port, server="cloudedge"
     )
@@ -92,7 +92,7 @@ def test_a_server_fetches_its_model_with_what_every_image_has(tmp_path):
         finally:
             process.terminate()
             process.wait()
-        other = serving_command(endpoint, Record("0" * 64, 1), port)
+        other = serving_command(endpoint, ModelRecord("0" * 64, 1), port)
         refused = subprocess.run(
             ["bash", "-c", other], env=env, cwd="/proc", capture_output=True, text=True, check=False
         )
@@ -155,7 +155,7 @@ def test_the_click_model_goes_through_our_images(tmp_path):
         upload = ModelHubInputs(name="ctr", model_name="ctr", model_version="1", pvc_name="claim", endpoint=endpoint)
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
         told = run(launcher, words_of(upload), volumes=volumes, network_mode="host", environment=keys)
-        record = Record(**json.loads(told.splitlines()[-1]))
+        record = ModelRecord(**json.loads(told.splitlines()[-1]))
         command = ["/bin/bash", "-c", serving_command(endpoint, record, answering, "ctr")]
         with running(server, command) as container:
             answers(f"http://127.0.0.1:{answering}/readyz", lambda: lives(container))

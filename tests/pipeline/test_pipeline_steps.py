@@ -12,9 +12,9 @@ from cloudedge.errors import InputError
 from cloudedge.pipeline import (
     DatasetInputs,
     ModelHubInputs,
-    Place,
-    Record,
+    ModelRecord,
     ServingInputs,
+    SuitePaths,
     TrainingInputs,
     VisualDLInputs,
     objects_of,
@@ -201,7 +201,7 @@ class TestSuites:
         assert "PaddleOCR" in refused.value.hint
 
     def test_a_program_of_ones_own(self):
-        words = find_suite("Script").train_command(training(config_changes="epochs=1"), Place("/d", "/t"))
+        words = find_suite("Script").train_command(training(config_changes="epochs=1"), SuitePaths("/d", "/t"))
         assert words == [
             *("python", "configs/det.yml", "train", "--data", "/d/icdar/", "--models", "/t/models/"),
             *("--logs", "/t/models/vdl/", "-o", "epochs=1"),
@@ -212,7 +212,7 @@ class TestSuites:
 
 class TestServing:
     def test_one_port_and_a_checked_model(self):
-        (service,) = objects_of(ServingInputs(**SERVING, port=8000), record=Record(DIGEST, 1))
+        (service,) = objects_of(ServingInputs(**SERVING, port=8000), record=ModelRecord(DIGEST, 1))
         endpoint = service["spec"]["default"]
         assert (endpoint["containerImage"], endpoint["tag"]) == ("host:5000/serving", "v1")
         assert endpoint["port"] == 8000
@@ -226,13 +226,13 @@ class TestServing:
 
     def test_the_shell_really_refuses_other_bytes(self, tmp_path):
         (tmp_path / "ocr.tar.gz").write_bytes(b"other")
-        (service,) = objects_of(ServingInputs(**SERVING), record=Record(DIGEST, 5))
+        (service,) = objects_of(ServingInputs(**SERVING), record=ModelRecord(DIGEST, 5))
         check = next(each for each in service["spec"]["default"]["arg"].split(" && ") if "sha256sum" in each)
         assert subprocess.run(["bash", "-c", check], cwd=tmp_path, capture_output=True, check=False).returncode == 1
 
     def test_a_version_that_is_pushed_anew_is_another_command(self):
         inputs = ServingInputs(**SERVING)
-        one, other = (objects_of(inputs, record=Record(digit * 64, 1))[0] for digit in "ab")
+        one, other = (objects_of(inputs, record=ModelRecord(digit * 64, 1))[0] for digit in "ab")
         assert one["spec"]["default"] != other["spec"]["default"]
 
     @pytest.mark.parametrize("version", ["../../x", "a/b", "", "-x"])

@@ -8,7 +8,17 @@ from cloudedge.bundle import Bundle, Probes, Signature, Variable
 from cloudedge.clock import ManualClock
 from cloudedge.hub import current, release_tag
 from cloudedge.journal import Journal
-from cloudedge.release import Ground, HubShelf, Life, Loaded, Observed, TableFacts, Target, Version, World
+from cloudedge.release import (
+    HubBundleSource,
+    Life,
+    Loaded,
+    Observed,
+    ReleaseContext,
+    ReleaseWorld,
+    TableFacts,
+    Target,
+    Version,
+)
 from cloudedge.testing import FolderPlace
 
 SIGNATURE = Signature(feed=(Variable(name="ids", dtype="int64", shape=(-1,)),), fetch=(Variable(name="score"),))
@@ -41,9 +51,9 @@ def folder_target(tmp_path, hub, *, places=None, clock=None, **how):
     """Open a target as a new process would."""
     clock = clock or ManualClock()
     made = places if places is not None else folder_places(tmp_path / "places")
-    shelf = HubShelf("prod", hub, shards={"emb": SHARDS}, clock=clock)
+    shelf = HubBundleSource("prod", hub, shards={"emb": SHARDS}, clock=clock)
     journal = Journal(tmp_path / "prod.db", clock=clock)
-    return Target(Ground("prod", {place.name: place for place in made}, journal, shelf, clock, by="ann", **how))
+    return Target(ReleaseContext("prod", {place.name: place for place in made}, journal, shelf, clock, by="ann", **how))
 
 
 def active(target):
@@ -87,4 +97,6 @@ def life(number):
 
 
 def world(places=None, *, lives=(1,), known=("v1", "v2", "v3"), **how):
-    return World("prod", places or [place(name) for name in NAMES], lives=[life(n) for n in lives], known=known, **how)
+    return ReleaseWorld(
+        "prod", places or [place(name) for name in NAMES], lives=[life(n) for n in lives], known=known, **how
+    )

@@ -9,7 +9,7 @@ import pytest
 from cloudedge.config import TargetConfig
 from cloudedge.cube import CubeConf
 from cloudedge.hub import LocalHub
-from cloudedge.release.local._processes import Layout
+from cloudedge.release.local._processes import ProcessLayout
 from cloudedge.release.places._servers import ServingPlace, shard_replica
 from cloudedge.supervisor import save_specs
 
@@ -21,7 +21,7 @@ def cut(tmp_path):
     def layout(shards, **more):
         sparse = {"tables": ["emb"], "shards": shards, "replicas": 2}
         config = TargetConfig.model_validate({"kind": "local", "sparse": sparse, "dense": {"replicas": 1}, **more})
-        return Layout("t", config, hub=tmp_path / "hub", folder=tmp_path / "t")
+        return ProcessLayout("t", config, hub=tmp_path / "hub", folder=tmp_path / "t")
 
     return layout
 

@@ -7,7 +7,7 @@ import pytest
 
 from cloudedge.bundle import Bundle
 from cloudedge.config import TargetConfig
-from cloudedge.cube.delivery import Policy, TableVersion, Workshop
+from cloudedge.cube.delivery import ArtifactCache, DeliveryPolicy, TableVersion
 from cloudedge.hub import LocalHub
 from cloudedge.release.local import places
 from cloudedge.release.local._processes import Seat
@@ -62,8 +62,8 @@ def test_the_memory_of_a_serving_replica(replica, answers):
 
 def test_what_another_shard_is_still_fetching_is_not_cleaned_away(tmp_path):
     """Many tables at once name more artifacts than are kept afterwards."""
-    kept = Policy().artifacts_kept
-    workshop = Workshop(tmp_path / "artifacts")
+    kept = DeliveryPolicy().artifacts_kept
+    workshop = ArtifactCache(tmp_path / "artifacts")
     seat = Seat("sparse/emb/0of1/0", 1, 2, "emb", 0, 1)
     dispatch = Dispatch([seat], token="t", workshop=workshop, hub=LocalHub(tmp_path / "hub"))
     tables = [table(tmp_path, number) for number in range(kept + 2)]

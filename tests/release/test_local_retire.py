@@ -49,9 +49,9 @@ def test_killed_while_a_layout_ends(cut_anew, monkeypatch, where):
         if where == "specs":
             patch.setattr(supervisor, "change", die)  # nothing has happened
         elif where == "told":
-            patch.setattr(supervisor._up, "_tell", die)  # written, and nobody told
+            patch.setattr(supervisor._lifecycle, "_tell", die)  # written, and nobody told
         elif where == "waited":
-            patch.setattr(supervisor._up, "find_processes", die)
+            patch.setattr(supervisor._lifecycle, "find_processes", die)
         else:
             patch.setattr(_local.Layout, "tidy", die)
         with pytest.raises(Killed):

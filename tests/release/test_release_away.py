@@ -13,7 +13,7 @@ from cloudedge.clock import ManualClock
 from cloudedge.errors import Conflict, InputError, NotFound, Rejected, Unavailable
 from cloudedge.hub import current, release_tag
 from cloudedge.journal import Journal
-from cloudedge.release import Ground, HubShelf, Options, Refused, ReleaseUndone, Target, Unfinished, plan
+from cloudedge.release import HubBundleSource, Options, Refused, ReleaseContext, ReleaseUndone, Target, Unfinished, plan
 from cloudedge.testing import FolderPlace
 
 
@@ -262,9 +262,9 @@ class Down:
 
 def far_target(tmp_path, hub, far, source):
     clock = ManualClock()
-    shelf = HubShelf("prod", hub, source=source, shards={"emb": SHARDS}, clock=clock)
+    shelf = HubBundleSource("prod", hub, source=source, shards={"emb": SHARDS}, clock=clock)
     places = {place.name: place for place in folder_places(tmp_path / "places")}
-    return Target(Ground("prod", places, Journal(tmp_path / "prod.db", clock=clock), shelf, clock))
+    return Target(ReleaseContext("prod", places, Journal(tmp_path / "prod.db", clock=clock), shelf, clock))
 
 
 def test_a_hub_that_is_down_stops_no_rollback_and_is_told_later(tmp_path, hub, far):

@@ -15,7 +15,7 @@ from cloudedge.config import Config
 from cloudedge.errors import Unavailable
 from cloudedge.hub import collect, current, release_tag
 from cloudedge.journal import Journal
-from cloudedge.release import Ground, HubShelf, Target
+from cloudedge.release import HubBundleSource, ReleaseContext, Target
 from cloudedge.release.target import _target_kinds as _kinds
 
 
@@ -42,9 +42,9 @@ def test_bundles_come_from_the_targets_hub_and_both_hubs_keep_what_is_live(tmp_p
 
 def far_target(tmp_path, hub, far):
     clock = ManualClock()
-    shelf = HubShelf("prod", hub, source=far, shards={"emb": SHARDS}, clock=clock)
+    shelf = HubBundleSource("prod", hub, source=far, shards={"emb": SHARDS}, clock=clock)
     places = {place.name: place for place in folder_places(tmp_path / "places")}
-    return Target(Ground("prod", places, Journal(tmp_path / "prod.db", clock=clock), shelf, clock))
+    return Target(ReleaseContext("prod", places, Journal(tmp_path / "prod.db", clock=clock), shelf, clock))
 
 
 def test_a_plan_brings_nothing_and_the_release_counts_what_it_brings(tmp_path, hub, far):
@@ -73,8 +73,8 @@ def test_a_bundle_elsewhere_is_known_from_its_outline(tmp_path, hub, far, dtype)
     for bundle in (parent, Bundle.pack(
         make_model(tmp_path / "model"), name="ctr", sparse={"emb": change_table(table, seed=1)}, hub=far, parent=parent
     )):  # fmt: skip
-        outlined = HubShelf("prod", hub, source=far, shards={"emb": SHARDS}).version(f"ctr@{bundle.digest}")
-        local = HubShelf("prod", far, shards={"emb": SHARDS}).version(f"ctr@{bundle.digest}")
+        outlined = HubBundleSource("prod", hub, source=far, shards={"emb": SHARDS}).version(f"ctr@{bundle.digest}")
+        local = HubBundleSource("prod", far, shards={"emb": SHARDS}).version(f"ctr@{bundle.digest}")
         assert outlined.bundle is None
         assert outlined.missing_bytes == sum(blob.size for blob in bundle.manifest.blobs)
         assert outlined.shards == local.shards
@@ -118,7 +118,7 @@ def test_a_bundle_that_the_wrong_people_signed_is_refused(tmp_path, hub):
     (bundle,) = bundles(tmp_path, hub, 1)
     for name in ("ours", "theirs"):
         new_key_pair(tmp_path, name, b"a passphrase")
-    shelf = HubShelf("prod", hub, key=tmp_path / "ours.pub", shards={"emb": SHARDS})
+    shelf = HubBundleSource("prod", hub, key=tmp_path / "ours.pub", shards={"emb": SHARDS})
     sign_bundle(bundle, tmp_path / "theirs.key", b"a passphrase")
     target = folder_target(tmp_path, hub)
     target._ground.shelf = shelf

@@ -15,10 +15,10 @@ from cloudedge.release.core import _apply, _plan
 from cloudedge.release.core import _context as _ground
 from cloudedge.testing import (
     FAULTS,
+    SimBundleSource,
     SimJournal,
     SimPlace,
-    SimShelf,
-    World,
+    SimulatedWorld,
     _scenario,
     run_seed,
     sim_target,
@@ -182,11 +182,11 @@ def test_two_who_write_at_once_are_noticed(monkeypatch):
 
 def test_a_plan_that_somebody_overtook_while_it_looked_is_refused():
     """Else it would find places in two states and what is live in the second, and call that done."""
-    world = World(1, frozenset())
+    world = SimulatedWorld(1, frozenset())
     SimPlace(world, "dense/0", "dense")
     SimPlace(world, "dense/1", "dense")
     versions = [sim_version(1), sim_version(2)]
-    shelf, journal = SimShelf(world, versions), SimJournal(world)
+    shelf, journal = SimBundleSource(world, versions), SimJournal(world)
     ann, bob = (sim_target(world, shelf=shelf, journal=journal, by=by) for by in ("ann", "bob"))
     for version in versions:
         ann.run(ann.plan(version))

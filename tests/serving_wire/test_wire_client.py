@@ -28,7 +28,7 @@ from cloudedge.errors import (
 )
 from cloudedge.serving import Client
 from cloudedge.serving.engine import HttpAnswer
-from cloudedge.serving.protocols._auth import Gate
+from cloudedge.serving.protocols._auth import DataPortAuth
 from cloudedge.serving.protocols._baidu_std import serve_baidu_std
 from cloudedge.serving.protocols._grpc import serve_grpc
 
@@ -53,7 +53,7 @@ def serving(engine, scheme):
 
             call(close())
         else:
-            server = call(serve_grpc(Gate(engine), service="uci"))
+            server = call(serve_grpc(DataPortAuth(engine), service="uci"))
             yield f"{scheme}://127.0.0.1:{server.port}" + ("/uci" if scheme.startswith("pipeline") else "")
             call(server.stop(0))
 

@@ -13,7 +13,7 @@ from wire_loop import loop_in_thread
 from cloudedge.errors import DeadlineExceeded, Overloaded, Unavailable
 from cloudedge.serving.formats._messages import PipelineRequest, PipelineResponse
 from cloudedge.serving.formats._tensors import ELEM_TYPES
-from cloudedge.serving.protocols._auth import Gate
+from cloudedge.serving.protocols._auth import DataPortAuth
 from cloudedge.serving.protocols._grpc import serve_grpc
 
 PIPELINE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
@@ -30,7 +30,7 @@ class Waits(TinyEngine):
 def served():
     engine = Waits()
     with loop_in_thread() as call:
-        server = call(serve_grpc(Gate(engine), service="uci", max_message_bytes=1 << 20))
+        server = call(serve_grpc(DataPortAuth(engine), service="uci", max_message_bytes=1 << 20))
         with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             yield engine, channel
         call(server.stop(0))
@@ -155,7 +155,7 @@ def test_messages_are_bounded(served):
 
 def test_a_token_is_asked_for():
     with loop_in_thread() as call:
-        server = call(serve_grpc(Gate(TinyEngine(), token="open sesame"), service="uci"))
+        server = call(serve_grpc(DataPortAuth(TinyEngine(), token="open sesame"), service="uci"))
         with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             for metadata in ((), [("authorization", "Bearer open")], [("authorization", "Bearer ")]):
                 with pytest.raises(grpc.RpcError) as raised:
@@ -167,10 +167,10 @@ def test_a_token_is_asked_for():
 
 def test_a_taken_port_is_an_error():
     async def twice():
-        first = await serve_grpc(Gate(TinyEngine()), service="uci")
+        first = await serve_grpc(DataPortAuth(TinyEngine()), service="uci")
         try:
             with pytest.raises(Unavailable):
-                await serve_grpc(Gate(TinyEngine()), service="uci", port=first.port)
+                await serve_grpc(DataPortAuth(TinyEngine()), service="uci", port=first.port)
         finally:
             await first.stop(0)
 

@@ -9,7 +9,7 @@ from cloudedge.cube.builder._check import CheckReport, check
 from cloudedge.cube.builder._dump import DumpReport, dump
 from cloudedge.cube.builder._inspect import inspect
 from cloudedge.cube.builder._merge_seqfiles import Layer, lay_rows, row_files
-from cloudedge.cube.builder._part_store import MAX_VALUE_BYTES, Store
+from cloudedge.cube.builder._part_store import MAX_VALUE_BYTES, PartStore
 
 __all__ = [
     "MAX_VALUE_BYTES",
@@ -20,7 +20,7 @@ __all__ = [
     "Input",
     "Layer",
     "PartReport",
-    "Store",
+    "PartStore",
     "build",
     "check",
     "dump",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cloudedge import _core
-from cloudedge.cube.builder._part_store import Store
+from cloudedge.cube.builder._part_store import PartStore
 from cloudedge.cube.formats import (
     META_DIRECTORY,
     BuildName,
@@ -98,7 +98,7 @@ def _check_sequence_file(path: Path) -> CheckReport:
 
 def _check_part(path: Path, shard: tuple[int, int] | None) -> CheckReport:
     try:
-        store = Store.open(path, mapped=True, shard=shard)
+        store = PartStore.open(path, mapped=True, shard=shard)
     except CloudEdgeError as error:
         return CheckReport(str(path), "part", {}, [error.message])
     shortest, longest = store.native.lengths

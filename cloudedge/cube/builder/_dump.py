@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloudedge.cube.builder._merge_seqfiles import lay_rows
-from cloudedge.cube.builder._part_store import Store
+from cloudedge.cube.builder._part_store import PartStore
 from cloudedge.cube.formats import Parameter, TableFile, looks_like_parameter, quantise, read_text
 from cloudedge.errors import Conflict, InputError
 from cloudedge.seqfile import Writer, is_sequence_file
@@ -170,7 +170,7 @@ def _open(source: Path, form: str) -> _Rows:
 
 def _open_part(source: Path) -> _Rows:
     """Read a part's rows in the order of their keys."""
-    store = Store.open(source, mapped=True)
+    store = PartStore.open(source, mapped=True)
     if len(store) and store.width is None:
         raise InputError(
             f"the rows of {source} differ in length", hint="A table has rows of one length.", path=str(source)

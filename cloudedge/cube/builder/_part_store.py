@@ -19,7 +19,7 @@ from cloudedge.cube.formats import noted_checksum
 from cloudedge.errors import InputError, IntegrityError
 from cloudedge.native import file_errors
 
-__all__ = ["MAX_VALUE_BYTES", "Store"]
+__all__ = ["MAX_VALUE_BYTES", "PartStore"]
 
 MAX_VALUE_BYTES = 1024
 """The longest value that servers deliver; keys with longer ones are not found."""
@@ -27,7 +27,7 @@ MAX_VALUE_BYTES = 1024
 _HINT = "Fetch or build it again."
 
 
-class Store:
+class PartStore:
     """One version of one shard.
 
     Example:
@@ -51,7 +51,7 @@ class Store:
         mapped: bool = False,
         checksum: str | None = None,
         shard: tuple[int, int] | None = None,
-    ) -> Store:
+    ) -> PartStore:
         """Load a part: the directory with index.n and data.n, as built or as unpacked.
 
         Args:
@@ -137,7 +137,7 @@ class Store:
         removed: ArrayLike = (),
         name: str,
         base_checksum: str | None = None,
-    ) -> Store:
+    ) -> PartStore:
         """Return a store with rows put in (or replaced) and others taken out; this one stays as it is.
 
         Args:
@@ -158,11 +158,11 @@ class Store:
             )
         except ValueError as error:
             raise InputError(f"cannot apply the delta to version '{self.name}': {error}", version=self.name) from error
-        return Store(native)
+        return PartStore(native)
 
     def apply_directory(
         self, directory: str | os.PathLike[str], *, name: str | None = None, checksum: str | None = None
-    ) -> Store:
+    ) -> PartStore:
         """Return a store with the rows of a delta's directory on top.
 
         A cumulative delta (its lists continue this store's) adds its new files only; anything else adds all its rows.
@@ -178,7 +178,7 @@ class Store:
         """
         path = Path(directory)
         with file_errors("load the delta", damaged=IntegrityError, hint=_HINT):
-            return Store(_core.load_patch(self.native, path, path.name if name is None else name, _sum(checksum)))
+            return PartStore(_core.load_patch(self.native, path, path.name if name is None else name, _sum(checksum)))
 
 
 def _keys(keys: ArrayLike | Sequence[int]) -> NDArray[np.uint64]:

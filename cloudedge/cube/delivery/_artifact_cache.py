@@ -52,7 +52,7 @@ from cloudedge.cube.formats import (
 from cloudedge.errors import InputError, StorageError
 from cloudedge.hub import hash_files
 
-__all__ = ["Workshop"]
+__all__ = ["ArtifactCache"]
 
 _HALF_MADE = ".making-"
 _SUMS_PER_ARTIFACT = 16  # they are small, and going through a table again is not
@@ -61,7 +61,7 @@ _KEPT_PROBES = 4
 _ENTRY_BYTES = 16 + 4  # of an index entry, and of a record's length
 
 
-class Workshop:
+class ArtifactCache:
     """Makes artifacts of tables.
 
     Args:

@@ -17,18 +17,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cloudedge.clock import Clock
-from cloudedge.cube.delivery._artifact_cache import Workshop
+from cloudedge.cube.delivery._artifact_cache import ArtifactCache
 from cloudedge.cube.delivery._delivery_plan import (
     DeliveryPlan,
-    Observed,
-    Step,
-    Wanted,
+    DeliveryStep,
+    ObservedReplica,
+    WantedVersion,
     plan_delivery,
     plan_forget,
     plan_rollback,
 )
 from cloudedge.cube.delivery._replica import Replica
-from cloudedge.cube.delivery._replica_delivery import Courier, refuse
+from cloudedge.cube.delivery._replica_delivery import ReplicaDelivery, refuse
 from cloudedge.cube.delivery._replica_steps import table_of
 from cloudedge.cube.delivery._table_shards import ShardRows, TableVersion
 from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, NotFound
@@ -75,8 +75,8 @@ class Delivered:
     """What somebody should know although nothing failed."""
 
 
-class Delivery(Courier):
-    """Delivers versions of tables to all their replicas; takes what a `Courier` takes.
+class Delivery(ReplicaDelivery):
+    """Delivers versions of tables to all their replicas; takes what a `ReplicaDelivery` takes.
 
     The journal is kept in the workshop, so one delivery runs there at a time.
 
@@ -87,7 +87,7 @@ class Delivery(Courier):
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], workshop: Workshop, *, clock: Clock | None = None, **courier: Any
+        self, replicas: Sequence[Replica], workshop: ArtifactCache, *, clock: Clock | None = None, **courier: Any
     ) -> None:
         self.journal = Journal(workshop.directory / "journal.db", clock=clock)
         try:
@@ -110,7 +110,10 @@ class Delivery(Courier):
         return "rows are read back before anything is switched; readers with a pin read one version throughout"
 
     def plan(
-        self, versions: Sequence[TableVersion], bases: Sequence[TableVersion] = (), observed: Sequence[Observed] = ()
+        self,
+        versions: Sequence[TableVersion],
+        bases: Sequence[TableVersion] = (),
+        observed: Sequence[ObservedReplica] = (),
     ) -> DeliveryPlan:
         """Say what delivering would do. Deltas are made to know their size; nothing leaves this machine.
 
@@ -221,7 +224,7 @@ class Delivery(Courier):
             return DeliveryPlan(())  # what it goes back to was there before it
         return DeliveryPlan(
             tuple(
-                Step("forget", each.replica, version, f"delivery {operation.number} brought it")
+                DeliveryStep("forget", each.replica, version, f"delivery {operation.number} brought it")
                 for each in self.observe()
                 for version in [operation.plan["versions"].get(each.table)]
                 if each.status
@@ -252,18 +255,18 @@ class Delivery(Courier):
             for step in stages
         }
 
-        def stage(step: Step) -> int:
+        def stage(step: DeliveryStep) -> int:
             replica = self.replicas[step.replica]
             leader = first[(table_of(replica), replica.shard, step.how, step.base, step.form)]
             peer = None if leader == step.replica else self.replicas[leader].peer(step.version)
             artifact = self._offer(artifacts[step.replica], () if peer is None else (peer,))
             return int(self._recorded(writer, operation, step)(lambda: replica.stage(step.version, artifact), deadline))
 
-        def load(step: Step) -> None:
+        def load(step: DeliveryStep) -> None:
             replica = self.replicas[step.replica]
             self._recorded(writer, operation, step)(lambda: replica.load(step.version), deadline)
 
-        def verify(step: Step) -> None:
+        def verify(step: DeliveryStep) -> None:
             replica = self.replicas[step.replica]
             version = versions[table_of(replica)]
             rows = self.workshop.shards(version, self.shards_of(version.table))[replica.shard]
@@ -278,7 +281,7 @@ class Delivery(Courier):
         return shipped
 
     def _activate_all(
-        self, steps: Sequence[Step], observed: Sequence[Observed], writer: Writer, operation: Operation
+        self, steps: Sequence[DeliveryStep], observed: Sequence[ObservedReplica], writer: Writer, operation: Operation
     ) -> None:
         """Move every pointer, or none: where one cannot be moved, those that were moved go back."""
         if not steps:
@@ -288,7 +291,7 @@ class Delivery(Courier):
         writer.record(operation.number, _ACTIVATION, "intent", before=before)
         deadline = self._soon()
 
-        def activate(step: Step) -> None:
+        def activate(step: DeliveryStep) -> None:
             replica = self.replicas[step.replica]
             self._recorded(writer, operation, step)(lambda: replica.activate(step.version), deadline)
 
@@ -338,12 +341,12 @@ class Delivery(Courier):
             ) from error
         writer.record(operation.number, _ACTIVATION, "undone")
 
-    def _verify_active(self, wanted: Sequence[Wanted], writer: Writer, operation: Operation) -> None:
+    def _verify_active(self, wanted: Sequence[WantedVersion], writer: Writer, operation: Operation) -> None:
         by_table = {each.table: each for each in wanted}
 
         def verify(replica: Replica) -> None:
             want = by_table[table_of(replica)]
-            step = Step("verify", replica.name, want.version, "after activation")
+            step = DeliveryStep("verify", replica.name, want.version, "after activation")
             rows = want.shards[replica.shard]
             self._call(replica, step, lambda: self._require_active(replica, want.version, rows), self._soon())
 
@@ -365,7 +368,7 @@ class Delivery(Courier):
                     self._unload(each.replica, step.version)
                     writer.record(operation.number, f"forget {step.version} on {each.replica}", "done")
 
-    def _recorded(self, writer: Writer, operation: Operation, step: Step) -> Callable[..., Any]:
+    def _recorded(self, writer: Writer, operation: Operation, step: DeliveryStep) -> Callable[..., Any]:
         """Return what does a step with its intent and outcome in the journal."""
         label = f"{step.kind} {step.replica}"
 

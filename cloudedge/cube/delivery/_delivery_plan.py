@@ -15,7 +15,16 @@ from cloudedge.cube.delivery._table_shards import ShardRows
 from cloudedge.cube.formats import Form, Kind
 from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, StorageError, Unavailable
 
-__all__ = ["DeliveryPlan", "Observed", "Policy", "Step", "Wanted", "plan_delivery", "plan_forget", "plan_rollback"]
+__all__ = [
+    "DeliveryPlan",
+    "DeliveryPolicy",
+    "DeliveryStep",
+    "ObservedReplica",
+    "WantedVersion",
+    "plan_delivery",
+    "plan_forget",
+    "plan_rollback",
+]
 
 StepKind = Literal["stage", "load", "verify", "activate", "forget"]
 _ROW_OVERHEAD = 32
@@ -27,7 +36,7 @@ _LARGEST_OVERLAY = 4
 
 
 @dataclass(frozen=True)
-class Policy:
+class DeliveryPolicy:
     """How to deliver; every field has a default that suits a few dozen servers in one data centre."""
 
     jobs: int = 8
@@ -49,7 +58,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedVersion:
     """A version of a table, shard by shard."""
 
     table: str
@@ -64,7 +73,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedReplica:
     """A replica as it was found; no status if it did not answer."""
 
     replica: str
@@ -75,7 +84,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Step:
+class DeliveryStep:
     """One thing to do on one replica."""
 
     kind: StepKind
@@ -100,7 +109,7 @@ class Step:
 class DeliveryPlan:
     """Steps in the order they are done: all staging and loading, then all activation, then what is forgotten."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[DeliveryStep, ...]
     refusals: tuple[CloudEdgeError, ...] = ()
     """Why it cannot be done as things are; empty if it can."""
 
@@ -109,7 +118,7 @@ class DeliveryPlan:
         """What will travel, at most."""
         return sum(step.bytes for step in self.steps)
 
-    def of(self, kind: StepKind) -> list[Step]:
+    def of(self, kind: StepKind) -> list[DeliveryStep]:
         """Return the steps of one kind."""
         return [step for step in self.steps if step.kind == kind]
 
@@ -122,10 +131,12 @@ class DeliveryPlan:
         }
 
 
-def plan_delivery(wanted: Sequence[Wanted], observed: Sequence[Observed], policy: Policy) -> DeliveryPlan:
+def plan_delivery(
+    wanted: Sequence[WantedVersion], observed: Sequence[ObservedReplica], policy: DeliveryPolicy
+) -> DeliveryPlan:
     """Decide how every replica gets to the wanted versions."""
     by_table = {each.table: each for each in wanted}
-    steps: list[Step] = []
+    steps: list[DeliveryStep] = []
     refusals: list[CloudEdgeError] = [*_missing_shards(wanted, observed)]
     for each in observed:
         if each.table not in by_table:
@@ -139,14 +150,14 @@ def plan_delivery(wanted: Sequence[Wanted], observed: Sequence[Observed], policy
     for each in observed:
         if each.table in by_table and each.status is not None and each.status.active != by_table[each.table].version:
             reason = f"it answers from {each.status.active or 'nothing'}"
-            steps.append(Step("activate", each.replica, by_table[each.table].version, reason))
+            steps.append(DeliveryStep("activate", each.replica, by_table[each.table].version, reason))
     for each in observed:
         if each.table in by_table and each.status is not None:
             steps += plan_forget(each, by_table[each.table].version, policy.keep)
     return DeliveryPlan(tuple(steps), tuple(refusals))
 
 
-def plan_forget(each: Observed, version: str, keep: int) -> list[Step]:
+def plan_forget(each: ObservedReplica, version: str, keep: int) -> list[DeliveryStep]:
     """Decide which versions a replica lets go once `version` is active there."""
     status = each.status
     if status is None:
@@ -158,15 +169,17 @@ def plan_forget(each: Observed, version: str, keep: int) -> list[Step]:
     spare = max(0, keep - len(stays))
     stays |= set(loaded[len(loaded) - spare :] if spare else [])
     return [
-        Step("forget", each.replica, name, f"{keep} versions are kept" if name in loaded else "it was never finished")
+        DeliveryStep(
+            "forget", each.replica, name, f"{keep} versions are kept" if name in loaded else "it was never finished"
+        )
         for name in others
         if name not in stays
     ]
 
 
-def plan_rollback(versions: Mapping[str, str], observed: Sequence[Observed]) -> DeliveryPlan:
+def plan_rollback(versions: Mapping[str, str], observed: Sequence[ObservedReplica]) -> DeliveryPlan:
     """Decide how every replica gets back to versions that are loaded; nothing travels."""
-    steps: list[Step] = []
+    steps: list[DeliveryStep] = []
     refusals: list[CloudEdgeError] = []
     for each in observed:
         if each.table not in versions:
@@ -183,11 +196,13 @@ def plan_rollback(versions: Mapping[str, str], observed: Sequence[Observed]) -> 
                 )
             )
         elif each.status.active != version:
-            steps.append(Step("activate", each.replica, version, f"it answers from {each.status.active or 'nothing'}"))
+            steps.append(
+                DeliveryStep("activate", each.replica, version, f"it answers from {each.status.active or 'nothing'}")
+            )
     return DeliveryPlan(tuple(steps), tuple(refusals))
 
 
-def _missing_shards(wanted: Sequence[Wanted], observed: Sequence[Observed]) -> list[CloudEdgeError]:
+def _missing_shards(wanted: Sequence[WantedVersion], observed: Sequence[ObservedReplica]) -> list[CloudEdgeError]:
     served = {(each.table, each.shard) for each in observed}
     return [
         InputError(
@@ -202,29 +217,33 @@ def _missing_shards(wanted: Sequence[Wanted], observed: Sequence[Observed]) -> l
     ]
 
 
-def _bring(wanted: Wanted, each: Observed, status: ReplicaStatus, policy: Policy) -> DeliveryPlan:
+def _bring(wanted: WantedVersion, each: ObservedReplica, status: ReplicaStatus, policy: DeliveryPolicy) -> DeliveryPlan:
     """Decide how one replica gets the version's rows."""
     version, rows = wanted.version, wanted.shards[each.shard]
     there = status.versions.get(version)
-    verify = Step("verify", each.replica, version, "rows, checksum and probes must be right before anything moves")
+    verify = DeliveryStep(
+        "verify", each.replica, version, "rows, checksum and probes must be right before anything moves"
+    )
     if there is not None and there.state == "loaded":
         if there.checksum in (None, rows.checksum):
             return DeliveryPlan((verify,))
         return DeliveryPlan((), (_other_rows(each, version, str(there.checksum), rows.checksum),))
     stage = _choose(wanted, each, status, policy)
     if there is not None and there.state == "staged" and there.checksum == rows.checksum:
-        stage = Step(**{**asdict(stage), "bytes": 0, "reason": "its files are there; they are checked"})
-    load = Step("load", each.replica, version, "beside what it answers from", base=stage.base)
+        stage = DeliveryStep(**{**asdict(stage), "bytes": 0, "reason": "its files are there; they are checked"})
+    load = DeliveryStep("load", each.replica, version, "beside what it answers from", base=stage.base)
     return DeliveryPlan((stage, load, verify), tuple(_no_room(wanted, each, status, stage)))
 
 
-def _choose(wanted: Wanted, each: Observed, status: ReplicaStatus, policy: Policy) -> Step:
+def _choose(
+    wanted: WantedVersion, each: ObservedReplica, status: ReplicaStatus, policy: DeliveryPolicy
+) -> DeliveryStep:
     full = wanted.base_bytes[each.shard]
-    base = Step("stage", each.replica, wanted.version, "", full, "base", form=status.form)
+    base = DeliveryStep("stage", each.replica, wanted.version, "", full, "base", form=status.form)
     if not status.can_delta:
-        return Step(**{**asdict(base), "reason": "it takes no deltas"})
+        return DeliveryStep(**{**asdict(base), "reason": "it takes no deltas"})
     reason = "it has none of the versions a delta is for"
-    best: Step | None = None
+    best: DeliveryStep | None = None
     for name, version in status.loaded().items():
         size = wanted.delta_bytes.get(version.checksum or "")
         if size is None:
@@ -235,11 +254,13 @@ def _choose(wanted: Wanted, each: Observed, status: ReplicaStatus, policy: Polic
             reason = f"with the deltas {name} is made of, it would be too large a share of a base"
         elif best is None or size <= best.bytes:
             why = f"it has version {name}"
-            best = Step("stage", each.replica, wanted.version, why, size, "delta", base=version.checksum)
-    return best or Step(**{**asdict(base), "reason": reason})
+            best = DeliveryStep("stage", each.replica, wanted.version, why, size, "delta", base=version.checksum)
+    return best or DeliveryStep(**{**asdict(base), "reason": reason})
 
 
-def _no_room(wanted: Wanted, each: Observed, status: ReplicaStatus, stage: Step) -> list[CloudEdgeError]:
+def _no_room(
+    wanted: WantedVersion, each: ObservedReplica, status: ReplicaStatus, stage: DeliveryStep
+) -> list[CloudEdgeError]:
     memory = _memory(wanted, wanted.shards[each.shard].rows, status, stage)
     needs = (
         ("disk", stage.bytes, status.free_disk_bytes, "Free space there, or keep fewer versions."),
@@ -258,7 +279,7 @@ def _no_room(wanted: Wanted, each: Observed, status: ReplicaStatus, stage: Step)
     ]
 
 
-def _memory(wanted: Wanted, rows: int, status: ReplicaStatus, stage: Step) -> int:
+def _memory(wanted: WantedVersion, rows: int, status: ReplicaStatus, stage: DeliveryStep) -> int:
     """Say what loading takes at most, beside what is loaded."""
     per_row = wanted.width + _ROW_OVERHEAD
     if stage.how == "base":
@@ -270,11 +291,11 @@ def _memory(wanted: Wanted, rows: int, status: ReplicaStatus, stage: Step) -> in
     return _WHILE_LOADED * changed * per_row + below + (0 if is_overlay else rows * per_row)
 
 
-def _facts(each: Observed) -> dict[str, Any]:
+def _facts(each: ObservedReplica) -> dict[str, Any]:
     return {"table": each.table, "shard": each.shard, "replica": each.replica}
 
 
-def _away(each: Observed) -> CloudEdgeError:
+def _away(each: ObservedReplica) -> CloudEdgeError:
     why = each.error.message if each.error else "it did not answer"
     return Unavailable(
         f"{each.replica} is away: {why}",
@@ -283,7 +304,7 @@ def _away(each: Observed) -> CloudEdgeError:
     )
 
 
-def _other_rows(each: Observed, version: str, found: str, wanted: str) -> CloudEdgeError:
+def _other_rows(each: ObservedReplica, version: str, found: str, wanted: str) -> CloudEdgeError:
     return IntegrityError(
         f"{each.replica} has a version {version} with rows {found}, not {wanted}",
         hint="A version does not change under its name: unload it there, or deliver under another name.",

@@ -13,14 +13,14 @@ from typing import TypeVar
 
 from cloudedge.bundle.tables import DeltaFile
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.cube.delivery._artifact_cache import Workshop
+from cloudedge.cube.delivery._artifact_cache import ArtifactCache
 from cloudedge.cube.delivery._cube_replica import CubeReplica
 from cloudedge.cube.delivery._delivery_plan import (
     DeliveryPlan,
-    Observed,
-    Policy,
-    Step,
-    Wanted,
+    DeliveryPolicy,
+    DeliveryStep,
+    ObservedReplica,
+    WantedVersion,
     plan_delivery,
     plan_forget,
 )
@@ -31,13 +31,13 @@ from cloudedge.cube.formats import DELTA_FILE, Artifact, Source
 from cloudedge.cube.server import FileServer
 from cloudedge.errors import CloudEdgeError, InputError, NotFound
 
-__all__ = ["Courier", "refuse"]
+__all__ = ["ReplicaDelivery", "refuse"]
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 
-class Courier:
+class ReplicaDelivery:
     """Brings versions of tables to replicas.
 
     Args:
@@ -57,9 +57,9 @@ class Courier:
     def __init__(
         self,
         replicas: Sequence[Replica],
-        workshop: Workshop,
+        workshop: ArtifactCache,
         *,
-        policy: Policy | None = None,
+        policy: DeliveryPolicy | None = None,
         files_host: str = "127.0.0.1",
         files_port: int = 0,
         files_token: str = "",
@@ -71,7 +71,7 @@ class Courier:
         if len(self.replicas) != len(replicas):
             raise InputError("two replicas have the same name", hint="Name them table/shard/replica.")
         self.workshop = workshop
-        self.policy = policy or Policy()
+        self.policy = policy or DeliveryPolicy()
         self._clock = clock or SystemClock()
         self._hands = Hands(self.policy, self._clock)
         self._public_host = public_host or None
@@ -88,22 +88,22 @@ class Courier:
         """Stop serving files."""
         self._files.close()
 
-    def __enter__(self) -> Courier:  # noqa: PYI034 - typing.Self is not in 3.10
+    def __enter__(self) -> ReplicaDelivery:  # noqa: PYI034 - typing.Self is not in 3.10
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def observe(self) -> list[Observed]:
+    def observe(self) -> list[ObservedReplica]:
         """Ask every replica what it has; one that does not answer after a few tries is a finding, not an error."""
         return self._each(list(self.replicas.values()), self._look)
 
-    def _look(self, replica: Replica) -> Observed:
+    def _look(self, replica: Replica) -> ObservedReplica:
         try:
             return self._hands.call(replica, "to ask what is there", lambda: asked(replica), deadline=self._soon())
         except CloudEdgeError as error:
             why = error.__cause__ if isinstance(error.__cause__, CloudEdgeError) else error
-            return Observed(replica.name, table_of(replica), replica.shard, None, why)
+            return ObservedReplica(replica.name, table_of(replica), replica.shard, None, why)
 
     def shards_of(self, table: str) -> int:
         """Count a table's shards.
@@ -149,12 +149,12 @@ class Courier:
             IntegrityError: rows, checksum or a probe differ.
         """
         wanted = self._wanted(version, (), ())
-        step = Step("verify", replica.name, version.version, "")
+        step = DeliveryStep("verify", replica.name, version.version, "")
         self._call(replica, step, self._verifying(replica, wanted), self._soon())
 
     def activate(self, replica: Replica, version: str) -> None:
         """Make one replica answer from a loaded version."""
-        step = Step("activate", replica.name, version, "")
+        step = DeliveryStep("activate", replica.name, version, "")
         self._call(replica, step, lambda: replica.activate(version), self._soon())
 
     def forget(self, replica: Replica, version: str) -> list[str]:
@@ -166,14 +166,16 @@ class Courier:
 
     def _plan_one(
         self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion]
-    ) -> tuple[DeliveryPlan, Wanted]:
+    ) -> tuple[DeliveryPlan, WantedVersion]:
         seen = self._look(replica)
         wanted = self._wanted(version, bases, [seen])
         plan = plan_delivery([wanted], [seen], self.policy)
         # Whether the other shards have replicas is not asked here.
         return DeliveryPlan(plan.steps, tuple(each for each in plan.refusals if "replica" in each.facts)), wanted
 
-    def _wanted(self, version: TableVersion, bases: Sequence[TableVersion], seen: Sequence[Observed]) -> Wanted:
+    def _wanted(
+        self, version: TableVersion, bases: Sequence[TableVersion], seen: Sequence[ObservedReplica]
+    ) -> WantedVersion:
         """Say what each shard of a version holds, and what deltas from versions that replicas have would take."""
         shards, kind = self.shards_of(version.table), version.rows.kind
         has = {
@@ -198,9 +200,11 @@ class Courier:
                 parent = base
         held = self.workshop.shards(version, shards, parent)
         full = tuple(self.workshop.base_bytes(each.rows, kind.row_bytes) for each in held)
-        return Wanted(version.table, version.version, kind.row_bytes, held, full, sizes, counts)
+        return WantedVersion(version.table, version.version, kind.row_bytes, held, full, sizes, counts)
 
-    def _artifact(self, step: Step, version: TableVersion, bases: Sequence[TableVersion], shard: int) -> Artifact:
+    def _artifact(
+        self, step: DeliveryStep, version: TableVersion, bases: Sequence[TableVersion], shard: int
+    ) -> Artifact:
         shards = self.shards_of(version.table)
         if step.how == "base":
             return self.workshop.base(version, shards, step.form)[shard]
@@ -210,12 +214,12 @@ class Courier:
         raise NotFound(f"no version that was handed in has the rows {step.base}")
 
     def _staging(
-        self, replica: Replica, step: Step, version: TableVersion, bases: Sequence[TableVersion]
+        self, replica: Replica, step: DeliveryStep, version: TableVersion, bases: Sequence[TableVersion]
     ) -> Callable[[], int]:
         artifact = self._offer(self._artifact(step, version, bases, replica.shard), ())
         return lambda: replica.stage(version.version, artifact)
 
-    def _verifying(self, replica: Replica, wanted: Wanted) -> Callable[[], None]:
+    def _verifying(self, replica: Replica, wanted: WantedVersion) -> Callable[[], None]:
         return lambda: self._hands.verify(replica, wanted.version, wanted.shards[replica.shard])
 
     def _offer(self, artifact: Artifact, peers: Sequence[Source]) -> Artifact:
@@ -225,13 +229,13 @@ class Courier:
 
     def _unload(self, name: str, version: str) -> None:
         replica = self.replicas[name]
-        step = Step("forget", name, version, "")
+        step = DeliveryStep("forget", name, version, "")
         self._call(replica, step, lambda: replica.unload(version), self._soon())
 
     def _soon(self) -> float:
         return self._clock.monotonic() + self.policy.deadline_s
 
-    def _call(self, replica: Replica, step: Step, do: Callable[[], Result], deadline: float) -> Result:
+    def _call(self, replica: Replica, step: DeliveryStep, do: Callable[[], Result], deadline: float) -> Result:
         return self._hands.call(replica, f"to {step.kind} version {step.version}", do, deadline=deadline)
 
     def _each(self, items: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:

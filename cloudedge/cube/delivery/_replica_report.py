@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.cube.delivery._delivery_plan import Observed
+from cloudedge.cube.delivery._delivery_plan import ObservedReplica
 from cloudedge.cube.delivery._replica import Replica, ReplicaStatus
 from cloudedge.cube.delivery._replica_steps import observe
 from cloudedge.errors import CloudEdgeError, IntegrityError, Unavailable
@@ -92,7 +92,7 @@ def look_twice(
     return [each if each.replica in before else replace(each, problems=()) for each in second]
 
 
-def _probe(replica: Replica, each: Observed, known: Expected | None) -> Answers | CloudEdgeError | None:
+def _probe(replica: Replica, each: ObservedReplica, known: Expected | None) -> Answers | CloudEdgeError | None:
     if known is None or each.status is None or each.status.active is None:
         return None
     version = _probed(each.status, known)
@@ -108,7 +108,7 @@ def _probed(status: ReplicaStatus, known: Expected) -> str:
 
 
 def judge(
-    observed: Sequence[Observed],
+    observed: Sequence[ObservedReplica],
     probes: Mapping[str, Answers | CloudEdgeError | None],
     expected: Mapping[str, Expected],
 ) -> list[ReplicaReport]:
@@ -157,11 +157,11 @@ def require_agreement(reports: Sequence[ReplicaReport]) -> None:
     )
 
 
-def _tables(observed: Sequence[Observed]) -> set[str]:
+def _tables(observed: Sequence[ObservedReplica]) -> set[str]:
     return {each.table for each in observed}
 
 
-def _order(observed: Sequence[Observed]) -> list[str]:
+def _order(observed: Sequence[ObservedReplica]) -> list[str]:
     """List a table's loaded versions, the oldest first, as its replicas tell it."""
     order: list[str] = []
     lists = [list(each.status.loaded()) for each in observed if each.status]
@@ -173,7 +173,7 @@ def _order(observed: Sequence[Observed]) -> list[str]:
     return order
 
 
-def _disagreements(each: Observed, observed: Sequence[Observed]) -> list[str]:
+def _disagreements(each: ObservedReplica, observed: Sequence[ObservedReplica]) -> list[str]:
     assert each.status is not None  # noqa: S101 - the caller looked
     problems = []
     actives = Counter(other.status.active for other in observed if other.table == each.table and other.status)
@@ -193,8 +193,8 @@ def _disagreements(each: Observed, observed: Sequence[Observed]) -> list[str]:
 
 
 def _judge_probe(
-    each: Observed,
-    observed: Sequence[Observed],
+    each: ObservedReplica,
+    observed: Sequence[ObservedReplica],
     probes: Mapping[str, Answers | CloudEdgeError | None],
     known: Expected | None,
 ) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from cloudedge.clock import Clock
-from cloudedge.cube.delivery._delivery_plan import Observed, Policy
+from cloudedge.cube.delivery._delivery_plan import DeliveryPolicy, ObservedReplica
 from cloudedge.cube.delivery._replica import Replica
 from cloudedge.cube.delivery._table_shards import ShardRows
 from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, IntegrityError
@@ -23,23 +23,23 @@ def table_of(replica: Replica | str) -> str:
     return (replica if isinstance(replica, str) else replica.name).split("/", 1)[0]
 
 
-def asked(replica: Replica) -> Observed:
+def asked(replica: Replica) -> ObservedReplica:
     """Ask a replica what it has."""
-    return Observed(replica.name, table_of(replica), replica.shard, replica.status())
+    return ObservedReplica(replica.name, table_of(replica), replica.shard, replica.status())
 
 
-def observe(replica: Replica) -> Observed:
+def observe(replica: Replica) -> ObservedReplica:
     """Ask a replica once what it has; one that does not answer is a finding, not an error."""
     try:
         return asked(replica)
     except CloudEdgeError as error:
-        return Observed(replica.name, table_of(replica), replica.shard, None, error)
+        return ObservedReplica(replica.name, table_of(replica), replica.shard, None, error)
 
 
 class Hands:
     """Does steps on replicas."""
 
-    def __init__(self, policy: Policy, clock: Clock) -> None:
+    def __init__(self, policy: DeliveryPolicy, clock: Clock) -> None:
         self._policy = policy
         self._clock = clock
 

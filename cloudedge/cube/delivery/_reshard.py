@@ -19,9 +19,9 @@ from pathlib import Path
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube.delivery._cube_replica import CubeReplica
 from cloudedge.cube.delivery._delivery import Delivery
-from cloudedge.cube.delivery._delivery_plan import Observed
+from cloudedge.cube.delivery._delivery_plan import ObservedReplica
 from cloudedge.cube.delivery._replica_steps import observe, table_of
-from cloudedge.cube.delivery._server_layout import Layout
+from cloudedge.cube.delivery._server_layout import ServerLayout
 from cloudedge.cube.delivery._table_shards import TableVersion, add_up
 from cloudedge.cube.formats import CubeConf, sync_directory, write_synced
 from cloudedge.errors import ConfigError, Conflict, DeadlineExceeded, IntegrityError, StorageError, Unavailable
@@ -44,8 +44,8 @@ class Resharded:
 def reshard(
     versions: Sequence[TableVersion],
     *,
-    old: Layout,
-    new: Layout,
+    old: ServerLayout,
+    new: ServerLayout,
     delivery: Delivery,
     conf: str | os.PathLike[str],
     token: str = "",
@@ -85,12 +85,12 @@ def reshard(
         require_live(each[-1], list(map(observe, before)), "old")
         require_live(each[-1], delivery.observe(), "new")
     path = Path(conf)
-    moved = Layout(tables={table: new.tables[table] for table in by_table})
+    moved = ServerLayout(tables={table: new.tables[table] for table in by_table})
     write_conf(path, moved.to_conf(CubeConf.from_file(path) if path.exists() else old.to_conf()))
     return Resharded({table: (len(old.tables[table]), len(new.tables[table])) for table in by_table}, shipped, path)
 
 
-def require_apart(tables: Iterable[str], old: Layout, new: Layout) -> None:
+def require_apart(tables: Iterable[str], old: ServerLayout, new: ServerLayout) -> None:
     """Make sure that both layouts have the tables, on servers of their own.
 
     Raises:
@@ -154,7 +154,7 @@ def _counts(servers: Sequence[CubeReplica]) -> dict[str, int]:
     return {server.name: server.status().keys for server in servers}
 
 
-def require_live(version: TableVersion, observed: Sequence[Observed], which: str) -> None:
+def require_live(version: TableVersion, observed: Sequence[ObservedReplica], which: str) -> None:
     """Make sure that a layout answers from a version, with its rows: each shard, by those of its replicas that answer.
 
     Raises:
@@ -191,7 +191,7 @@ def require_live(version: TableVersion, observed: Sequence[Observed], which: str
         )
 
 
-def _total(observed: Sequence[Observed], version: str, width: int) -> str | None:
+def _total(observed: Sequence[ObservedReplica], version: str, width: int) -> str | None:
     """Sum up the shards' rows; None where a shard cannot tell, or its replicas do not agree."""
     sums: dict[int, str] = {}
     for each in observed:

@@ -17,14 +17,14 @@ from cloudedge.bundle import SafetensorsFile, Table
 from cloudedge.bundle.tables import ROWS_PER_WINDOW, DeltaFile, Rows, aligned
 from cloudedge.cube.delivery._table_shards import joined
 
-__all__ = ["Change", "changes", "continues", "find_rows"]
+__all__ = ["RowChange", "changes", "continues", "find_rows"]
 
 Keys = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Change:
+class RowChange:
     """Some of what changed, in the order of keys."""
 
     keys: Keys
@@ -41,7 +41,7 @@ def continues(after: Table, before: Table) -> bool:
     return after.kind == before.kind and after.files[: len(before.files)] == before.files
 
 
-def changes(before: Table, after: Table) -> Iterator[Change]:
+def changes(before: Table, after: Table) -> Iterator[RowChange]:
     """Compare two versions of a table; rows must be of one kind."""
     if continues(after, before):
         yield _from_deltas(before, [DeltaFile(path, after.kind) for path in after.files[len(before.files) :]])
@@ -49,7 +49,7 @@ def changes(before: Table, after: Table) -> Iterator[Change]:
         yield from _from_rows(before, after)
 
 
-def _from_rows(before: Table, after: Table) -> Iterator[Change]:
+def _from_rows(before: Table, after: Table) -> Iterator[RowChange]:
     for old, new in aligned([_windows(before), _windows(after)]):
         old_rows, new_rows = (_like(a, b) for a, b in ((old, new), (new, old)))
         added, changed, removed = _core.diff(
@@ -60,7 +60,7 @@ def _from_rows(before: Table, after: Table) -> Iterator[Change]:
         fresh = new_rows.take(np.sort(np.concatenate([added, changed])))
         replaced = np.searchsorted(old_rows.keys, new_rows.keys[changed]).astype(np.uint64)
         gone = old_rows.take(np.sort(np.concatenate([replaced, removed])))
-        yield Change(fresh.keys, joined(fresh), old_rows.keys[removed], gone.keys, joined(gone))
+        yield RowChange(fresh.keys, joined(fresh), old_rows.keys[removed], gone.keys, joined(gone))
 
 
 def _windows(table: Table) -> Iterator[Rows]:
@@ -82,7 +82,7 @@ def _like(rows: Rows, other: Rows) -> Rows:
     return Rows(np.empty(0, np.uint64), tuple(np.empty((0, column.shape[1]), np.uint8) for column in other.columns))
 
 
-def _from_deltas(before: Table, deltas: list[DeltaFile]) -> Change:
+def _from_deltas(before: Table, deltas: list[DeltaFile]) -> RowChange:
     """Fold deltas into one: of what they say about a key, the last counts."""
     width = before.kind.row_bytes
     keys, values, is_put = _said(*_read(deltas[0], width))
@@ -96,9 +96,9 @@ def _from_deltas(before: Table, deltas: list[DeltaFile]) -> Change:
         )
     old, was_there = find_rows(before, keys)
     if is_put.all() and was_there.all():
-        return Change(keys, values, np.empty(0, np.uint64), keys, old)
+        return RowChange(keys, values, np.empty(0, np.uint64), keys, old)
     gone = ~is_put & was_there
-    return Change(keys[is_put], values[is_put], keys[gone], keys[was_there], old[was_there])
+    return RowChange(keys[is_put], values[is_put], keys[gone], keys[was_there], old[was_there])
 
 
 def _said(put: Keys, values: Bytes, removed: Keys) -> tuple[Keys, Bytes, NDArray[np.bool_]]:

@@ -21,7 +21,7 @@ from cloudedge.cube.delivery._cube_replica import CubeReplica
 from cloudedge.cube.formats import CubeConf, CubeDict, NodeList, join_address, parse_address, read_text_file
 from cloudedge.errors import ConfigError
 
-__all__ = ["Layout", "ServerAddress"]
+__all__ = ["ServerAddress", "ServerLayout"]
 
 
 def _address(text: str) -> str:
@@ -54,7 +54,7 @@ class ServerAddress(BaseModel):
         return join_address(host, port + 1)
 
 
-class Layout(BaseModel):
+class ServerLayout(BaseModel):
     """The servers of all tables."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,7 +63,7 @@ class Layout(BaseModel):
     """By table, for each shard in order, its replicas."""
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str]) -> Layout:
+    def from_file(cls, path: str | os.PathLike[str]) -> ServerLayout:
         """Read a YAML file.
 
         Raises:
@@ -84,7 +84,7 @@ class Layout(BaseModel):
             ) from error
 
     @classmethod
-    def from_conf(cls, conf: CubeConf) -> Layout:
+    def from_conf(cls, conf: CubeConf) -> ServerLayout:
         """Take the servers of a cube.conf; their admin ports are those after their data ports."""
         return cls.model_validate(
             {

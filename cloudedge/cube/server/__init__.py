@@ -6,17 +6,17 @@ from cloudedge.cube.server._admin_api import AdminServer
 from cloudedge.cube.server._download import Fetched, Throttle, fetch, plain_url
 from cloudedge.cube.server._file_server import FileServer
 from cloudedge.cube.server._server import Server, ServerConfig, VersionInfo
-from cloudedge.cube.server._version_store import Holdings
+from cloudedge.cube.server._version_store import VersionStore
 
 __all__ = [
     "AdminServer",
     "Fetched",
     "FileServer",
-    "Holdings",
     "Server",
     "ServerConfig",
     "Throttle",
     "VersionInfo",
+    "VersionStore",
     "fetch",
     "plain_url",
 ]

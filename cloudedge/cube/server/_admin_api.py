@@ -36,7 +36,7 @@ from cloudedge.cube.server._file_server import FileServer
 from cloudedge.cube.server._load_jobs import Jobs, Load, Stage
 from cloudedge.cube.server._metrics import prometheus
 from cloudedge.cube.server._server import Server
-from cloudedge.cube.server._version_store import Holdings
+from cloudedge.cube.server._version_store import VersionStore
 from cloudedge.errors import InputError, NotFound
 from cloudedge.io import free_memory_bytes
 
@@ -74,7 +74,7 @@ class AdminServer(AdminHttp):
         port: int = 0,
         token: str | None = None,
         on_drained: Callable[[], None] | None = None,
-        holdings: Holdings | None = None,
+        holdings: VersionStore | None = None,
         wanted: Path | None = None,
     ) -> None:
         orders = None if holdings is None else holdings.directory / "order"
@@ -152,7 +152,7 @@ class AdminServer(AdminHttp):
         return HTTPStatus.OK, {"name": name, "file": file, "there": there}
 
     @property
-    def _keeping(self) -> Holdings:
+    def _keeping(self) -> VersionStore:
         if self._holdings is None:
             raise InputError("this server keeps no versions of its own", hint="Start it with --state DIR.")
         return self._holdings

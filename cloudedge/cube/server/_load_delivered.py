@@ -6,7 +6,7 @@ import numpy as np
 
 from cloudedge import _core
 from cloudedge.bundle.tables import DeltaFile, RowType
-from cloudedge.cube.builder import Store
+from cloudedge.cube.builder import PartStore
 from cloudedge.cube.formats import DELTA_FILE, Artifact
 from cloudedge.errors import InputError, IntegrityError
 
@@ -29,7 +29,7 @@ def load_artifact(artifact: Artifact, name: str, base: _core.Version | None) -> 
     """
     if artifact.kind == "base":
         shard = (artifact.shard, artifact.shards)
-        store = Store.open(artifact.directory, name=name, checksum=artifact.checksum, shard=shard)
+        store = PartStore.open(artifact.directory, name=name, checksum=artifact.checksum, shard=shard)
     elif base is None:
         raise InputError(
             f"version {name!r} is a delta for rows {artifact.base}, and no loaded version has them",
@@ -37,7 +37,7 @@ def load_artifact(artifact: Artifact, name: str, base: _core.Version | None) -> 
             base=artifact.base,
         )
     else:
-        store = _apply(artifact, name, Store(base))
+        store = _apply(artifact, name, PartStore(base))
     if store.checksum != artifact.checksum or len(store) != artifact.rows:
         raise IntegrityError(
             f"version {name!r} has {len(store)} rows {store.checksum}, not {artifact.rows} rows {artifact.checksum}",
@@ -46,7 +46,7 @@ def load_artifact(artifact: Artifact, name: str, base: _core.Version | None) -> 
     return store.native
 
 
-def _apply(artifact: Artifact, name: str, base: Store) -> Store:
+def _apply(artifact: Artifact, name: str, base: PartStore) -> PartStore:
     file = DeltaFile(artifact.directory / DELTA_FILE, RowType(np.dtype("u1"), artifact.width))
     if (file.base, file.result) != (artifact.base, artifact.checksum):
         raise IntegrityError(f"{file.path} is not the delta its artifact speaks of", hint=_HINT)

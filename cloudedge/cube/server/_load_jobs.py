@@ -10,7 +10,7 @@ from typing import Any
 
 from cloudedge.cube.formats import Artifact, Source
 from cloudedge.cube.server._server import Server
-from cloudedge.cube.server._version_store import Holdings
+from cloudedge.cube.server._version_store import VersionStore
 from cloudedge.errors import CloudEdgeError, Conflict, InputError
 
 __all__ = ["Jobs", "Load", "Stage"]
@@ -52,7 +52,7 @@ class Stage(_Job):
 class Jobs:
     """Loads versions one after the other and fetches a few at a time, in the background; remembers what failed."""
 
-    def __init__(self, server: Server, holdings: Holdings | None) -> None:
+    def __init__(self, server: Server, holdings: VersionStore | None) -> None:
         self._server = server
         self._holdings = holdings
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="cube-load")

@@ -36,7 +36,7 @@ from cloudedge.errors import (
     Unavailable,
 )
 
-__all__ = ["Holdings"]
+__all__ = ["VersionStore"]
 
 _STATE = "state.json"
 _MAX_STATE = 1 << 20
@@ -56,7 +56,7 @@ class _Held:
     """False for one that is kept as a base only."""
 
 
-class Holdings:
+class VersionStore:
     """A server's versions on disk.
 
     Args:

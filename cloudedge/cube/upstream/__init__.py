@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudedge.cube.upstream._atomic_switch import GuardedSwitch
+from cloudedge.cube.upstream._atomic_switch import AtomicSwitch
 from cloudedge.cube.upstream._configured import ConfiguredTransfer
 from cloudedge.cube.upstream._cube_transfer import CubeTransfer
 from cloudedge.cube.upstream._donefile_source import Choice, Donefiles, DonefileSource, Work, choose
@@ -14,12 +14,12 @@ from cloudedge.cube.upstream._upstream_replica import UpstreamReplica, UpstreamT
 from cloudedge.cube.upstream._version_ids import VersionIds, journal_memory
 
 __all__ = [
+    "AtomicSwitch",
     "Choice",
     "ConfiguredTransfer",
     "CubeTransfer",
     "DonefileSource",
     "Donefiles",
-    "GuardedSwitch",
     "StatusServer",
     "Transfer",
     "TransferOptions",

@@ -20,7 +20,7 @@ from cloudedge.cube.delivery import SwitchReport, table_of
 from cloudedge.cube.upstream._upstream_replica import UpstreamReplica
 from cloudedge.errors import Conflict, NotFound, Unavailable
 
-__all__ = ["GuardedSwitch", "named"]
+__all__ = ["AtomicSwitch", "named"]
 
 _CONNECT_S = 5.0
 _MAX_ANSWER = 64 * 1024
@@ -28,7 +28,7 @@ _POLL_S = 0.002
 _OK = 200
 
 
-class GuardedSwitch:
+class AtomicSwitch:
     """Switches replicas together, of one table or of several.
 
     >>> GuardedSwitch(replicas).switch("2026-11-16").mixed_at_most_s  # doctest: +SKIP

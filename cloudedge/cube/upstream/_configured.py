@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloudedge.config import Config, HubConfig, TransferConfig, TransferTable, home, reveal
-from cloudedge.cube.delivery import Delivery, Layout, Policy, Replica, Workshop
+from cloudedge.cube.delivery import ArtifactCache, Delivery, DeliveryPolicy, Replica, ServerLayout
 from cloudedge.cube.formats import CubeAddress, TransferConf, parse_address
 from cloudedge.cube.upstream._cube_transfer import CubeTransfer
 from cloudedge.cube.upstream._transfer import Transfer
@@ -43,10 +43,10 @@ class ConfiguredTransfer:
         self._hubs: Mapping[str, HubConfig] = config.hubs
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> DeliveryPolicy:
         """How to deliver."""
         given = self.config
-        return Policy(
+        return DeliveryPolicy(
             jobs=given.jobs,
             attempts=given.attempts,
             deadline_s=given.deadline.total_seconds(),
@@ -57,7 +57,7 @@ class ConfiguredTransfer:
         )
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ServerLayout:
         """The servers, which are cloudedge's own.
 
         Raises:
@@ -68,7 +68,7 @@ class ConfiguredTransfer:
                 f"the servers of transfer {self.name!r} are upstream's, which cannot be moved or drained from here",
                 hint="Deliver the bundle to an entry with the new servers, then give readers a cube.conf with those.",
             )
-        return Layout.model_validate(
+        return ServerLayout.model_validate(
             {
                 "tables": {
                     name: [[{"address": one.address, "admin": one.admin} for one in shard] for shard in table.shards]
@@ -103,7 +103,7 @@ class ConfiguredTransfer:
             return
         with Delivery(
             self.layout.replicas(token=self.token, deadline_s=self.policy.deadline_s),
-            Workshop(self.work),
+            ArtifactCache(self.work),
             policy=self.policy,
             files_host=self.config.files_host,
             files_port=self.config.files_port,

@@ -8,7 +8,7 @@ from typing import Any
 
 from cloudedge.clock import Clock
 from cloudedge.config import HubConfig
-from cloudedge.cube.delivery import Delivery, Layout, TableVersion
+from cloudedge.cube.delivery import Delivery, ServerLayout, TableVersion
 from cloudedge.cube.formats import TransferConf
 from cloudedge.cube.upstream._transfer import Transfer
 from cloudedge.cube.upstream._upstream_fleet import TransferOptions
@@ -31,7 +31,7 @@ class CubeTransfer(Transfer):
     def __init__(
         self,
         conf: TransferConf,
-        layout: Layout,
+        layout: ServerLayout,
         *,
         token: str = "",
         hubs: Mapping[str, HubConfig] | None = None,
@@ -40,7 +40,7 @@ class CubeTransfer(Transfer):
     ) -> None:
         super().__init__(conf, hubs=hubs, options=options, clock=clock)  # without agents: no upstream servers
         self._token = token
-        here = Layout(tables={conf.dict_name: layout.tables[conf.dict_name]})
+        here = ServerLayout(tables={conf.dict_name: layout.tables[conf.dict_name]})
         self.replicas = here.replicas(token=token, deadline_s=self.options.policy.deadline_s)
 
     def _bases(self) -> Sequence[TableVersion]:

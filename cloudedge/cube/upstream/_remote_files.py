@@ -26,8 +26,8 @@ from cloudedge.hub import open_store
 __all__ = [
     "MAX_DONEFILE",
     "LocalPlace",
-    "Place",
     "RemoteFile",
+    "RemoteFiles",
     "RemotePlace",
     "bounded",
     "open_place",
@@ -53,7 +53,7 @@ class RemoteFile:
     """Changes when the content does, as far as the place can tell."""
 
 
-class Place(Protocol):
+class RemoteFiles(Protocol):
     """One host's files, by absolute path."""
 
     def address(self, path: str) -> str:
@@ -131,7 +131,7 @@ class RemotePlace(ABC):
         """Bring one file here, whole or not at all."""
 
     def bring(self, path: str, into: Path, deadline: float) -> Path:
-        """Fetch a directory's SequenceFiles; see `Place`."""
+        """Fetch a directory's SequenceFiles; see `RemoteFiles`."""
         files = sorted((file for file in self._bounded_walk(path) if _counts(file.path)), key=lambda file: file.path)
         if not files:
             raise NotFound(
@@ -182,7 +182,7 @@ class RemotePlace(ABC):
 
 def open_place(
     address: str, hubs: Mapping[str, HubConfig] | None = None, clock: Clock | None = None
-) -> tuple[Place, str]:
+) -> tuple[RemoteFiles, str]:
     """Return the place an address is in, and the path there.
 
     Args:

@@ -12,18 +12,18 @@ from typing import Any
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube.delivery import (
+    ArtifactCache,
     Delivered,
     Delivery,
-    Observed,
-    Step,
+    DeliveryStep,
+    ObservedReplica,
     SwitchReport,
     TableVersion,
-    Wanted,
-    Workshop,
+    WantedVersion,
     table_of,
 )
 from cloudedge.cube.formats import Artifact, Source
-from cloudedge.cube.upstream._atomic_switch import GuardedSwitch, named
+from cloudedge.cube.upstream._atomic_switch import AtomicSwitch, named
 from cloudedge.cube.upstream._upstream_replica import UpstreamReplica
 from cloudedge.errors import CloudEdgeError, Conflict
 from cloudedge.journal import Operation, Writer
@@ -48,7 +48,7 @@ class UpstreamDelivery(Delivery):
     def __init__(
         self,
         replicas: Sequence[UpstreamReplica],
-        workshop: Workshop,
+        workshop: ArtifactCache,
         *,
         files_url: str = "",
         clock: Clock | None = None,
@@ -58,7 +58,7 @@ class UpstreamDelivery(Delivery):
         self._servers = replicas
         # Agents do one thing after the other in their own time: nothing there can be done together.
         by_agent = any(replica.through_agent for replica in replicas)
-        self._together = None if by_agent else GuardedSwitch(replicas, clock=clock or SystemClock())
+        self._together = None if by_agent else AtomicSwitch(replicas, clock=clock or SystemClock())
         self._files_url = files_url.rstrip("/")
         self._before: dict[str, str] = {}
         self._switched: SwitchReport | None = None
@@ -93,7 +93,7 @@ class UpstreamDelivery(Delivery):
         return replace(artifact, sources=(Source(f"{self._files_url}{artifact.directory}"),))
 
     def _activate_all(
-        self, steps: Sequence[Step], observed: Sequence[Observed], writer: Writer, operation: Operation
+        self, steps: Sequence[DeliveryStep], observed: Sequence[ObservedReplica], writer: Writer, operation: Operation
     ) -> None:
         self._before, self._switched, self._notes = {}, None, ()
         if not steps:
@@ -125,7 +125,7 @@ class UpstreamDelivery(Delivery):
         self._switched = report
         writer.record(operation.number, "switch", "note", **report.as_json())
 
-    def _verify_active(self, wanted: Sequence[Wanted], writer: Writer, operation: Operation) -> None:
+    def _verify_active(self, wanted: Sequence[WantedVersion], writer: Writer, operation: Operation) -> None:
         try:
             super()._verify_active(wanted, writer, operation)
         except CloudEdgeError as error:

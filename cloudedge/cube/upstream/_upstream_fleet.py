@@ -11,7 +11,7 @@ from typing import Any
 
 from cloudedge.admin import is_loopback
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.cube.delivery import Policy, Workshop
+from cloudedge.cube.delivery import ArtifactCache, DeliveryPolicy
 from cloudedge.cube.formats import TransferConf
 from cloudedge.cube.upstream._upstream_delivery import UpstreamDelivery
 from cloudedge.cube.upstream._upstream_replica import UpstreamReplica, UpstreamTimes
@@ -34,7 +34,7 @@ class TransferOptions:
     through_agent: bool = False
     """Send ``reload`` and ``enable`` by the agents, where control commands cannot reach the servers from here."""
     times: UpstreamTimes = field(default_factory=UpstreamTimes)
-    policy: Policy = field(default_factory=Policy)
+    policy: DeliveryPolicy = field(default_factory=DeliveryPolicy)
 
 
 class UpstreamFleet:
@@ -62,7 +62,7 @@ class UpstreamFleet:
         self._conf = confs[0]
         self._options = options or TransferOptions()
         self._clock = clock or SystemClock()
-        self.workshop = Workshop(work or Path(self._conf.output_address) / f"cloudedge-{self._conf.dict_name}")
+        self.workshop = ArtifactCache(work or Path(self._conf.output_address) / f"cloudedge-{self._conf.dict_name}")
         self.journal = Journal(self.workshop.directory / "journal.db", clock=self._clock)
         # Numbers are written by whoever holds the journal's lock, which a delivery in this process does.
         memory = journal_memory(self.journal, Writer(self.journal))

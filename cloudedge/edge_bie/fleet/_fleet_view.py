@@ -11,7 +11,7 @@ from cloudedge.config import EdgeLeg
 from cloudedge.edge_bie.client import Bie, Node
 from cloudedge.edge_bie.fleet._publish import Publisher
 from cloudedge.edge_bie.fleet._revision import Revision
-from cloudedge.edge_bie.fleet._rollout import State
+from cloudedge.edge_bie.fleet._rollout import RolloutState
 from cloudedge.edge_bie.fleet._status import FleetStatus, node_status
 from cloudedge.edge_bie.model import APP_LABEL, node_label
 from cloudedge.hub import LocalHub
@@ -111,9 +111,9 @@ class FleetView:
         """List what was done, the newest first."""
         return self.journal.operations(limit=limit)
 
-    def state(self, operation: Operation) -> State:
+    def state(self, operation: Operation) -> RolloutState:
         """Read how far a rollout got."""
-        return State.replay(self.journal.entries(operation.number), self.journal.wishes(operation.number))
+        return RolloutState.replay(self.journal.entries(operation.number), self.journal.wishes(operation.number))
 
     def status(self) -> FleetStatus:
         """Say what every node runs right now."""

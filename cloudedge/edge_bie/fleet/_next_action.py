@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cloudedge.edge_bie.fleet._node_verdict import Verdict
-from cloudedge.edge_bie.fleet._rollout import Labelled, RolloutPlan, Settled, State
+from cloudedge.edge_bie.fleet._rollout import Labelled, RolloutPlan, RolloutState, Settled
 
 __all__ = [
     "Action",
@@ -118,7 +118,7 @@ _CLOSED = "no maintenance window is open"
 Action = Label | Settle | OpenWave | Bake | Pause | TurnBack | PublishBack | Wait | Finish
 
 
-def decide(plan: RolloutPlan, state: State, seen: Mapping[str, Seen], *, is_window_open: bool = True) -> Action:  # noqa: PLR0911 - rules in their order
+def decide(plan: RolloutPlan, state: RolloutState, seen: Mapping[str, Seen], *, is_window_open: bool = True) -> Action:  # noqa: PLR0911 - rules in their order
     """Decide what comes next.
 
     Args:
@@ -150,7 +150,7 @@ def decide(plan: RolloutPlan, state: State, seen: Mapping[str, Seen], *, is_wind
 
 
 def _wave(  # noqa: PLR0911 - rules in their order
-    plan: RolloutPlan, state: State, seen: Mapping[str, Seen], *, is_window_open: bool
+    plan: RolloutPlan, state: RolloutState, seen: Mapping[str, Seen], *, is_window_open: bool
 ) -> Action:
     wave, policy = plan.waves[state.wave], plan.policy
     if not state.is_wave_open:
@@ -185,7 +185,7 @@ def _needs_approval(plan: RolloutPlan, wave: int) -> bool:
 
 
 def _settled(
-    plan: RolloutPlan, state: State, seen: Mapping[str, Seen], *, is_window_open: bool = True
+    plan: RolloutPlan, state: RolloutState, seen: Mapping[str, Seen], *, is_window_open: bool = True
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the nodes of which something else can be said now than before."""
     for node, labelled in state.labelled.items():
@@ -222,7 +222,7 @@ def _verdict(  # noqa: PLR0911 - rules in their order
     return None
 
 
-def _lost(state: State, seen: Mapping[str, Seen]) -> dict[str, str]:
+def _lost(state: RolloutState, seen: Mapping[str, Seen]) -> dict[str, str]:
     """Return labels that were written and are not there."""
     return {
         node: labelled.revision
@@ -231,7 +231,7 @@ def _lost(state: State, seen: Mapping[str, Seen]) -> dict[str, str]:
     }
 
 
-def _trouble(plan: RolloutPlan, state: State) -> str:
+def _trouble(plan: RolloutPlan, state: RolloutState) -> str:
     """Say why to give up at once; empty: no reason."""
     tried, failed = _tried(plan, state)
     if failed and len(tried) >= plan.policy.abort_at_least and len(failed) > plan.policy.abort_failed * len(tried):
@@ -239,7 +239,7 @@ def _trouble(plan: RolloutPlan, state: State) -> str:
     return ""
 
 
-def _missed(plan: RolloutPlan, state: State, seen: Mapping[str, Seen]) -> str:
+def _missed(plan: RolloutPlan, state: RolloutState, seen: Mapping[str, Seen]) -> str:
     """Say why a wave whose nodes are all settled does not lead to the next; empty: it does."""
     wave = plan.waves[state.wave]
     done = [node for node in wave.nodes if state.settled[node].state == "done"]
@@ -256,7 +256,7 @@ def _missed(plan: RolloutPlan, state: State, seen: Mapping[str, Seen]) -> str:
     return ""
 
 
-def _tried(plan: RolloutPlan, state: State) -> tuple[list[str], list[str]]:
+def _tried(plan: RolloutPlan, state: RolloutState) -> tuple[list[str], list[str]]:
     """Return the nodes that tried the revision of the wave under way, and those of them that failed."""
     at = min(state.wave, len(plan.waves) - 1)
     revision = plan.waves[at].revision if plan.waves else ""
@@ -266,13 +266,13 @@ def _tried(plan: RolloutPlan, state: State) -> tuple[list[str], list[str]]:
     return tried, [n for n in tried if states[n] == "failed"]
 
 
-def _give_up(plan: RolloutPlan, state: State, why: str) -> Action:
+def _give_up(plan: RolloutPlan, state: RolloutState, why: str) -> Action:
     if plan.policy.on_failure == "rollback":
         return TurnBack(why)
     return Pause(why, tuple(node for node, settled in state.settled.items() if settled.state == "failed"))
 
 
-def _back(plan: RolloutPlan, state: State, seen: Mapping[str, Seen]) -> Action:
+def _back(plan: RolloutPlan, state: RolloutState, seen: Mapping[str, Seen]) -> Action:
     order = list(reversed(state.touched))  # newest first
     if state.back is None:
         return PublishBack(tuple(sorted({plan.previous[node] for node in order} - {""})))
@@ -292,12 +292,12 @@ def _back(plan: RolloutPlan, state: State, seen: Mapping[str, Seen]) -> Action:
     return Finish("undone", counts)
 
 
-def _is_labelled(state: State, node: str, revision: str, *, is_back: bool = False) -> bool:
+def _is_labelled(state: RolloutState, node: str, revision: str, *, is_back: bool = False) -> bool:
     labelled = state.labelled.get(node)
     return labelled is not None and (labelled.revision, labelled.is_back) == (revision, is_back)
 
 
-def _first(state: State, failed: Sequence[str]) -> str:
+def _first(state: RolloutState, failed: Sequence[str]) -> str:
     node = min(failed, key=lambda name: state.settled[name].at)
     return f"{node}: {state.settled[node].why}"
 

@@ -29,8 +29,8 @@ from cloudedge.edge_bie.model import (
     statement_config,
     texts_digest,
 )
-from cloudedge.edge_bie.model import App as NodeApp
-from cloudedge.edge_bie.model import Config as NodeConfig
+from cloudedge.edge_bie.model import DesiredApp as NodeApp
+from cloudedge.edge_bie.model import MountedConfig as NodeConfig
 from cloudedge.errors import InputError, IntegrityError
 from cloudedge.hub import Descriptor, current, signature_tag
 

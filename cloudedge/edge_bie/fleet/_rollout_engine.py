@@ -30,7 +30,7 @@ from cloudedge.edge_bie.fleet._next_action import (
     decide,
 )
 from cloudedge.edge_bie.fleet._node_verdict import UNASKED, Probed, Verdict, judge, needs_probe
-from cloudedge.edge_bie.fleet._rollout import RolloutPlan, State
+from cloudedge.edge_bie.fleet._rollout import RolloutPlan, RolloutState
 from cloudedge.edge_bie.fleet._waves import is_open
 from cloudedge.edge_bie.model import app_name, node_label
 from cloudedge.errors import CloudEdgeError, Interrupted, NotFound
@@ -148,7 +148,7 @@ class Engine:
         self._turn = turn
         self._tell = tell
         self._label = node_label(plan.app)
-        self._state = State.replay(writer.journal.entries(number), ())
+        self._state = RolloutState.replay(writer.journal.entries(number), ())
         self._began_at, self._began = self._state.at, clock.monotonic()
         self._verdicts: dict[str, tuple[str, Verdict]] = {}
         self._probed: dict[str, tuple[str, Probed]] = {}

@@ -10,7 +10,7 @@ from cloudedge.edge_bie.fleet._preflight import preflight
 from cloudedge.edge_bie.fleet._publish import Publisher
 from cloudedge.edge_bie.fleet._revision import Revision
 from cloudedge.edge_bie.fleet._rollout import RolloutPlan, Unfit
-from cloudedge.edge_bie.fleet._waves import Policy, in_waves
+from cloudedge.edge_bie.fleet._waves import RolloutPolicy, in_waves
 from cloudedge.edge_bie.model import APP_LABEL, node_label
 
 __all__ = ["Planner"]
@@ -36,7 +36,7 @@ class Planner:
         nodes: Sequence[Node],
         revisions: Sequence[Revision],
         app: App,
-        policy: Policy | None,
+        policy: RolloutPolicy | None,
         *,
         skip_unfit: bool,
         memory_bytes: int = 0,
@@ -51,7 +51,7 @@ class Planner:
             skip_unfit: Leave out nodes that cannot take it, instead of listing them.
             memory_bytes: What the bundle says it needs.
         """
-        chosen, last, known = policy or Policy.of(self._leg), revisions[-1], self._publisher.revisions()
+        chosen, last, known = policy or RolloutPolicy.of(self._leg), revisions[-1], self._publisher.revisions()
         there = {node.name: node.labels.get(self._label, "") for node in nodes}
         same = {name for name in set(there.values()) if self._is_same(known.get(name), last, app)}
         movers = [node for node in nodes if there[node.name] not in same]

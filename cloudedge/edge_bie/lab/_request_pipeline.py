@@ -17,7 +17,7 @@ from cloudedge.edge_bie.lab._errors import ApiError
 from cloudedge.edge_bie.lab._faults import Chance
 from cloudedge.edge_bie.lab._http import Answer, Request
 from cloudedge.edge_bie.lab._objects import ObjectFiles
-from cloudedge.edge_bie.lab._state import World
+from cloudedge.edge_bie.lab._state import LabState
 from cloudedge.errors import CloudEdgeError
 
 __all__ = ["Front"]
@@ -25,13 +25,13 @@ __all__ = ["Front"]
 _TRACE = "x-bce-request-id"
 _KEPT = 10_000
 _NODE = re.compile(r"/v1/nodes/([^/]+)")
-Meaning = Callable[[World, Request], Any]
+Meaning = Callable[[LabState, Request], Any]
 
 
 class Front:
     """Answers the requests of all ports."""
 
-    def __init__(self, world: World, files: ObjectFiles, token: str | None) -> None:
+    def __init__(self, world: LabState, files: ObjectFiles, token: str | None) -> None:
         self.world = world
         self.files = files
         self.chance: Chance | None = None

@@ -16,9 +16,9 @@ from typing import Any
 from cloudedge.clock import Clock, rfc3339
 from cloudedge.edge_bie.lab import _selectors
 from cloudedge.edge_bie.lab._errors import ApiError, invalid
-from cloudedge.edge_bie.lab._store import Store
+from cloudedge.edge_bie.lab._store import LabStore
 
-__all__ = ["APP_MODE", "HIDDEN_LABELS", "NODE_NAME", "SYSTEM", "World", "check_name"]
+__all__ = ["APP_MODE", "HIDDEN_LABELS", "NODE_NAME", "SYSTEM", "LabState", "check_name"]
 
 SYSTEM = "baetyl-cloud-system"
 """Label of everything the control plane made for itself; lists hide it."""
@@ -42,7 +42,7 @@ def check_name(name: str, *, service: bool = False) -> None:
         raise invalid(f"Key: 'Name' Error:Field validation for 'Name' failed on the '{rule}' tag")
 
 
-class World:
+class LabState:
     """The lab's objects and what ties them together."""
 
     def __init__(self, folder: Path, *, namespace: str, clock: Clock, seed: int | None = None) -> None:
@@ -63,7 +63,7 @@ class World:
         self._other: dict[str, None] = {}
         self._users: dict[tuple[str, str], dict[str, None]] = {}
         self._labelled: dict[tuple[str, str], dict[str, None]] = {}
-        self.store = Store(folder, self._watch)
+        self.store = LabStore(folder, self._watch)
 
     # -- time and versions -------------------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cloudedge.edge_bie.model._app_digest import content_of, texts_digest
-from cloudedge.edge_bie.model._apps import App, AppRef, Service, Volume, slot_of
-from cloudedge.edge_bie.model._mounts import Config, Object, filled_in
+from cloudedge.edge_bie.model._apps import AppRef, DesiredApp, DesiredService, DesiredVolume, slot_of
+from cloudedge.edge_bie.model._mounts import MountedConfig, Object, filled_in
 from cloudedge.edge_bie.model._names import (
     APP_LABEL,
     OWNER_LABEL,
@@ -30,14 +30,14 @@ __all__ = [
     "SIGNATURE_KEY",
     "STATEMENT_KEY",
     "VERIFY",
-    "App",
     "AppRef",
     "Blob",
-    "Config",
+    "DesiredApp",
+    "DesiredService",
+    "DesiredVolume",
+    "MountedConfig",
     "Object",
-    "Service",
     "Statement",
-    "Volume",
     "app_name",
     "ask_ready",
     "ask_recorded",

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cloudedge.edge_bie.model._apps import App, Service, Volume
-from cloudedge.edge_bie.model._mounts import Config
+from cloudedge.edge_bie.model._apps import DesiredApp, DesiredService, DesiredVolume
+from cloudedge.edge_bie.model._mounts import MountedConfig
 from cloudedge.hub import canonical_json, digest_of
 
 __all__ = ["content_of", "texts_digest"]
@@ -23,7 +23,7 @@ def texts_digest(texts: Mapping[str, bytes]) -> str:
     return digest_of(canonical_json({key: digest_of(data) for key, data in texts.items()}))
 
 
-def content_of(app: App, configs: Mapping[str, Config], *, statement: str) -> str:
+def content_of(app: DesiredApp, configs: Mapping[str, MountedConfig], *, statement: str) -> str:
     """Return the digest of what an app runs.
 
     Args:
@@ -36,12 +36,12 @@ def content_of(app: App, configs: Mapping[str, Config], *, statement: str) -> st
     return digest_of(canonical_json({"workload": app.workload, "services": services}))
 
 
-def _service(service: Service, volumes: Mapping[str, Any]) -> dict[str, Any]:
+def _service(service: DesiredService, volumes: Mapping[str, Any]) -> dict[str, Any]:
     mounts = sorted((mount.path, mount.read_only, volumes[mount.volume]) for mount in service.mounts)
     return {**asdict(service), "mounts": mounts}
 
 
-def _held(volume: Volume, configs: Mapping[str, Config], statement: str) -> list[str]:
+def _held(volume: DesiredVolume, configs: Mapping[str, MountedConfig], statement: str) -> list[str]:
     """Return what a volume leads to; a secret's content is whoever's who may write to the account."""
     if volume.kind != "config":
         return [volume.kind, volume.source]

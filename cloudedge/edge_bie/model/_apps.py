@@ -11,7 +11,18 @@ from typing import Any, Literal
 from cloudedge.edge_bie.model._names import APP_LABEL, NAME, PROBE
 from cloudedge.errors import InputError
 
-__all__ = ["App", "AppRef", "Mount", "Port", "Service", "Volume", "read_name", "read_text", "read_version", "slot_of"]
+__all__ = [
+    "AppRef",
+    "DesiredApp",
+    "DesiredService",
+    "DesiredVolume",
+    "Mount",
+    "Port",
+    "read_name",
+    "read_text",
+    "read_version",
+    "slot_of",
+]
 
 _STATEMENT = re.compile(r"(.+)-statement-[0-9a-f]{10}")
 _CPUS = re.compile(r"\d{1,6}(\.\d{1,6})?m?")
@@ -61,7 +72,7 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Volume:
+class DesiredVolume:
     """What is mounted."""
 
     name: str
@@ -73,7 +84,7 @@ class Volume:
 
 
 @dataclass(frozen=True)
-class Service:
+class DesiredService:
     """One container of an app, or one process."""
 
     name: str
@@ -91,17 +102,17 @@ class Service:
 
 
 @dataclass(frozen=True)
-class App:
+class DesiredApp:
     """An app as the node gets it."""
 
     ref: AppRef
     labels: Mapping[str, str]
-    services: tuple[Service, ...]
-    volumes: tuple[Volume, ...]
+    services: tuple[DesiredService, ...]
+    volumes: tuple[DesiredVolume, ...]
     workload: str = "deployment"
 
     @classmethod
-    def parse(cls, value: Any, *, version: str = "") -> App:
+    def parse(cls, value: Any, *, version: str = "") -> DesiredApp:
         """Read an app.
 
         Raises:
@@ -139,17 +150,17 @@ class App:
         return tuple(port.host for service in self.services for port in service.ports if port.host)
 
     @property
-    def configs(self) -> tuple[Volume, ...]:
+    def configs(self) -> tuple[DesiredVolume, ...]:
         """The configs it mounts."""
         return tuple(volume for volume in self.volumes if volume.kind == "config")
 
     @property
-    def secrets(self) -> tuple[Volume, ...]:
+    def secrets(self) -> tuple[DesiredVolume, ...]:
         """The secrets it mounts, and those that open registries."""
         return tuple(volume for volume in self.volumes if volume.kind == "secret")
 
 
-def slot_of(app: App) -> str:
+def slot_of(app: DesiredApp) -> str:
     """Name the line of revisions an app belongs to: its predecessor is the one that runs under the same name."""
     if app.labels.get(APP_LABEL):
         return app.labels[APP_LABEL]
@@ -160,10 +171,10 @@ def slot_of(app: App) -> str:
     return app.ref.name
 
 
-def _service(value: Any, app: str) -> Service:
+def _service(value: Any, app: str) -> DesiredService:
     try:
         limits = (value.get("resources") or {}).get("limits") or {}
-        return Service(
+        return DesiredService(
             name=read_name(value.get("name"), "service"),
             image=str(value.get("image") or ""),
             command=tuple(str(word) for word in value.get("command") or ()),
@@ -204,17 +215,17 @@ def _mount(item: Mapping[str, Any]) -> Mount:
     return Mount(str(item["name"]), "/" + path.strip("/"), bool(item.get("readOnly")))
 
 
-def _volume(value: Any, app: str) -> Volume:
+def _volume(value: Any, app: str) -> DesiredVolume:
     try:
         name = str(value["name"])
         for kind in ("config", "secret"):
             if value.get(kind):
                 source = read_name(value[kind].get("name"), kind)
-                return Volume(name, kind, source, str(value[kind].get("version") or ""))
+                return DesiredVolume(name, kind, source, str(value[kind].get("version") or ""))
         if value.get("hostPath"):
-            return Volume(name, "hostPath", str(value["hostPath"]["path"]))
+            return DesiredVolume(name, "hostPath", str(value["hostPath"]["path"]))
         if "emptyDir" in value:
-            return Volume(name, "emptyDir")
+            return DesiredVolume(name, "emptyDir")
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"app {app}: one of its volumes cannot be read: {error!r}") from error
     raise InputError(f"app {app}: volume {name!r} is of a kind this node does not know")

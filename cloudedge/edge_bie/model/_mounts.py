@@ -17,7 +17,7 @@ from typing import Any
 from cloudedge.edge_bie.model._apps import read_name, read_text, read_version
 from cloudedge.errors import InputError
 
-__all__ = ["Config", "Object", "filled_in"]
+__all__ = ["MountedConfig", "Object", "filled_in"]
 
 _OBJECT = "_object_"
 _KEY = re.compile(r"(?!\.{1,2}$)[-._a-zA-Z0-9]{1,253}")
@@ -37,7 +37,7 @@ class Object:
 
 
 @dataclass(frozen=True)
-class Config:
+class MountedConfig:
     """A config or secret: texts that become files, and files to download."""
 
     name: str
@@ -46,7 +46,7 @@ class Config:
     objects: tuple[Object, ...] = ()
 
     @classmethod
-    def parse(cls, value: Any) -> Config:
+    def parse(cls, value: Any) -> MountedConfig:
         """Read a config in the form the edge gets.
 
         Raises:
@@ -62,7 +62,7 @@ class Config:
         return cls(name, version, texts, tuple(objects))
 
     @classmethod
-    def parse_secret(cls, value: Any) -> Config:
+    def parse_secret(cls, value: Any) -> MountedConfig:
         """Read a secret: its values travel as base64.
 
         Raises:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudedge.edge_bie.model import (
-    App,
     AppRef,
-    Config,
+    DesiredApp,
+    MountedConfig,
     Statement,
     app_name,
     content_of,
@@ -26,27 +26,27 @@ from cloudedge.edge_bie.node._units import Slot
 from cloudedge.errors import Conflict, InputError, IntegrityError
 from cloudedge.hub import parse_digest
 
-__all__ = ["Plan", "admit", "bytes_needed", "plan"]
+__all__ = ["NodePlan", "admit", "bytes_needed", "plan"]
 
 _TABLES = "application/vnd.cloudedge.table."
 _SIZE_LIMIT = 1 << 50
 
 
 @dataclass(frozen=True)
-class Plan:
+class NodePlan:
     """What is to be done, removals first."""
 
     remove: tuple[str, ...]
     """Lines to stop."""
-    install: tuple[App, ...]
+    install: tuple[DesiredApp, ...]
     skip: Mapping[AppRef, str]
     """Apps that cannot be installed, and why."""
 
 
-def plan(desired: Sequence[App], slots: Mapping[str, Slot]) -> Plan:
+def plan(desired: Sequence[DesiredApp], slots: Mapping[str, Slot]) -> NodePlan:
     """Decide what to do."""
-    lines: dict[str, App] = {}
-    ports: dict[int, App] = {}
+    lines: dict[str, DesiredApp] = {}
+    ports: dict[int, DesiredApp] = {}
     skip: dict[AppRef, str] = {}
     for app in sorted(desired, key=lambda app: not _is_live(app, slots)):  # stable: live ones first, then in order
         slot = slot_of(app)
@@ -62,19 +62,19 @@ def plan(desired: Sequence[App], slots: Mapping[str, Slot]) -> Plan:
             lines[slot] = app
             ports.update(dict.fromkeys(app.host_ports, app))
     wanted = {slot_of(app) for app in desired}
-    return Plan(
+    return NodePlan(
         remove=tuple(name for name, slot in slots.items() if slot.running and name not in wanted),
         install=tuple(app for app in desired if lines.get(slot_of(app)) is app and not _is_live(app, slots)),
         skip=skip,
     )
 
 
-def _is_live(app: App, slots: Mapping[str, Slot]) -> bool:
+def _is_live(app: DesiredApp, slots: Mapping[str, Slot]) -> bool:
     slot = slots.get(slot_of(app))
     return slot is not None and slot.live is not None and slot.live.ref == app.ref
 
 
-def admit(statement: Statement, app: App, configs: Mapping[str, Config], slot: Slot) -> None:
+def admit(statement: Statement, app: DesiredApp, configs: Mapping[str, MountedConfig], slot: Slot) -> None:
     """Check a statement, whose signature is good, against what it came with and what was accepted before.
 
     Args:
@@ -114,7 +114,7 @@ def admit(statement: Statement, app: App, configs: Mapping[str, Config], slot: S
         )
 
 
-def _check_content(statement: Statement, app: App, configs: Mapping[str, Config]) -> None:
+def _check_content(statement: Statement, app: DesiredApp, configs: Mapping[str, MountedConfig]) -> None:
     """Check that what would be run is what was signed, also for a revision that runs already: apps can be written to.
 
     Raises:

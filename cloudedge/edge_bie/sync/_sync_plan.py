@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from cloudedge.edge_bie.client import App, Config, Difference, File, Registry, Secret, Volume, compare, normal
 from cloudedge.edge_bie.model import OWNER_LABEL
-from cloudedge.edge_bie.sync._desired import KEEP, SET_LABEL, Desired, owner_of, owner_of_words, unmarked
+from cloudedge.edge_bie.sync._desired import KEEP, SET_LABEL, DesiredAccount, owner_of, owner_of_words, unmarked
 
-__all__ = ["Kind", "Observed", "Plan", "Step", "Thing", "Verb", "filled", "mounted", "owner", "plan"]
+__all__ = ["Kind", "ObservedAccount", "SyncPlan", "SyncStep", "Thing", "Verb", "filled", "mounted", "owner", "plan"]
 
 Kind = Literal["config", "secret", "registry", "app", "node"]
 Verb = Literal["create", "update", "adopt", "repin", "refresh", "label", "tell", "delete"]
@@ -26,7 +26,7 @@ Thing = Config | Secret | Registry | App
 
 
 @dataclass(frozen=True)
-class Step:
+class SyncStep:
     """One write."""
 
     verb: Verb
@@ -37,11 +37,11 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SyncPlan:
     """What to do, what stands in the way, and what somebody might want to know."""
 
     set: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[SyncStep, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -52,7 +52,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedAccount:
     """What there is, as far as a plan has to know."""
 
     configs: Mapping[str, Config] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Observed:
     """What the apps of the state before mount."""
 
 
-def plan(desired: Desired, observed: Observed, *, adopt: bool = False, delete: bool = False) -> Plan:
+def plan(desired: DesiredAccount, observed: ObservedAccount, *, adopt: bool = False, delete: bool = False) -> SyncPlan:
     """Decide.
 
     Args:
@@ -89,15 +89,15 @@ def plan(desired: Desired, observed: Observed, *, adopt: bool = False, delete: b
     planner.mounts()
     planner.labels()
     planner.deletes(wanted=delete)
-    return Plan(desired.set, tuple(planner.steps), tuple(planner.problems), tuple(planner.notes))
+    return SyncPlan(desired.set, tuple(planner.steps), tuple(planner.problems), tuple(planner.notes))
 
 
 class _Planner:
-    def __init__(self, desired: Desired, observed: Observed, *, adopt: bool) -> None:
+    def __init__(self, desired: DesiredAccount, observed: ObservedAccount, *, adopt: bool) -> None:
         self._desired = desired
         self._observed = observed
         self._adopt = adopt
-        self.steps: list[Step] = []
+        self.steps: list[SyncStep] = []
         self.problems: list[str] = []
         self.notes: list[str] = []
 
@@ -116,14 +116,14 @@ class _Planner:
         if isinstance(wanted, Registry) and not wanted.password:
             self.problems.append(f"registry {wanted.name} is not there and needs a password to be made")
             return
-        self.steps.append(Step("create", kind, wanted.name, "it is not there", _differences(None, wanted)))
+        self.steps.append(SyncStep("create", kind, wanted.name, "it is not there", _differences(None, wanted)))
 
     def _change(self, kind: Kind, wanted: Thing, found: Thing) -> None:
         whose, name = owner(found), wanted.name
         differences = _differences(found, wanted)
         if not differences:
             if whose is None and self._adopt:
-                self.steps.append(Step("adopt", kind, name, "it is nobody's and was asked for"))
+                self.steps.append(SyncStep("adopt", kind, name, "it is nobody's and was asked for"))
             elif whose == self._desired.set:
                 self._small_things(kind, wanted, found)
             return
@@ -132,7 +132,7 @@ class _Planner:
             self.problems.append(refused)
         elif whose == self._desired.set or (whose is None and self._adopt):
             reason = "it differs" if whose is not None else "it is nobody's, differs, and was asked for"
-            self.steps.append(Step("update", kind, name, reason, differences))
+            self.steps.append(SyncStep("update", kind, name, reason, differences))
             if isinstance(wanted, Registry):
                 self._password(wanted)
         elif whose is None:
@@ -148,10 +148,12 @@ class _Planner:
             late = [volume.config or volume.secret for volume in found.volumes if self._is_late(volume)]
             untold = self._observed.untold.get(wanted.name, ())
             if late:
-                self.steps.append(Step("repin", kind, wanted.name, f"it is on an older version of {', '.join(late)}"))
+                self.steps.append(
+                    SyncStep("repin", kind, wanted.name, f"it is on an older version of {', '.join(late)}")
+                )
             elif untold:
                 why = f"{len(untold)} nodes were not told of it, such as {untold[0]}"
-                self.steps.append(Step("tell", kind, wanted.name, why))
+                self.steps.append(SyncStep("tell", kind, wanted.name, why))
 
     def _is_late(self, volume: Volume) -> bool:
         kind, there = ("config", self._observed.configs) if volume.config else ("secret", self._observed.secrets)
@@ -164,7 +166,7 @@ class _Planner:
         known = self._observed.passwords.get(wanted.name)
         if wanted.password and not known:
             why = "its password is another" if known is False else "whether its password is this one cannot be seen"
-            self.steps.append(Step("refresh", "registry", wanted.name, why))
+            self.steps.append(SyncStep("refresh", "registry", wanted.name, why))
 
     def mounts(self) -> None:
         there = {
@@ -189,7 +191,7 @@ class _Planner:
                 if found.get(key) != value
             )
             if differences:
-                self.steps.append(Step("label", "node", name, "its labels differ", differences))
+                self.steps.append(SyncStep("label", "node", name, "its labels differ", differences))
 
     def deletes(self, *, wanted: bool) -> None:
         groups: tuple[tuple[Kind, Mapping[str, Any], Mapping[str, Any]], ...] = (
@@ -207,7 +209,7 @@ class _Planner:
                 if held:
                     self.notes.append(f"{kind} {name} is no longer wanted and stays: {held}")
                 elif wanted:
-                    self.steps.append(Step("delete", kind, name, "it is no longer wanted"))
+                    self.steps.append(SyncStep("delete", kind, name, "it is no longer wanted"))
                     going |= {name} if kind == "app" else set()
                 else:
                     self.notes.append(f"{kind} {name} is no longer wanted: --delete deletes it")

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from cloudedge.clock import Clock
     from cloudedge.hub.core import ObjectInfo
 
-__all__ = ["TTL_S", "Claim", "Lease", "Step", "decide", "lease"]
+__all__ = ["TTL_S", "Claim", "Lease", "LeaseStep", "decide", "lease"]
 
 TTL_S: Final = 30.0
 """How long a lock outlives a killed holder. Long enough for two lost heartbeats, short enough to wait for."""
@@ -98,7 +98,7 @@ class Claim:
     key: str = ""
 
 
-class Step(enum.Enum):
+class LeaseStep(enum.Enum):
     """What to do after a look at the claims."""
 
     ENTER = "the lock is ours"
@@ -108,18 +108,18 @@ class Step(enum.Enum):
     CLAIM = "write a claim"
 
 
-def decide(mine: str | None, claims: Sequence[Claim], *, shared: bool) -> Step:
+def decide(mine: str | None, claims: Sequence[Claim], *, shared: bool) -> LeaseStep:
     """Say what follows from a listing of live claims, taken after `mine` (if any) was written."""
     rivals = [c for c in claims if c.id != mine and not (shared and c.shared)]
     if mine is None:
-        return Step.CLAIM if shared or not rivals else Step.WAIT
+        return LeaseStep.CLAIM if shared or not rivals else LeaseStep.WAIT
     if all(c.id != mine for c in claims):
-        return Step.WITHDRAW  # the store took so long that the claim was stale when it was listed
+        return LeaseStep.WITHDRAW  # the store took so long that the claim was stale when it was listed
     if not rivals:
-        return Step.ENTER
+        return LeaseStep.ENTER
     if shared or all(mine < c.id and not c.shared for c in rivals):
-        return Step.STAND
-    return Step.WITHDRAW
+        return LeaseStep.STAND
+    return LeaseStep.WITHDRAW
 
 
 class Lease:
@@ -214,26 +214,26 @@ def lease(
 def _acquire(store: Objects, name: str, *, shared: bool, wait_s: float, clock: Clock, ttl_s: float) -> Lease:
     deadline = clock.monotonic() + wait_s
     pause_s = _PAUSE_S
-    step = Step.CLAIM  # most locks are free: claim first, look then
+    step = LeaseStep.CLAIM  # most locks are free: claim first, look then
     mine: Lease | None = None
     try:
         while True:
-            if step is Step.CLAIM:
+            if step is LeaseStep.CLAIM:
                 mine = Lease(store, name, shared=shared, ttl_s=ttl_s, clock=clock)
                 mine.claim()
             claims = list(_live(store, name))
             step = decide(mine.id if mine else None, claims, shared=shared)
-            if mine and step is Step.ENTER and mine.in_time():
+            if mine and step is LeaseStep.ENTER and mine.in_time():
                 entered, mine = mine, None
                 return entered
             left = deadline - clock.monotonic()
             if left <= 0:
                 others = [c for c in claims if not (mine and c.id == mine.id) and not (shared and c.shared)]
                 raise _refused(store, name, others, wait_s)
-            if mine and step in (Step.WITHDRAW, Step.ENTER):
+            if mine and step in (LeaseStep.WITHDRAW, LeaseStep.ENTER):
                 mine.withdraw()
                 mine = None
-            if step is not Step.CLAIM:
+            if step is not LeaseStep.CLAIM:
                 clock.sleep(min(left, pause_s * (0.5 + clock.random() / 2)))
                 pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloudedge.release.core._apply import Outcome, is_past_return
 from cloudedge.release.core._canary import add_up
-from cloudedge.release.core._context import Ground, Runner, Shelf, in_threads
+from cloudedge.release.core._context import BundleSource, ReleaseContext, Runner, in_threads
 from cloudedge.release.core._errors import Refused, ReleaseUndone, Unfinished
 from cloudedge.release.core._operations import ALLOWED, Driver, check, without, words
 from cloudedge.release.core._places import (
@@ -21,7 +21,7 @@ from cloudedge.release.core._places import (
     Shipped,
     Traffic,
 )
-from cloudedge.release.core._plan import World, plan
+from cloudedge.release.core._plan import ReleaseWorld, plan
 from cloudedge.release.core._status import PlaceStatus, Record, Status, history, status
 from cloudedge.release.core._steps import Kind, Life, Limits, Options, Plan, Refusal, Step
 from cloudedge.release.core._table_layouts import FixedLayout, Layouts, Shards
@@ -29,10 +29,10 @@ from cloudedge.release.core._version import TableFacts, Version
 
 __all__ = [
     "ALLOWED",
+    "BundleSource",
     "Driver",
     "Estimate",
     "FixedLayout",
-    "Ground",
     "Group",
     "Health",
     "Kind",
@@ -52,11 +52,12 @@ __all__ = [
     "Record",
     "Refusal",
     "Refused",
+    "ReleaseContext",
     "ReleaseUndone",
+    "ReleaseWorld",
     "Runner",
     "Shards",
     "Shares",
-    "Shelf",
     "Shipped",
     "Status",
     "Step",
@@ -64,7 +65,6 @@ __all__ = [
     "Traffic",
     "Unfinished",
     "Version",
-    "World",
     "add_up",
     "check",
     "history",

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from cloudedge.errors import CloudEdgeError, Conflict, NotFound, StorageError
 from cloudedge.journal import What, Writer
 from cloudedge.release.core._bake import Breach, Paused, bake
-from cloudedge.release.core._context import Ground
+from cloudedge.release.core._context import ReleaseContext
 from cloudedge.release.core._errors import Refused, Unfinished
 from cloudedge.release.core._plan import plan as plan_for
 from cloudedge.release.core._plan import plan_undo, same_shares
@@ -69,7 +69,9 @@ class Run:
         version: The version with its bytes; not needed to go back.
     """
 
-    def __init__(self, ground: Ground, writer: Writer, number: int, plan: Plan, version: Version | None = None) -> None:
+    def __init__(
+        self, ground: ReleaseContext, writer: Writer, number: int, plan: Plan, version: Version | None = None
+    ) -> None:
         self._ground = ground
         self._writer = writer
         self._number = number

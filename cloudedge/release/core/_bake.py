@@ -7,7 +7,7 @@ from typing import Any
 from cloudedge.errors import CloudEdgeError
 from cloudedge.journal import Writer
 from cloudedge.release.core._canary import add_up, breach
-from cloudedge.release.core._context import Ground
+from cloudedge.release.core._context import ReleaseContext
 from cloudedge.release.core._places import Health, Traffic
 from cloudedge.release.core._steps import Plan
 
@@ -26,7 +26,7 @@ class Paused(Exception):
     """The canary did badly and shall stay as it is until somebody decides."""
 
 
-def bake(ground: Ground, writer: Writer, number: int, plan: Plan) -> dict[str, Any]:
+def bake(ground: ReleaseContext, writer: Writer, number: int, plan: Plan) -> dict[str, Any]:
     """Watch a canary.
 
     Returns:
@@ -64,7 +64,7 @@ def bake(ground: Ground, writer: Writer, number: int, plan: Plan) -> dict[str, A
     return {"watched_s": watched, "requests": counts}
 
 
-def _watched_before(ground: Ground, number: int) -> float:
+def _watched_before(ground: ReleaseContext, number: int) -> float:
     """Return how long an interrupted bake had gone well; one that was paused for doing badly begins anew."""
     watched = 0.0
     for entry in ground.journal.entries(number):
@@ -74,7 +74,7 @@ def _watched_before(ground: Ground, number: int) -> float:
     return watched
 
 
-def _look(ground: Ground) -> list[Health]:
+def _look(ground: ReleaseContext) -> list[Health]:
     seen: list[Health] = []
     for place in ground.places.values():
         if place.leg == "dense":

@@ -12,12 +12,12 @@ from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError, NotFound
 from cloudedge.journal import Journal, Writer
 from cloudedge.release.core._places import Estimate, Observed, Part, Place
-from cloudedge.release.core._plan import World
+from cloudedge.release.core._plan import ReleaseWorld
 from cloudedge.release.core._steps import Life
 from cloudedge.release.core._table_layouts import FixedLayout, Layouts, Shards, at_home, takes
 from cloudedge.release.core._version import Version
 
-__all__ = ["Ground", "Runner", "Shelf", "in_threads"]
+__all__ = ["BundleSource", "ReleaseContext", "Runner", "in_threads"]
 
 _LOOKS = 3
 _LOOK_AGAIN_S, _LOOK_SELDOM_S = 0.3, 5.0
@@ -41,7 +41,7 @@ def in_threads(calls: Sequence[Callable[[], None]], jobs: int) -> None:
             raise
 
 
-class Shelf(Protocol):
+class BundleSource(Protocol):
     """Where versions come from, and what says which of them must be kept."""
 
     def version(self, ref: str) -> Version:
@@ -81,13 +81,13 @@ class Shelf(Protocol):
 
 
 @dataclass
-class Ground:
+class ReleaseContext:
     """Everything that plans and releases of one target work with."""
 
     name: str
     places: dict[str, Place]
     journal: Journal
-    shelf: Shelf
+    shelf: BundleSource
     clock: Clock = field(default_factory=SystemClock)
     runner: Runner = in_threads
     by: str = "somebody"
@@ -128,7 +128,7 @@ class Ground:
         """Return what is live and what was, the newest first."""
         return tuple(Life(**life) for life in self.journal.recall("lives") or ())
 
-    def look(self, ref: str, shards: Shards | None = None) -> tuple[Version, World]:
+    def look(self, ref: str, shards: Shards | None = None) -> tuple[Version, ReleaseWorld]:
         """Look at everything a plan for a version is made from.
 
         Args:
@@ -157,7 +157,7 @@ class Ground:
         lacking = [p for p in observed if p.is_reachable and takes(p, desired) and not p.has(desired.pin)]
         self.runner([partial(ask, place) for place in lacking], self.jobs)
         was = self._was(lives, desired)
-        return desired, World(self.name, observed, estimates, lives, self.known(), was, self.layouts.now())
+        return desired, ReleaseWorld(self.name, observed, estimates, lives, self.known(), was, self.layouts.now())
 
     def mark(self, roles: Mapping[str, str | None], writer: Writer) -> str | None:
         """Mark what plays which role, and what somebody could not be told before; remember what still has to be.

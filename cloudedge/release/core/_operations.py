@@ -10,7 +10,7 @@ from itertools import count
 from cloudedge.errors import Conflict, InputError, NotFound, Unavailable
 from cloudedge.journal import Operation, Writer
 from cloudedge.release.core._apply import Outcome, Run, committed
-from cloudedge.release.core._context import Ground
+from cloudedge.release.core._context import ReleaseContext
 from cloudedge.release.core._errors import Refused, Unfinished
 from cloudedge.release.core._plan import plan as plan_for
 from cloudedge.release.core._plan import plan_undo
@@ -29,7 +29,7 @@ _KNOWN = 1000
 class Driver:
     """What goes on under the lock; `Target` is what people use."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: ReleaseContext) -> None:
         self._ground = ground
 
     def _begin(self, writer: Writer, plan: Plan, version: Version) -> Outcome:

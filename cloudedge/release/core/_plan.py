@@ -15,7 +15,7 @@ from cloudedge.release.core._steps import Before, Kind, Life, Options, Plan, Sta
 from cloudedge.release.core._table_layouts import Shards, is_idle, takes
 from cloudedge.release.core._version import Version
 
-__all__ = ["World", "plan", "plan_undo", "same_shares"]
+__all__ = ["ReleaseWorld", "plan", "plan_undo", "same_shares"]
 
 _BYTES_PER_S = 50e6
 """For estimates only: half of what a gigabit link carries."""
@@ -29,7 +29,7 @@ _FORGETS: tuple[Leg, ...] = ("dense", "edge", "sparse")
 
 
 @dataclass(frozen=True)
-class World:
+class ReleaseWorld:
     """Everything a plan is made from besides the version that is wanted."""
 
     target: str
@@ -58,7 +58,7 @@ class World:
 
 def plan(
     desired: Version,
-    world: World,
+    world: ReleaseWorld,
     options: Options | None = None,
     *,
     kind: Kind = "release",
@@ -175,7 +175,7 @@ def same_shares(one: Shares, other: Shares) -> bool:
     return all(abs(one.get(pin, 0.0) - other.get(pin, 0.0)) < tiny for pin in {*one, *other})
 
 
-def _befores(desired: Version, world: World) -> Mapping[str, Before]:
+def _befores(desired: Version, world: ReleaseWorld) -> Mapping[str, Before]:
     known = [place for place in world.places if place.is_reachable or takes(place, desired)]
     return {place.name: _before(place, world.live, desired.pin) for place in known}
 
@@ -189,7 +189,7 @@ def _before(place: Observed, live: str, pin: str) -> Before:
     return Before(active, tuple(sorted(place.versions)))
 
 
-def _trim(desired: Version, world: World, able: list[Observed]) -> Iterator[Step]:
+def _trim(desired: Version, world: ReleaseWorld, able: list[Observed]) -> Iterator[Step]:
     """Make room for a third version if a place has none: what is older than the live one goes first, everywhere."""
     lacking = [place for place in able if not place.has(desired.pin)]
     if not any(True for _ in room(desired, lacking, world.estimates, {})):
@@ -199,7 +199,7 @@ def _trim(desired: Version, world: World, able: list[Observed]) -> Iterator[Step
         yield from _forget(world, leg, "trim", reason, kept={desired.pin, world.live})
 
 
-def _freed(trim: list[Step], world: World) -> Mapping[str, int]:
+def _freed(trim: list[Step], world: ReleaseWorld) -> Mapping[str, int]:
     loaded = {place.name: place.versions for place in world.places}
     freed: dict[str, int] = {}
     for step in trim:
@@ -207,7 +207,7 @@ def _freed(trim: list[Step], world: World) -> Mapping[str, int]:
     return freed
 
 
-def _steps(desired: Version, world: World, able: list[Observed], options: Options, kind: Kind) -> Iterator[Step]:
+def _steps(desired: Version, world: ReleaseWorld, able: list[Observed], options: Options, kind: Kind) -> Iterator[Step]:
     pin = desired.pin
     moves = [place for place in able if not same_shares(place.active, {pin: 1.0})]
     lacking = [place for place in able if not place.has(pin)]
@@ -234,7 +234,7 @@ def _steps(desired: Version, world: World, able: list[Observed], options: Option
     yield from old
 
 
-def _old(pin: str, shards: Shards, world: World, options: Options) -> Iterator[Step]:
+def _old(pin: str, shards: Shards, world: ReleaseWorld, options: Options) -> Iterator[Step]:
     older = [life for life in world.lives if life.pin != pin][: options.retain]
     reason = f"no longer needed to go back {options.retain}"
     kept = {pin, world.live, *(life.pin for life in older)}
@@ -268,7 +268,7 @@ def _switch(place: Observed, pin: str, live: str) -> Step:
     return Step(stage, place.name, reason, pin, {pin: 1.0}, seconds=_POINTER_S, undo=back)
 
 
-def _prepare(place: Observed, pin: str, world: World) -> Step:
+def _prepare(place: Observed, pin: str, world: ReleaseWorld) -> Step:
     cost = world.estimates.get(place.name, Estimate())
     return Step(
         _stage(place.leg, "prepare"),
@@ -292,7 +292,7 @@ def _canary(moves: list[Observed], pin: str, live: str, options: Options) -> Ite
 
 
 def _forget(
-    world: World, leg: Leg, what: str, reason: str, *, kept: Collection[str], idle: Sequence[Observed] = ()
+    world: ReleaseWorld, leg: Leg, what: str, reason: str, *, kept: Collection[str], idle: Sequence[Observed] = ()
 ) -> Iterator[Step]:
     read = _read(world) if leg == "sparse" else ()
     for place in world.places:
@@ -302,7 +302,7 @@ def _forget(
                 yield Step(_stage(leg, what), place.name, reason, pin, seconds=_POINTER_S)
 
 
-def _read(world: World) -> set[str]:
+def _read(world: ReleaseWorld) -> set[str]:
     """Return the versions that serving replicas answer with now, and whose rows they read."""
     return {pin for place in world.legs["dense"] for pin in place.active}
 

@@ -13,7 +13,7 @@ from cloudedge.release.core._version import Version
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Signature, Variable
-    from cloudedge.release.core._plan import World
+    from cloudedge.release.core._plan import ReleaseWorld
 
 __all__ = ["CUBE_VALUE_BYTES", "refusals", "room", "signature_changes", "warnings"]
 
@@ -23,7 +23,7 @@ CUBE_VALUE_BYTES = 1024
 
 def refusals(
     desired: Version,
-    world: World,
+    world: ReleaseWorld,
     able: Sequence[Observed],
     options: Options,
     *,
@@ -66,7 +66,7 @@ def _stands_in(other: Observed, place: Observed) -> bool:
     return other.leg == place.leg  # of a shard that nobody can tell from others, `shards` says what is missing
 
 
-def warnings(desired: Version, world: World, options: Options) -> Iterator[str]:
+def warnings(desired: Version, world: ReleaseWorld, options: Options) -> Iterator[str]:
     """List what works and should be known."""
     for place in world.places:
         if not place.is_reachable:
@@ -95,7 +95,7 @@ def _trust(desired: Version) -> Iterator[Refusal]:
         yield Refusal("signature", desired.untrusted, "Its owner signs it with: cloudedge bundle sign REF --key KEY")
 
 
-def _legs(desired: Version, world: World) -> Iterator[Refusal]:
+def _legs(desired: Version, world: ReleaseWorld) -> Iterator[Refusal]:
     legs = world.legs
     if not world.places:
         yield Refusal("empty", f"{world.target} has no places", "Give it a leg in cloudedge.yaml: sparse, dense, edge.")
@@ -116,7 +116,7 @@ def _legs(desired: Version, world: World) -> Iterator[Refusal]:
                 )
 
 
-def _tables(desired: Version, world: World, able: Sequence[Observed], options: Options) -> Iterator[Refusal]:
+def _tables(desired: Version, world: ReleaseWorld, able: Sequence[Observed], options: Options) -> Iterator[Refusal]:
     sparse = world.legs["sparse"]
     for name, table in desired.tables.items():
         shards = len(table.shard_rows)
@@ -198,7 +198,7 @@ def room(
                 )
 
 
-def _clients(desired: Version, world: World, options: Options) -> Iterator[Refusal]:
+def _clients(desired: Version, world: ReleaseWorld, options: Options) -> Iterator[Refusal]:
     if options.allow_signature_change:
         return
     seen: list[Signature] = []

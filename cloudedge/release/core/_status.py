@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from cloudedge.errors import CloudEdgeError
 from cloudedge.journal import Operation, What
-from cloudedge.release.core._context import Ground
+from cloudedge.release.core._context import ReleaseContext
 from cloudedge.release.core._places import Group, Member, Observed, Shares
 from cloudedge.release.core._plan import same_shares
 from cloudedge.release.core._steps import Life
@@ -120,7 +120,7 @@ class Record:
         return asdict(self)
 
 
-def status(ground: Ground) -> Status:
+def status(ground: ReleaseContext) -> Status:
     """Ask every place and say how it stands."""
     lives = ground.lives()
     live = lives[0] if lives else None
@@ -129,7 +129,7 @@ def status(ground: Ground) -> Status:
     return Status(ground.name, live, words, tuple(_place(ground, place, lives) for place in ground.observe()))
 
 
-def _place(ground: Ground, place: Observed, lives: Sequence[Life]) -> PlaceStatus:
+def _place(ground: ReleaseContext, place: Observed, lives: Sequence[Life]) -> PlaceStatus:
     live = lives[0] if lives else None
     steps = [f"{place.leg}.{how}:{place.name}" for how in ("switch", "canary")]
     words: tuple[What, ...] = ("done", "undone")
@@ -149,7 +149,7 @@ def _place(ground: Ground, place: Observed, lives: Sequence[Life]) -> PlaceStatu
     )
 
 
-def _members(ground: Ground, place: Observed) -> Sequence[Member]:
+def _members(ground: ReleaseContext, place: Observed) -> Sequence[Member]:
     group = ground.places[place.name]
     if not isinstance(group, Group) or not place.is_reachable:
         return ()
@@ -197,7 +197,7 @@ def _state(place: Observed, live: Life | None) -> PlaceState:
     return "canary" if live is not None and live.pin in place.active else "behind"
 
 
-def history(ground: Ground, limit: int = -1) -> list[Record]:
+def history(ground: ReleaseContext, limit: int = -1) -> list[Record]:
     """Tell what was done, the newest first, and from when to when each version was live."""
     records: list[Record] = []
     until = ""
@@ -208,7 +208,7 @@ def history(ground: Ground, limit: int = -1) -> list[Record]:
     return records
 
 
-def _went_live(ground: Ground, operation: Operation) -> str:
+def _went_live(ground: ReleaseContext, operation: Operation) -> str:
     """Return when what an operation brought went live; empty if it did not, or was live before."""
     before = operation.plan["lives"]
     if operation.state != "done" or (before and before[0]["pin"] == operation.plan["pin"]):

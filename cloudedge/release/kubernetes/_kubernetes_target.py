@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudedge.config import Config, TargetConfig, load
-from cloudedge.cube.delivery import Workshop
+from cloudedge.cube.delivery import ArtifactCache
 from cloudedge.errors import ConfigError
 from cloudedge.hub import LocalHub
 from cloudedge.kube import Kind, Object
@@ -96,7 +96,7 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
     """
     site, hub = Site(name, section), LocalHub()
     token, seats = site.token, site.seats()
-    artifacts = Workshop(site.folder / "artifacts")
+    artifacts = ArtifactCache(site.folder / "artifacts")
     cuts = {
         shards: Dispatch(
             [seat for seat in seats if seat.shards == shards], token=token, workshop=artifacts, hub=hub, push=True

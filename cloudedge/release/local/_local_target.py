@@ -10,11 +10,11 @@ import requests
 from cloudedge import supervisor
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import Config, TargetConfig, load
-from cloudedge.cube.delivery import Workshop
+from cloudedge.cube.delivery import ArtifactCache
 from cloudedge.errors import ConfigError, Conflict
 from cloudedge.hub import LocalHub
 from cloudedge.release.core import Layouts, Place, Shards
-from cloudedge.release.local._processes import Layout, Seat, is_free
+from cloudedge.release.local._processes import ProcessLayout, Seat, is_free
 from cloudedge.release.places import Dispatch, ServingPlace, ShardPlace, shard_replica
 
 __all__ = ["down", "layout_of", "layouts", "places", "serving_urls", "target_folder", "up"]
@@ -24,7 +24,7 @@ _PORTS_S = 5.0
 """How long a port may still be taken: a process that was killed is gone before its listeners are."""
 
 
-def layout_of(name: str, *, config: Config | None = None) -> Layout:
+def layout_of(name: str, *, config: Config | None = None) -> ProcessLayout:
     """Return what a local target of cloudedge.yaml consists of.
 
     Raises:
@@ -37,10 +37,10 @@ def layout_of(name: str, *, config: Config | None = None) -> Layout:
         raise ConfigError(f"there is no target {name!r}", hint=f"cloudedge.yaml names: {known}.")
     if section.kind != "local":
         raise ConfigError(f"target {name!r} is of the kind {section.kind}: its processes are not this machine's")
-    return Layout(name, section, hub=LocalHub().root)
+    return ProcessLayout(name, section, hub=LocalHub().root)
 
 
-def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> Layout:
+def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> ProcessLayout:
     """Start a local target's processes, under a supervisor that outlives the caller; what runs is left alone.
 
     Raises:
@@ -74,9 +74,9 @@ def target_folder(name: str, *, config: Config | None = None) -> Path:
 def places(name: str, section: TargetConfig) -> Sequence[Place]:
     """Make the places of a local target."""
     hub = LocalHub()
-    layout = Layout(name, section, hub=hub.root)
+    layout = ProcessLayout(name, section, hub=hub.root)
     seats = layout.sparse()
-    artifacts = Workshop(layout.folder / "artifacts")
+    artifacts = ArtifactCache(layout.folder / "artifacts")
     cuts = {
         shards: Dispatch(
             [seat for seat in seats if seat.shards == shards], token=layout.token, workshop=artifacts, hub=hub
@@ -89,13 +89,13 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
 
 def layouts(name: str, section: TargetConfig) -> Layouts:
     """Make what cuts the tables of a local target anew."""
-    return LocalLayouts(Layout(name, section, hub=LocalHub().root))
+    return LocalLayouts(ProcessLayout(name, section, hub=LocalHub().root))
 
 
 class LocalLayouts:
     """The layouts of a local target: cloudedge.yaml says the next one, `up` has started its servers."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ProcessLayout) -> None:
         self._layout = layout
 
     def now(self) -> Shards:
@@ -121,7 +121,7 @@ class LocalLayouts:
         return not any(shard_replica(seat, token).status().versions for seat in seats)
 
 
-def _require_ports(layout: Layout, seats: Sequence[Seat], clock: Clock) -> None:
+def _require_ports(layout: ProcessLayout, seats: Sequence[Seat], clock: Clock) -> None:
     running = supervisor.find_processes(layout.folder)
     end = clock.monotonic() + _PORTS_S
     for seat in seats:

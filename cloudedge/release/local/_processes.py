@@ -29,7 +29,7 @@ from cloudedge.cube import CubeConf
 from cloudedge.release.places import cube_conf, live_shards, parse_place, shard_place
 from cloudedge.supervisor import ProcessSpec, read_specs, write_json, write_text
 
-__all__ = ["Layout", "Seat", "is_free"]
+__all__ = ["ProcessLayout", "Seat", "is_free"]
 
 _HOST = "127.0.0.1"
 _CUBE = (sys.executable, "-m", "cloudedge", "cube", "serve")
@@ -68,7 +68,7 @@ class Seat:
         return f"http://{_HOST}:{self.admin_port}"
 
 
-class Layout:
+class ProcessLayout:
     """The processes of a local target.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cloudedge.admin import ordered
 from cloudedge.bundle import Bundle
-from cloudedge.cube.delivery import Courier, CubeReplica, Policy, TableVersion, Workshop
+from cloudedge.cube.delivery import ArtifactCache, CubeReplica, DeliveryPolicy, ReplicaDelivery, TableVersion
 from cloudedge.errors import InputError, IntegrityError, NotFound
 from cloudedge.hub import LocalHub
 from cloudedge.release.core import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped, Traffic, Version
@@ -53,22 +53,24 @@ class Dispatch:
     """
 
     def __init__(
-        self, seats: Sequence[Seat], *, token: Token, workshop: Workshop, hub: LocalHub, push: bool = False
+        self, seats: Sequence[Seat], *, token: Token, workshop: ArtifactCache, hub: LocalHub, push: bool = False
     ) -> None:
         self.replicas = {seat.place: shard_replica(seat, token, push=push) for seat in seats}
         self._workshop = workshop
         self._hub = hub
 
     @contextmanager
-    def courier(self) -> Iterator[Courier]:
+    def courier(self) -> Iterator[ReplicaDelivery]:
         """Lend somebody who delivers; files are served until the block ends."""
-        with Courier(list(self.replicas.values()), self._workshop, policy=Policy(deadline_s=_LOAD_S)) as courier:
+        with ReplicaDelivery(
+            list(self.replicas.values()), self._workshop, policy=DeliveryPolicy(deadline_s=_LOAD_S)
+        ) as courier:
             yield courier
 
     @contextmanager
-    def delivering(self) -> Iterator[Courier]:
+    def delivering(self) -> Iterator[ReplicaDelivery]:
         """Lend somebody who delivers; artifacts of long ago go when the last one who does so is done."""
-        with self._workshop.in_use(Policy().artifacts_kept), self.courier() as courier:
+        with self._workshop.in_use(DeliveryPolicy().artifacts_kept), self.courier() as courier:
             yield courier
 
     def layers(self, name: str, table: str, pin: str) -> list[str]:

@@ -12,13 +12,13 @@ from cloudedge.errors import CloudEdgeError, NotFound, SignatureInvalid, Unavail
 from cloudedge.hub import Descriptor, Hub, LocalHub, Ref, current, release_tag, resolve, who
 from cloudedge.release.core import Version
 
-__all__ = ["HubShelf"]
+__all__ = ["HubBundleSource"]
 
 _QUIET_S = 30.0
 """How long a hub that did not answer is left alone."""
 
 
-class HubShelf:
+class HubBundleSource:
     """Versions from hubs.
 
     Args:

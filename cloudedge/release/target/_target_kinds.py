@@ -11,8 +11,8 @@ from cloudedge.config import TargetConfig, home, load
 from cloudedge.errors import ConfigError
 from cloudedge.hub import LocalHub, open_hub, who
 from cloudedge.journal import Journal
-from cloudedge.release.core import FixedLayout, Ground, Layouts, Place
-from cloudedge.release.target._bundle_source import HubShelf
+from cloudedge.release.core import FixedLayout, Layouts, Place, ReleaseContext
+from cloudedge.release.target._bundle_source import HubBundleSource
 
 if TYPE_CHECKING:
     from cloudedge.config import Config
@@ -59,7 +59,7 @@ def journal_path(name: str) -> Path:
     return home() / "targets" / f"{name}.db"
 
 
-def build(name: str, config: Config | None = None) -> Ground:
+def build(name: str, config: Config | None = None) -> ReleaseContext:
     """Open a target that cloudedge.yaml names.
 
     Raises:
@@ -72,7 +72,7 @@ def build(name: str, config: Config | None = None) -> Ground:
         raise ConfigError(f"there is no target {name!r}", hint=f"cloudedge.yaml names: {known}.")
     places = {place.name: place for place in (*_builder(section.kind)(name, section), *_edge(name, settings))}
     hub = settings.hubs.get(section.hub or settings.default_hub or "")
-    shelf = HubShelf(
+    shelf = HubBundleSource(
         name,
         LocalHub(),
         source=open_hub(hub) if hub is not None else None,
@@ -80,7 +80,7 @@ def build(name: str, config: Config | None = None) -> Ground:
         key=Path(section.key).expanduser() if section.key else None,
     )
     layouts = _found(LAYOUTS[section.kind])(name, section) if section.kind in LAYOUTS else FixedLayout()
-    return Ground(name, places, Journal(journal_path(name)), shelf, by=who(), layouts=layouts)
+    return ReleaseContext(name, places, Journal(journal_path(name)), shelf, by=who(), layouts=layouts)
 
 
 def _edge(name: str, config: Config) -> Sequence[Place]:

@@ -18,7 +18,7 @@ from cloudedge.errors import (
     Rejected,
     Unavailable,
 )
-from cloudedge.serving.formats import GENERAL, Malformed, Sent, from_message, parse_array
+from cloudedge.serving.formats import GENERAL, Malformed, WireTensor, from_message, parse_array
 
 __all__ = [
     "MAX_ANSWER",
@@ -169,5 +169,5 @@ def general_arrays(where: str, raw: bytes) -> dict[str, Array]:
     raise Rejected(f"{where} answered err_no {response.err_no}: {response.err_msg[:500]}", err_no=response.err_no)
 
 
-def _alias(tensor: Sent) -> str:
+def _alias(tensor: WireTensor) -> str:
     return tensor.alias or tensor.name

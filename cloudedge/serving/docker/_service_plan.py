@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-__all__ = ["Found", "Step", "Wanted", "plan_run", "plan_stop"]
+__all__ = ["Found", "ServiceStep", "WantedService", "plan_run", "plan_stop"]
 
 Role = Literal["front", "model"]
 Kind = Literal["build", "start-model", "await-ready", "start-front", "switch", "drain", "remove"]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedService:
     """A service as it should be."""
 
     name: str
@@ -67,7 +67,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Step:
+class ServiceStep:
     """One thing to do, and why."""
 
     kind: Kind
@@ -75,38 +75,42 @@ class Step:
     reason: str
 
 
-def plan_run(wanted: Wanted, found: Sequence[Found]) -> list[Step]:
+def plan_run(wanted: WantedService, found: Sequence[Found]) -> list[ServiceStep]:
     """List what brings a service from what was found to what is wanted."""
     models = {container.name: container for container in found if container.role == "model"}
     front = next((container for container in found if container.role == "front"), None)
     ours = models.get(wanted.model_container) if wanted.image_id else None
     steps = []
     if not wanted.image_id:
-        steps.append(Step("build", wanted.image, "the engine does not have it"))
+        steps.append(ServiceStep("build", wanted.image, "the engine does not have it"))
     if ours is not None and not ours.running:
-        steps.append(Step("remove", ours.name, "it has ended"))
+        steps.append(ServiceStep("remove", ours.name, "it has ended"))
         ours = None
     if ours is None:
-        steps.append(Step("start-model", wanted.image, "no container runs this"))
+        steps.append(ServiceStep("start-model", wanted.image, "no container runs this"))
     if ours is None or not ours.ready:
-        steps.append(Step("await-ready", wanted.name, "only what answers may be switched to"))
+        steps.append(ServiceStep("await-ready", wanted.name, "only what answers may be switched to"))
     if front is not None and (not front.running or front.host_port != wanted.host_port):
         why = "it has ended" if not front.running else f"it listens on port {front.host_port}"
-        steps.append(Step("remove", front.name, why))
+        steps.append(ServiceStep("remove", front.name, why))
         front = None
     if front is None:
-        steps.append(Step("start-front", wanted.front_container, f"port {wanted.host_port} has to be listened on"))
+        steps.append(
+            ServiceStep("start-front", wanted.front_container, f"port {wanted.host_port} has to be listened on")
+        )
     else:
-        steps.append(Step("switch", wanted.front_container, "new requests go to the wanted container from here on"))
+        steps.append(
+            ServiceStep("switch", wanted.front_container, "new requests go to the wanted container from here on")
+        )
     others = [container for name, container in models.items() if ours is None or name != ours.name]
     others = [container for container in others if container.name != wanted.model_container]
     if front is not None and any(container.running for container in others):
-        steps.append(Step("drain", wanted.name, "requests under way end where they began"))
-    steps += [Step("remove", container.name, "nothing goes to it any more") for container in others]
+        steps.append(ServiceStep("drain", wanted.name, "requests under way end where they began"))
+    steps += [ServiceStep("remove", container.name, "nothing goes to it any more") for container in others]
     return steps
 
 
-def plan_stop(found: Sequence[Found]) -> list[Step]:
+def plan_stop(found: Sequence[Found]) -> list[ServiceStep]:
     """List what ends a service: the front first, so that nobody is sent to what is going away."""
     order = sorted(found, key=lambda container: container.role != "front")
-    return [Step("remove", container.name, "the service ends") for container in order]
+    return [ServiceStep("remove", container.name, "the service ends") for container in order]

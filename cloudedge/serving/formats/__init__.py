@@ -16,7 +16,7 @@ from cloudedge.serving.formats._messages import (
 from cloudedge.serving.formats._protobuf_tables import make_messages
 from cloudedge.serving.formats._tensors import Malformed, malformed, npy_array, string_array, tensor_fields
 from cloudedge.serving.formats._text_arrays import json_numbers, json_text, nested_array, parse_array
-from cloudedge.serving.formats._wire_tensor import GENERAL, PIPELINE, Sent, from_json, from_message
+from cloudedge.serving.formats._wire_tensor import GENERAL, PIPELINE, WireTensor, from_json, from_message
 
 __all__ = [
     "GENERAL",
@@ -31,7 +31,7 @@ __all__ = [
     "PipelineRequest",
     "PipelineResponse",
     "RpcMeta",
-    "Sent",
+    "WireTensor",
     "deflate",
     "from_json",
     "from_message",

@@ -19,7 +19,7 @@ from cloudedge.errors import InputError
 from cloudedge.serving.formats._tensors import checked_cast, malformed, string_array
 from cloudedge.serving.formats._text_arrays import parse_array
 
-__all__ = ["Feed", "Plan", "plan_of"]
+__all__ = ["Feed", "FeedPlan", "plan_of"]
 
 Array = NDArray[Any]
 
@@ -95,7 +95,7 @@ class Feed:
         return filled
 
 
-class Plan:
+class FeedPlan:
     """What a signature means for the bytes of a request, worked out once for each signature."""
 
     def __init__(self, signature: Signature) -> None:
@@ -167,10 +167,10 @@ class Plan:
         )
 
 
-_plans: dict[int, Plan] = {}
+_plans: dict[int, FeedPlan] = {}
 
 
-def plan_of(signature: Signature) -> Plan:
+def plan_of(signature: Signature) -> FeedPlan:
     """Return the plan of a signature, made when it is first seen."""
     # By identity: hashing the model itself would cost more than all the rest of a call. A plan keeps its signature
     # alive, so an identity is never taken over by another one.
@@ -178,5 +178,5 @@ def plan_of(signature: Signature) -> Plan:
     if plan is None:
         if len(_plans) >= 64:  # noqa: PLR2004 - more than are ever loaded at once
             _plans.clear()
-        plan = _plans[id(signature)] = Plan(signature)
+        plan = _plans[id(signature)] = FeedPlan(signature)
     return plan

@@ -21,7 +21,7 @@ from cloudedge.serving.formats._tensors import (
     typed_array,
 )
 
-__all__ = ["GENERAL", "PIPELINE", "Sent", "from_json", "from_message"]
+__all__ = ["GENERAL", "PIPELINE", "WireTensor", "from_json", "from_message"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ PIPELINE = Dialect("str_data", "byte_data", string_type=12, bytes_type=13)
 GENERAL = Dialect("data", "tensor_content", string_type=20, bytes_type=None)
 
 
-class Sent(NamedTuple):  # and not a frozen dataclass, which takes five times as long to make
+class WireTensor(NamedTuple):  # and not a frozen dataclass, which takes five times as long to make
     """One tensor, taken apart but not yet believed."""
 
     name: str
@@ -67,9 +67,9 @@ class Sent(NamedTuple):  # and not a frozen dataclass, which takes five times as
         return typed_array(name, self.elem_type, self.shape, self.data, b"" if dialect.bytes_type else self.content)
 
 
-def from_message(tensor: Any, dialect: Dialect) -> Sent:
+def from_message(tensor: Any, dialect: Dialect) -> WireTensor:
     """Take a protobuf Tensor apart."""
-    return Sent(
+    return WireTensor(
         name=tensor.name,
         alias=tensor.alias_name if dialect is GENERAL else "",
         elem_type=tensor.elem_type,
@@ -82,7 +82,7 @@ def from_message(tensor: Any, dialect: Dialect) -> Sent:
     )
 
 
-def from_json(raw: Any, dialect: Dialect) -> Sent:
+def from_json(raw: Any, dialect: Dialect) -> WireTensor:
     """Take a JSON Tensor apart; fields that are not known are passed over.
 
     Raises:
@@ -101,7 +101,7 @@ def from_json(raw: Any, dialect: Dialect) -> Sent:
         data = json_field(alias or name, field, numbers) if field else np.empty(0)
     except Malformed as error:
         raise TypeError(error.message) from None
-    return Sent(
+    return WireTensor(
         name=name,
         alias=alias if dialect is GENERAL else "",
         elem_type=elem_type,

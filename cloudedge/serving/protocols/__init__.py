@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloudedge.serving.protocols._access_log import Asked, Outcome, Watch
-from cloudedge.serving.protocols._auth import Gate, Pinned
+from cloudedge.serving.protocols._auth import DataPortAuth, Pinned
 from cloudedge.serving.protocols._baidu_std import BaiduStdProtocol, Frame, FrameReader, pack_frame
 from cloudedge.serving.protocols._faults import fault_of, timeout_of
 from cloudedge.serving.protocols._general import MAX_INFLATED, add_tensor, general_http
@@ -21,9 +21,9 @@ __all__ = [
     "Asked",
     "BaiduStdProtocol",
     "Connections",
+    "DataPortAuth",
     "Frame",
     "FrameReader",
-    "Gate",
     "HeldBytes",
     "HttpLimits",
     "Op",

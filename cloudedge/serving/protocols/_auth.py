@@ -14,7 +14,7 @@ from cloudedge.serving.engine import Engine, Held
 if TYPE_CHECKING:
     from cloudedge.serving.runtime import Runtime
 
-__all__ = ["Gate", "Pinned"]
+__all__ = ["DataPortAuth", "Pinned"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Pinned:
         return self.runtime.hold(tag, pin=self.pin)
 
 
-class Gate:
+class DataPortAuth:
     """Reads `authorization` and `x-cloudedge-pin`: headers, or gRPC's metadata.
 
     Args:

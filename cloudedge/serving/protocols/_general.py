@@ -24,7 +24,7 @@ from cloudedge.serving.formats import (
     GENERAL_SERVICE,
     GeneralRequest,
     GeneralResponse,
-    Sent,
+    WireTensor,
     deflate,
     from_json,
     from_message,
@@ -36,7 +36,7 @@ from cloudedge.serving.formats import (
 from cloudedge.serving.protocols._faults import fault_of, timeout_of
 from cloudedge.serving.protocols._offload import aside
 
-__all__ = ["Wanted", "add_tensor", "answer_general", "fill_response", "general_http", "parse_request"]
+__all__ = ["ParsedRequest", "add_tensor", "answer_general", "fill_response", "general_http", "parse_request"]
 
 Array = NDArray[Any]
 
@@ -49,15 +49,15 @@ WORTH_COMPRESSING = 512
 LIKELY_RATIO = 64  # how much larger a gzipped body may well become
 
 
-class Wanted(NamedTuple):
+class ParsedRequest(NamedTuple):
     """A request of the GeneralModelService, read."""
 
-    tensors: Sequence[Sent]
+    tensors: Sequence[WireTensor]
     fetch: Sequence[str]
     log_id: int = 0
 
 
-async def answer_general(version: Held, wanted: Wanted, *, deadline: float | None = None) -> Answer:
+async def answer_general(version: Held, wanted: ParsedRequest, *, deadline: float | None = None) -> Answer:
     """Answer one request, whatever it came by, with the version it was given to.
 
     Raises:
@@ -78,7 +78,7 @@ async def answer_general(version: Held, wanted: Wanted, *, deadline: float | Non
 # -- messages --------------------------------------------------------------------------------------------------------
 
 
-def parse_request(raw: bytes) -> Wanted:
+def parse_request(raw: bytes) -> ParsedRequest:
     """Take the bytes of a `Request` message apart.
 
     Raises:
@@ -86,7 +86,7 @@ def parse_request(raw: bytes) -> Wanted:
     """
     request = GeneralRequest.FromString(raw)
     tensors = [from_message(tensor, GENERAL) for tensor in request.tensor]
-    return Wanted(tensors, request.fetch_var_names, request.log_id)
+    return ParsedRequest(tensors, request.fetch_var_names, request.log_id)
 
 
 def fill_response(signature: Signature, answer: Answer) -> Any:
@@ -162,7 +162,7 @@ def _failed(error: Exception, *, as_proto: bool) -> tuple[int, bytes]:
     return fault.status, orjson.dumps({"outputs": [], "err_no": fault.rpc, "err_msg": fault.message})
 
 
-def _read(call: HttpCall, *, as_proto: bool, max_inflated: int) -> Wanted:
+def _read(call: HttpCall, *, as_proto: bool, max_inflated: int) -> ParsedRequest:
     encoding = call.headers.get("content-encoding", "identity").lower()
     if encoding not in ("identity", "gzip", "x-gzip"):
         raise InputError(f"content encoding {encoding[:20]!r} is not known", hint="gzip is.")
@@ -178,7 +178,7 @@ def _read(call: HttpCall, *, as_proto: bool, max_inflated: int) -> Wanted:
         raise InputError(f"the body is not a Request in JSON: {error}") from error
 
 
-def _read_json(body: bytes) -> Wanted:
+def _read_json(body: bytes) -> ParsedRequest:
     message = orjson.loads(body)
     if type(message) is not dict:
         raise TypeError("it is not an object")
@@ -190,7 +190,7 @@ def _read_json(body: bytes) -> Wanted:
         log_id = int(log_id)
     if type(log_id) is not int or not 0 <= log_id < 1 << 64:
         raise TypeError("log_id is not a 64-bit unsigned integer")
-    return Wanted([from_json(tensor, GENERAL) for tensor in tensors], fetch, log_id)
+    return ParsedRequest([from_json(tensor, GENERAL) for tensor in tensors], fetch, log_id)
 
 
 def _json(signature: Signature, answer: Answer) -> bytes:

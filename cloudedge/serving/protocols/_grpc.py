@@ -16,7 +16,7 @@ from cloudedge.errors import CloudEdgeError, InputError, Overloaded, Unavailable
 from cloudedge.serving.engine import Answer, Engine, answer_headers
 from cloudedge.serving.formats import GENERAL_SERVICE, PIPELINE_SERVICE, PipelineRequest
 from cloudedge.serving.protocols._access_log import Asked, Outcome, Watch
-from cloudedge.serving.protocols._auth import Gate
+from cloudedge.serving.protocols._auth import DataPortAuth
 from cloudedge.serving.protocols._faults import Fault, fault_of
 from cloudedge.serving.protocols._general import METHODS, answer_general, fill_response, parse_request
 from cloudedge.serving.protocols._limits import HeldBytes
@@ -47,7 +47,7 @@ class GrpcServer:
 
 
 async def serve_grpc(
-    gate: Gate, *, service: str, ops: Ops | None = None, host: str = "127.0.0.1", port: int = 0,
+    gate: DataPortAuth, *, service: str, ops: Ops | None = None, host: str = "127.0.0.1", port: int = 0,
     max_message_bytes: int = MAX_MESSAGE, max_answer_bytes: int = MAX_MESSAGE, max_connections: int | None = None,
     max_calls: int | None = None, held: HeldBytes | None = None, watch: Watch | None = None, tls: Tls | None = None,
 ) -> GrpcServer:  # fmt: skip
@@ -100,7 +100,7 @@ async def serve_grpc(
     return GrpcServer(bound, server)
 
 
-def _guarded(handler: Handler, gate: Gate, held: HeldBytes) -> Callable[[bytes, Context], Any]:
+def _guarded(handler: Handler, gate: DataPortAuth, held: HeldBytes) -> Callable[[bytes, Context], Any]:
     async def guarded(raw: bytes, context: Context) -> bytes:
         metadata = _metadata(context)
         if not gate.admits(metadata):

@@ -24,7 +24,7 @@ from cloudedge.serving.engine import Call, Engine, HttpAnswer, HttpCall, answer_
 from cloudedge.serving.formats import (
     PIPELINE,
     Malformed,
-    Sent,
+    WireTensor,
     from_json,
     from_message,
     json_numbers,
@@ -51,7 +51,7 @@ class Asked(NamedTuple):  # and not a frozen dataclass, which takes five times a
     """A request of the Pipeline service, read."""
 
     values: Mapping[str, str]
-    tensors: Sequence[Sent] = ()
+    tensors: Sequence[WireTensor] = ()
     log_id: int = 0
     tag: str | None = None
     deadline: float | None = None
@@ -281,7 +281,7 @@ async def pipeline_message(
         return _message(told, as_tensors=False), told
 
 
-def _sent(request: Any) -> list[Sent]:
+def _sent(request: Any) -> list[WireTensor]:
     return [from_message(tensor, PIPELINE) for tensor in request.tensors]
 
 

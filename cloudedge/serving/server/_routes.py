@@ -26,7 +26,7 @@ from cloudedge.serving.protocols import (
     MAX_INFLATED,
     Asked,
     Connections,
-    Gate,
+    DataPortAuth,
     Ops,
     Outcome,
     Watch,
@@ -70,7 +70,7 @@ class Routes:
         *,
         service: str,
         ops: Ops | None = None,
-        gate: Gate | None = None,
+        gate: DataPortAuth | None = None,
         watch: Watch | None = None,
         max_body_bytes: int = MAX_INFLATED,
         is_draining: Callable[[], bool] = lambda: False,
@@ -79,7 +79,7 @@ class Routes:
         self._runtime = runtime
         self._service = service
         self._ops = ops
-        self._gate = gate or Gate(runtime)
+        self._gate = gate or DataPortAuth(runtime)
         self._watch = watch or Watch()
         self._max_body_bytes = max_body_bytes
         self._is_draining = is_draining

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from cloudedge.admin import is_loopback
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict
-from cloudedge.serving.protocols import Connections, Gate, HeldBytes, HttpLimits, Ops, Tls, Traces, Watch
+from cloudedge.serving.protocols import Connections, DataPortAuth, HeldBytes, HttpLimits, Ops, Tls, Traces, Watch
 from cloudedge.serving.runtime import Runtime
 from cloudedge.serving.server._routes import Routes
 
@@ -129,7 +129,9 @@ class Server:
 
         config, limits = self.config, self.config.limits
         self.runtime.home = self._loop
-        gate = Gate(self.runtime, token=config.token, admin_token=config.admin_token, is_local=is_loopback(config.host))
+        gate = DataPortAuth(
+            self.runtime, token=config.token, admin_token=config.admin_token, is_local=is_loopback(config.host)
+        )
         held = HeldBytes(limits.max_held_bytes)
         watch = Watch(config.access_log, self._traces)
         routes = Routes(

@@ -36,7 +36,7 @@ from cloudedge.training.manifest._values import (
     Role,
     Samples,
 )
-from cloudedge.training.manifest._volcano import CTR_OUTPUT, Policy, Task, ctr_job, volcano_job
+from cloudedge.training.manifest._volcano import CTR_OUTPUT, LifecyclePolicy, Task, ctr_job, volcano_job
 
 __all__ = [
     "CTR_OUTPUT",
@@ -53,8 +53,8 @@ __all__ = [
     "HostMount",
     "Intranet",
     "JobClass",
+    "LifecyclePolicy",
     "Manifest",
-    "Policy",
     "PvcMount",
     "Role",
     "Samples",

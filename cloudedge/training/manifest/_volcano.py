@@ -9,7 +9,7 @@ from cloudedge.errors import InputError
 from cloudedge.training.manifest._pods import merged, pod_template
 from cloudedge.training.manifest._values import Manifest, PvcMount, Role
 
-__all__ = ["VOLCANO_JOB", "Policy", "Task", "ctr_job", "volcano_job"]
+__all__ = ["VOLCANO_JOB", "LifecyclePolicy", "Task", "ctr_job", "volcano_job"]
 
 VOLCANO_JOB = "batch.volcano.sh/v1alpha1"
 CTR_OUTPUT = "/workspace/ctr/models"
@@ -18,7 +18,7 @@ _CTR_PORT = 30236
 
 
 @dataclass(frozen=True)
-class Policy:
+class LifecyclePolicy:
     """What Volcano does when something happens to a pod, a task or the job.
 
     Args:
@@ -47,7 +47,7 @@ class Task:
 
     name: str
     role: Role
-    policies: Sequence[Policy] = ()
+    policies: Sequence[LifecyclePolicy] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     min_available: int | None = None
     max_retry: int | None = None
@@ -77,7 +77,7 @@ def volcano_job(
     namespace: str = "",
     min_available: int | None = None,
     queue: str = "",
-    policies: Sequence[Policy] = (),
+    policies: Sequence[LifecyclePolicy] = (),
     plugins: Mapping[str, Sequence[str]] | None = None,
     volumes: Sequence[PvcMount] = (),
     max_retry: int | None = None,
@@ -168,7 +168,7 @@ def ctr_job(
         Task(
             "trainer",
             _ctr_role(replace(trainer, volumes=(*trainer.volumes, output)), shared, "TRAINER", {"CPU_NUM": "1"}),
-            policies=[Policy("CompleteJob", "TaskCompleted")],
+            policies=[LifecyclePolicy("CompleteJob", "TaskCompleted")],
             labels={"paddle-job": name},
         ),
     ]
@@ -178,7 +178,7 @@ def ctr_job(
         namespace=namespace,
         queue=queue,
         priority_class=priority_class,
-        policies=[Policy("RestartJob", "PodEvicted"), Policy("RestartJob", "PodFailed")],
+        policies=[LifecyclePolicy("RestartJob", "PodEvicted"), LifecyclePolicy("RestartJob", "PodFailed")],
     )
 
 

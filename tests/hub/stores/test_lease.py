@@ -10,7 +10,7 @@ import pytest
 from cloudedge.clock import ManualClock, SystemClock
 from cloudedge.errors import Conflict, NotFound, Unavailable
 from cloudedge.hub.core._protocol import ObjectInfo
-from cloudedge.hub.objects._lease import Claim, Step, decide, lease
+from cloudedge.hub.objects._lease import Claim, LeaseStep, decide, lease
 
 
 class Memory:
@@ -69,11 +69,11 @@ def successors(actors, state):
             step = decide(mine, [Claim(i, shared=s) for i, s in at[1]], shared=shared)
             yield then(
                 {
-                    Step.ENTER: "in",
-                    Step.STAND: ("up", "wait"),
-                    Step.WITHDRAW: ("down",),
-                    Step.WAIT: ("down",),
-                    Step.CLAIM: ("up",),
+                    LeaseStep.ENTER: "in",
+                    LeaseStep.STAND: ("up", "wait"),
+                    LeaseStep.WITHDRAW: ("down",),
+                    LeaseStep.WAIT: ("down",),
+                    LeaseStep.CLAIM: ("up",),
                 }[step]
             )
 
@@ -127,7 +127,7 @@ def test_in_no_order_of_steps_are_two_in_that_exclude_each_other_or_is_there_no_
 def test_the_search_would_notice_a_rule_that_is_wrong(monkeypatch):
     def careless(mine, claims, *, shared, rule=decide):
         step = rule(mine, claims, shared=shared)
-        return Step.ENTER if step is Step.STAND else step
+        return LeaseStep.ENTER if step is LeaseStep.STAND else step
 
     monkeypatch.setitem(successors.__globals__, "decide", careless)
     states = explore([("a", False), ("b", False)])
