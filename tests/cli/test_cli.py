@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models import change_table, make_model, make_table
 from typer.testing import CliRunner
 
 from cloudedge.cli import app
 from cloudedge.cli._context import read_token
 from cloudedge.errors import ConfigError, StorageError
+from tests.models import change_table, make_model, make_table
 
 CLOUDEDGE = str(Path(sys.executable).with_name("cloudedge"))
 
