@@ -22,6 +22,7 @@ def put(path: Path, data: bytes) -> Path:
     return path
 
 
+@pytest.mark.rules
 def test_the_published_vector_is_written_byte_for_byte(tmp_path):
     seqfile.write(tmp_path / "s", RECORDS, sync=SYNC)
     data = (tmp_path / "s").read_bytes()
@@ -32,6 +33,7 @@ def test_the_published_vector_is_written_byte_for_byte(tmp_path):
     assert list(seqfile.read(tmp_path / "s")) == RECORDS
 
 
+@pytest.mark.rules
 def test_the_first_marker_follows_record_42_of_48_bytes(tmp_path):
     records = [(i, bytes(40)) for i in range(100)]
     seqfile.write(tmp_path / "s", records, sync=SYNC)
@@ -42,12 +44,14 @@ def test_the_first_marker_follows_record_42_of_48_bytes(tmp_path):
     assert list(seqfile.read(tmp_path / "s")) == records
 
 
+@pytest.mark.rules
 def test_a_file_may_end_right_after_a_marker(tmp_path):
     data = sequence_bytes([(1, bytes(1992))])
     assert data.endswith(SYNC)
     assert list(seqfile.read(put(tmp_path / "s", data))) == [(1, bytes(1992))]
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 70_000])
 def test_values_of_many_lengths_and_the_extreme_keys_come_back(tmp_path, size):
     records = [(0, bytes(size)), (2**64 - 1, b"\xff" * size), (KEY3, bytes(range(size % 256)))]
@@ -57,6 +61,7 @@ def test_values_of_many_lengths_and_the_extreme_keys_come_back(tmp_path, size):
     assert list(seqfile.read(tmp_path / "s")) == records
 
 
+@pytest.mark.rules
 def test_records_that_cross_the_buffer_come_back(tmp_path):
     draw = random.Random(3)
     records = [(draw.getrandbits(64), draw.randbytes(draw.choice([0, 7, 300_000, 3]))) for _ in range(60)]
@@ -64,6 +69,7 @@ def test_records_that_cross_the_buffer_come_back(tmp_path):
     assert list(seqfile.read(tmp_path / "s")) == records
 
 
+@pytest.mark.rules
 def test_a_table_comes_back_as_arrays(tmp_path):
     keys = np.array([3, 2**64 - 1, 0], np.uint64)
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -77,6 +83,7 @@ def test_a_table_comes_back_as_arrays(tmp_path):
     assert (table.values.view(np.float32) == values).all()
 
 
+@pytest.mark.rules
 def test_an_empty_file_is_an_empty_table(tmp_path):
     seqfile.write(tmp_path / "s", [])
     table = seqfile.read_table(tmp_path / "s")
@@ -84,6 +91,7 @@ def test_an_empty_file_is_an_empty_table(tmp_path):
     assert table.values.shape == (0, 0)
 
 
+@pytest.mark.rules
 def test_a_table_of_mixed_lengths_is_refused_at_its_record(tmp_path):
     put(tmp_path / "s", sequence_bytes([(1, b"1234"), (2, b"123")]))
     with pytest.raises(InputError, match="key 2 has a value of 3 bytes, those before it have 4") as caught:
@@ -103,6 +111,7 @@ HEADER_FAULTS = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(("at", "byte", "offset"), HEADER_FAULTS.values(), ids=HEADER_FAULTS)
 @pytest.mark.parametrize("skip_damage", [False, True])
 def test_a_wrong_header_is_refused_where_it_is_wrong(tmp_path, at, byte, offset, skip_damage):
@@ -113,6 +122,7 @@ def test_a_wrong_header_is_refused_where_it_is_wrong(tmp_path, at, byte, offset,
     assert (caught.value.path, caught.value.offset) == (str(tmp_path / "s"), offset)
 
 
+@pytest.mark.rules
 def test_a_hadoop_file_is_refused_with_the_reason(tmp_path):
     inner = b"\0\0\0\x08" + bytes(8)
     data = sequence_bytes([]) + (12 + 4).to_bytes(4, "big") + (12).to_bytes(4, "big") + inner + bytes(4)
@@ -120,6 +130,7 @@ def test_a_hadoop_file_is_refused_with_the_reason(tmp_path):
         list(seqfile.read(put(tmp_path / "s", data)))
 
 
+@pytest.mark.rules
 def test_truncation_at_every_byte_is_refused_or_a_clean_end(tmp_path):
     records = [(i, bytes([i]) * 500) for i in range(5)]
     data = sequence_bytes(records)
@@ -138,6 +149,7 @@ def test_truncation_at_every_byte_is_refused_or_a_clean_end(tmp_path):
     assert clean == 6  # after the header, each record but the last, and around the marker
 
 
+@pytest.mark.rules
 def test_flipped_bits_never_change_more_than_a_key_or_a_value(tmp_path):
     records = [(i * 7, bytes([i]) * 30) for i in range(6)]
     data = sequence_bytes(records)
@@ -154,6 +166,7 @@ def test_flipped_bits_never_change_more_than_a_key_or_a_value(tmp_path):
         assert sum(a != b for a, b in zip(found, records, strict=True)) <= 1
 
 
+@pytest.mark.rules
 def test_damage_is_skipped_up_to_the_next_marker_and_counted(tmp_path):
     records = [(i, bytes([i % 256]) * 992) for i in range(12)]  # a marker after every second record
     data = bytearray(sequence_bytes(records))
@@ -169,6 +182,7 @@ def test_damage_is_skipped_up_to_the_next_marker_and_counted(tmp_path):
     assert reader.skipped_bytes == 2 * 1008 + 20
 
 
+@pytest.mark.rules
 def test_a_truncated_end_is_skipped_when_asked(tmp_path):
     records = [(i, bytes(992)) for i in range(5)]
     data = sequence_bytes(records)
@@ -178,6 +192,7 @@ def test_a_truncated_end_is_skipped_when_asked(tmp_path):
     assert reader.skipped_bytes == 1008 - 100
 
 
+@pytest.mark.rules
 def test_a_mark_with_another_sync_is_refused_or_skipped(tmp_path):
     records = [(i, bytes(992)) for i in range(6)]
     data = bytearray(sequence_bytes(records))
@@ -190,6 +205,7 @@ def test_a_mark_with_another_sync_is_refused_or_skipped(tmp_path):
     assert list(seqfile.read(path, skip_damage=True)) == records[:2] + records[4:]
 
 
+@pytest.mark.rules
 def test_an_existing_file_is_not_written_over(tmp_path):
     put(tmp_path / "s", b"mine")
     with pytest.raises(Conflict):
@@ -197,6 +213,7 @@ def test_an_existing_file_is_not_written_over(tmp_path):
     assert (tmp_path / "s").read_bytes() == b"mine"
 
 
+@pytest.mark.rules
 def test_a_block_that_fails_leaves_nothing(tmp_path):
     def fails():
         with seqfile.Writer(tmp_path / "s") as out:
@@ -208,12 +225,14 @@ def test_a_block_that_fails_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("key", [-1, 2**64])
 def test_keys_outside_64_bits_are_refused(tmp_path, key):
     with pytest.raises(InputError, match="not within"), seqfile.Writer(tmp_path / "s") as out:
         out.append(key, b"")
 
 
+@pytest.mark.rules
 def test_a_missing_file_and_a_directory_say_so(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         seqfile.Reader(tmp_path / "nothing")
@@ -221,6 +240,7 @@ def test_a_missing_file_and_a_directory_say_so(tmp_path):
         seqfile.Reader(tmp_path)
 
 
+@pytest.mark.parts
 def test_reading_takes_little_memory_whatever_the_file(tmp_path):
     keys = np.arange(400_000, dtype=np.uint64)
     with seqfile.Writer(tmp_path / "s") as out:

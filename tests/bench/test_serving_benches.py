@@ -19,12 +19,14 @@ import serving_soak
 import serving_wire
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("rows", [1, 3])
 def test_every_codec_answers_what_its_reader_reads(rows):
     for way in serving_wire.ways(rows).values():
         assert asyncio.run(serving_wire.measure(way, rows, 2)) >= 0
 
 
+@pytest.mark.rules
 def test_a_codec_that_answers_with_errors_is_not_measured(monkeypatch):
     monkeypatch.delattr(serving_wire.Constant, "hold")
     for way in serving_wire.ways(1).values():
@@ -39,6 +41,7 @@ def reply(pin: str, y: list[float]) -> tuple[bytes, dict]:
     return f"HTTP/1.1 200 OK\r\nX-Cloudedge-Pin: {pin}\r\n\r\n".encode(), {"pin": pin, "outputs": {"y": [y]}}
 
 
+@pytest.mark.rules
 def test_an_answer_of_two_versions_shows():
     assert soak.is_whole(*reply("sha256:a", soak.answer_of(1, 5)), PINS, 5)
     dense, row = soak.answer_of(1, 5)[:2], soak.row_of(2, 5)
@@ -48,6 +51,7 @@ def test_an_answer_of_two_versions_shows():
     assert not soak.is_whole(*reply("sha256:c", soak.answer_of(1, 5)), PINS, 5)
 
 
+@pytest.mark.parts
 def test_a_server_that_stands_still_is_seen_by_every_request_of_that_time():
     rate, stands_still_s, enough = 200.0, 0.4, 100
     answered = 0
@@ -77,6 +81,7 @@ def test_a_server_that_stands_still_is_seen_by_every_request_of_that_time():
     assert seen.sent_rps * seen.seconds <= len(seen.answers)
 
 
+@pytest.mark.rules
 def test_what_never_reached_the_server_is_no_load():
     now = time.monotonic()
     seen = soak.Seen(begin=now, end=now + 1, unsent=200)
@@ -91,6 +96,7 @@ def test_what_never_reached_the_server_is_no_load():
         assert serving_soak.judge(found, lambda _: None)["missed"] == missed
 
 
+@pytest.mark.parts
 def test_the_limit_is_set_up_as_our_runtime_is(tmp_path):
     """Whose flags decide what a call of Paddle costs: where ours are not set, the server beats its limit."""
     flags = "import paddle; print(paddle.get_flags('FLAGS_eager_delete_tensor_gb'))"

@@ -7,6 +7,8 @@ import pytest
 from cloudedge.config import Config, load, reveal
 from cloudedge.errors import ConfigError
 
+pytestmark = pytest.mark.rules
+
 GOOD = """
 hubs:
   office: ./hub

@@ -25,6 +25,8 @@ from tests.edge_bie.fleet.test_probe import PROBES, SIGNATURE, serving
 from tests.edge_bie.node.world import PASSPHRASE, SERVER, World, free_port, make_bundle, noise
 from tests.models import change_table, make_table
 
+pytestmark = pytest.mark.parts
+
 ENTRY = Path(entry.__file__)
 SAYS = "import os, sys; sys.stdout.write(os.environ['CLOUDEDGE_BUNDLE'] + ' ' + os.environ['CLOUDEDGE_HUB'])"
 

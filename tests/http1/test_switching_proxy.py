@@ -18,6 +18,8 @@ import pytest
 
 import cloudedge.http1.switching_proxy
 
+pytestmark = pytest.mark.parts
+
 FRONT = Path(cloudedge.http1.switching_proxy.__file__)
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 

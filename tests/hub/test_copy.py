@@ -7,6 +7,8 @@ from cloudedge.errors import Conflict, IntegrityError, Interrupted, Unavailable
 from cloudedge.hub import LocalHub, Manifest, copy, current, plan_copy, signature_tag
 from tests.models import change_table, make_model, make_table
 
+pytestmark = pytest.mark.rules
+
 
 @pytest.fixture
 def bundle(hub, tmp_path):

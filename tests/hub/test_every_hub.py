@@ -11,6 +11,8 @@ from cloudedge.errors import Conflict, NotFound
 from cloudedge.hub import LocalHub, collect, copy, current, plan_copy
 from tests.models import change_table, make_model, make_table
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture
 def versions(hub, tmp_path):

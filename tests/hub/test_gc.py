@@ -23,6 +23,8 @@ from cloudedge.hub import (
 from cloudedge.hub.core._tags import moved
 from tests.models import make_model, make_table
 
+pytestmark = pytest.mark.rules
+
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 KEEP = timedelta(days=30)
 

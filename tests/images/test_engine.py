@@ -60,6 +60,7 @@ def pushed(host):
                 client.images.remove(name)
 
 
+@pytest.mark.parts
 def test_an_image_is_built_pushed_and_listed(kind, pushed, host):
     image = built(kind)
     pinned = pushed(kind)
@@ -78,6 +79,7 @@ def test_an_image_is_built_pushed_and_listed(kind, pushed, host):
         assert json.load(answer)["config"]["digest"] == ours["id"]
 
 
+@pytest.mark.parts
 def test_building_again_changes_nothing(kind):
     """The engine takes every step from its cache."""
     image = built(kind)
@@ -86,6 +88,7 @@ def test_building_again_changes_nothing(kind):
     assert row["id"] == engine().images.get(image).id
 
 
+@pytest.mark.parts
 def test_an_image_is_nobodys_root_and_has_no_installer(kind):
     run = engine().containers.run
     python = "/opt/serving/bin/python" if kind == "paddle-serving" else "/opt/cloudedge/bin/python"
@@ -96,6 +99,7 @@ def test_an_image_is_nobodys_root_and_has_no_installer(kind):
     assert said.decode().strip() == "10001 None False"
 
 
+@pytest.mark.parts
 def test_the_dockerfiles_come_with_the_package():
     said = engine().containers.run(
         built("cube"), ["image", "build", "all", "--dry-run"], entrypoint=["cloudedge"], remove=True
@@ -103,18 +107,21 @@ def test_the_dockerfiles_come_with_the_package():
     assert said.decode().count("/site-packages/cloudedge/images/dockerfiles/") >= len(KINDS)
 
 
+@pytest.mark.parts
 def test_a_base_that_is_not_there():
     said = cloudedge("build", "cube", "--base", "127.0.0.1:1/no-such-base", "--tag", "never", fails=True)
     assert "the base image 127.0.0.1:1/no-such-base is not on this engine" in said
     assert "--base" in said
 
 
+@pytest.mark.parts
 def test_pushing_what_is_not_there():
     said = cloudedge("push", "cube", "--registry", "127.0.0.1:1", "--tag", "never", fails=True)
     assert "the engine does not have it" in said
     assert "cloudedge image build cube" in said
 
 
+@pytest.mark.parts
 def test_a_registry_that_is_not_there(host):
     built("cube")
     said = cloudedge("push", "cube", "--registry", "127.0.0.1:1", "--tag", tag("cube"), fails=True)
@@ -122,6 +129,7 @@ def test_a_registry_that_is_not_there(host):
     engine().images.remove(f"127.0.0.1:1/{local_name('cube', tag('cube'))}")
 
 
+@pytest.mark.parts
 def test_a_registry_that_wants_to_know_who_asks(tmp_path):
     built("cube")
     (tmp_path / "users").write_text(HTPASSWD)
@@ -174,6 +182,7 @@ def is_ready(found):
     return bool(statuses) and all(each["ready"] for each in statuses)
 
 
+@pytest.mark.cluster
 def test_a_pushed_replica_answers_as_a_pod(pushed, tmp_path_factory):
     """The cluster pulls it from the registry by its digest; its model is a bundle on a volume."""
     pytest.importorskip("paddle")

@@ -34,6 +34,7 @@ def wheels(tmp_path):
     return tmp_path
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_image_is_small_and_no_root(kind):
     text = (dockerfiles_folder() / f"{kind}.Dockerfile").read_text()
@@ -44,6 +45,7 @@ def test_every_image_is_small_and_no_root(kind):
     assert ("\nHEALTHCHECK " in final) == (kind not in {"trainer", "pipeline"})
 
 
+@pytest.mark.rules
 def test_all_are_named_once_and_in_order():
     assert kinds_of(["all", "cube"]) == list(KINDS)
     assert kinds_of(["serving", "cube", "serving"]) == ["cube", "serving"]
@@ -52,6 +54,7 @@ def test_all_are_named_once_and_in_order():
     assert "trainer" in caught.value.hint
 
 
+@pytest.mark.rules
 def test_what_is_named_for_one_image_goes_before_what_is_named_for_all(wheels):
     planned = plan_build(
         KINDS,
@@ -71,17 +74,20 @@ def test_what_is_named_for_one_image_goes_before_what_is_named_for_all(wheels):
     assert planned[2][1].arguments == {"BASE": "old"}
 
 
+@pytest.mark.rules
 def test_defaults_are_the_dockerfiles_own():
     ((image, how),) = plan_build(["paddle-serving"])
     assert (image, how.base) == ("cloudedge-paddle-serving:0.9.0", "python:3.9-slim-bullseye")
     assert local_name("cube") == "cloudedge-cube:latest"
 
 
+@pytest.mark.rules
 def test_a_base_for_an_image_that_is_not_asked_for():
     with pytest.raises(InputError, match="not asked for"):
         plan_build(["cube"], bases=["serving=x"])
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wheelhouse_without_the_wheel_is_refused_at_once(kind, tmp_path):
     """Or pip would go to the network, or fail minutes later."""
@@ -94,6 +100,7 @@ def test_a_wheelhouse_without_the_wheel_is_refused_at_once(kind, tmp_path):
         Build(kind, dockerfiles=tmp_path)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("requirement", "extras", "expected"),
     [
@@ -107,6 +114,7 @@ def test_extras(requirement, extras, expected):
     assert with_extras(requirement, extras) == expected
 
 
+@pytest.mark.rules
 def test_wheels_of_our_images_share_a_directory():
     ((*command, what),) = wheel_commands(Path("w"), ["cube", "serving", "trainer"], source=Path("/src"), extras=["s3"])
     assert command[0] == sys.executable
@@ -115,6 +123,7 @@ def test_wheels_of_our_images_share_a_directory():
     assert wheel_commands(Path("w"), ["cube"], python="python3.12")[0][0] == "python3.12"
 
 
+@pytest.mark.rules
 def test_wheels_of_paddle_serving_do_not():
     first, second = wheel_commands(Path("w"), ["paddle-serving"])
     assert first[0] == "python3.9"
@@ -124,6 +133,7 @@ def test_wheels_of_paddle_serving_do_not():
         wheel_commands(Path("w"), KINDS)
 
 
+@pytest.mark.rules
 def test_where_images_are_pushed_to():
     (planned,) = plan_push(["serving"], "registry.example:5000/ads/", tag="3")
     assert (planned.source, planned.target) == (
@@ -134,6 +144,7 @@ def test_where_images_are_pushed_to():
     assert pushed.pinned == "registry.example:5000/ads/cloudedge-serving@sha256:abc"
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("registry", ["https://registry.example", "", "a@b", "Registry.example"])
 def test_what_is_no_registry(registry):
     with pytest.raises(InputError, match="no registry"):
@@ -155,6 +166,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(("said", "expected"), REFUSALS.items())
 def test_a_refused_push_says_what_to_do(said, expected):
     kind, hint = expected
@@ -164,6 +176,7 @@ def test_a_refused_push_says_what_to_do(said, expected):
     assert said in error.message
 
 
+@pytest.mark.rules
 def test_bytes_of_layers_that_are_pushed_at_the_same_time_add_up():
     told = []
     layers = Layers(lambda settled, total: told.append((settled, total)))
@@ -182,6 +195,7 @@ def test_bytes_of_layers_that_are_pushed_at_the_same_time_add_up():
     assert layers.digest == "sha256:abc"
 
 
+@pytest.mark.rules
 def test_a_failed_build_says_what_to_do():
     how = Build("trainer", base="my-base")
     error = failure("i", how, "pull access denied", ["Step 1/9 : ARG BASE=x", "Step 2/9 : FROM ${BASE} AS build"])
@@ -202,6 +216,7 @@ def cloudedge(*arguments, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.parts
 def test_dry_runs_need_no_engine(wheels):
     nobody = {"DOCKER_HOST": f"unix://{wheels}/none"}
     done = cloudedge("build", "all", "--wheelhouse", wheels, "--dry-run", "--json", **nobody)
@@ -215,6 +230,7 @@ def test_dry_runs_need_no_engine(wheels):
     assert done.stdout.endswith(" --wheel-dir w /src\n")
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("command", [["build", "cube"], ["push", "cube", "--registry", "r.example"], ["list"]])
 def test_no_engine(command, tmp_path):
     pytest.importorskip("docker")
@@ -224,6 +240,7 @@ def test_no_engine(command, tmp_path):
     assert "DOCKER_HOST" in done.stderr
 
 
+@pytest.mark.parts
 def test_a_failing_pip_is_quoted(tmp_path):
     done = cloudedge("wheelhouse", tmp_path / "w", "cube", "--source", tmp_path / "nothing")
     assert done.returncode == 1

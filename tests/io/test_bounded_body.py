@@ -11,6 +11,8 @@ from cloudedge.cube.delivery import CubeReplica
 from cloudedge.errors import Unavailable
 from cloudedge.io._bounded_body import read_body
 
+pytestmark = pytest.mark.parts
+
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"
 
 

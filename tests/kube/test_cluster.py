@@ -34,6 +34,7 @@ def paddle_job(called, **spec):
     return {"apiVersion": "batch.paddlepaddle.org/v1", "kind": "PaddleJob", "metadata": metadata, "spec": spec}
 
 
+@pytest.mark.cluster
 def test_what_a_cluster_can_do(cluster):
     found = cluster.capabilities(again=True)
     assert found.has(Kind.PADDLE_JOB, Kind.SAMPLE_SET, Kind.SAMPLE_JOB, Kind.VOLCANO_JOB, Kind.POD_GROUP, Kind.QUEUE)
@@ -44,6 +45,7 @@ def test_what_a_cluster_can_do(cluster):
     assert not Kind.QUEUE.namespaced
 
 
+@pytest.mark.rules
 def test_which_definition_knows_sample_sets():
     files = ("operator-0.3.5", "paddlecloud-0.4")
     found = [definition(f"paddlejobs.batch.paddlepaddle.org.{file}") for file in files]
@@ -51,6 +53,7 @@ def test_which_definition_knows_sample_sets():
     assert not schema_has(found[1], "v2", "spec", "sampleSetRef")
 
 
+@pytest.mark.cluster
 def test_applying_twice_changes_nothing(cluster):
     job = paddle_job(name(), cleanPodPolicy="Always", worker=ROLE, elastic=0)
     first, second = cluster.apply(job), cluster.apply(job)
@@ -59,6 +62,7 @@ def test_applying_twice_changes_nothing(cluster):
     assert {each["manager"] for each in first["metadata"]["managedFields"]} == {FIELD_MANAGER}
 
 
+@pytest.mark.cluster
 def test_a_dry_run_changes_nothing(cluster):
     called = name()
     assert cluster.apply(config_map(called, x="1"), dry_run=True)["data"] == {"x": "1"}
@@ -88,6 +92,7 @@ LOST = {
 }
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("case", LOST)
 @pytest.mark.parametrize("how", ["apply", "create"])
 def test_no_field_is_dropped_silently(case, how, cluster):
@@ -98,6 +103,7 @@ def test_no_field_is_dropped_silently(case, how, cluster):
     assert cluster.get(cluster.kind_of(obj), "lost") is None
 
 
+@pytest.mark.cluster
 def test_a_patch_that_would_lose_a_field_changes_nothing(cluster):
     called = name()
     cluster.apply(paddle_job(called, worker=ROLE))
@@ -107,6 +113,7 @@ def test_a_patch_that_would_lose_a_field_changes_nothing(cluster):
     assert "withGloo" not in cluster.get(Kind.PADDLE_JOB, called)["spec"]
 
 
+@pytest.mark.cluster
 def test_null_removes_a_field(cluster):
     called = name()
     endpoint = {"containerImage": "a", "tag": "1", "port": 80}
@@ -117,6 +124,7 @@ def test_null_removes_a_field(cluster):
     assert set(found["spec"]) == {"default"}
 
 
+@pytest.mark.cluster
 def test_a_field_that_somebody_else_manages_is_not_taken(cluster):
     called = name()
     cluster.create(config_map(called, x="theirs"))  # a create is not an apply: the field has another owner
@@ -127,6 +135,7 @@ def test_a_field_that_somebody_else_manages_is_not_taken(cluster):
     assert cluster.apply(config_map(called, x="ours"), force=True)["data"] == {"x": "ours"}
 
 
+@pytest.mark.cluster
 def test_creating_what_exists(cluster):
     called = name()
     cluster.create(config_map(called))
@@ -135,6 +144,7 @@ def test_creating_what_exists(cluster):
     assert caught.value.reason == "AlreadyExists"
 
 
+@pytest.mark.cluster
 def test_an_invalid_object_names_its_fields(cluster):
     with pytest.raises(errors.InputError) as caught:
         cluster.apply(config_map("Not A Name"))
@@ -145,6 +155,7 @@ def test_an_invalid_object_names_its_fields(cluster):
     assert caught.value.fields == ["spec.partitions"]
 
 
+@pytest.mark.cluster
 def test_nobody_may_do_nothing(cluster, tmp_path):
     config = yaml.safe_load(Path(kubeconfig()).read_text())
     config["users"] = [{"name": config["users"][0]["name"], "user": {}}]
@@ -154,6 +165,7 @@ def test_nobody_may_do_nothing(cluster, tmp_path):
     assert caught.value.status == 403
 
 
+@pytest.mark.cluster
 def test_a_namespace_that_is_not_there(cluster):
     obj = config_map(name())
     obj["metadata"]["namespace"] = "nowhere"
@@ -161,6 +173,7 @@ def test_a_namespace_that_is_not_there(cluster):
         cluster.apply(obj)
 
 
+@pytest.mark.cluster
 def test_a_kind_that_is_not_there(cluster):
     theirs = Kind("kubeflow.org", "v1", "paddlejobs", "PaddleJob")
     for ask in (
@@ -174,12 +187,14 @@ def test_a_kind_that_is_not_there(cluster):
     assert cluster.get(theirs, "a") is None
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("obj", [{}, {"kind": "Pod"}, {"apiVersion": "v1", "kind": "Pod"}, {"metadata": {"name": "a"}}])
 def test_what_is_no_object_is_not_sent(obj, cluster):
     with pytest.raises(errors.InputError):
         cluster.apply(obj)
 
 
+@pytest.mark.cluster
 def test_deleting_waits_until_this_one_is_gone(cluster):
     called = name()
     obj = config_map(called)
@@ -201,10 +216,12 @@ def test_deleting_waits_until_this_one_is_gone(cluster):
     assert cluster.get(Kind.CONFIG_MAP, called)["data"] == {"made": "again"}
 
 
+@pytest.mark.cluster
 def test_deleting_nothing_is_done(cluster):
     cluster.delete(Kind.CONFIG_MAP, "nothing", wait_s=5)
 
 
+@pytest.mark.cluster
 def test_a_long_list_comes_in_pages(cluster, monkeypatch):
     monkeypatch.setattr("cloudedge.kube._listing._PAGE", 3)
     for index in range(8):
@@ -217,6 +234,7 @@ def test_a_long_list_comes_in_pages(cluster, monkeypatch):
     assert len(cluster.list(Kind.CONFIG_MAP, selector=f"of={cluster.namespace}", everywhere=True)) == 8
 
 
+@pytest.mark.cluster
 def test_the_events_belong_into_the_error(cluster):
     called = name()
     job = cluster.apply(paddle_job(called, worker=ROLE))
@@ -235,6 +253,7 @@ def test_the_events_belong_into_the_error(cluster):
     assert "sampleset nix" in str(caught.value)
 
 
+@pytest.mark.cluster
 def test_waiting_for_something_that_comes(cluster):
     called = name()
     later = threading.Timer(0.3, cluster.apply, [config_map(called, x="1")])
@@ -244,6 +263,7 @@ def test_waiting_for_something_that_comes(cluster):
     assert found["data"] == {"x": "1"}
 
 
+@pytest.mark.cluster
 def test_an_answer_that_was_lost(shaky, cluster):
     """The server did it and nobody heard: an apply is sent again, a create is left to the caller to look at."""
     proxy, client = shaky
@@ -259,6 +279,7 @@ def test_an_answer_that_was_lost(shaky, cluster):
     assert client.get(Kind.CONFIG_MAP, created)["data"] == {"x": "1"}
 
 
+@pytest.mark.cluster
 def test_a_delete_whose_answer_was_lost_deletes_once(shaky, cluster):
     proxy, client = shaky
     called = name()
@@ -269,6 +290,7 @@ def test_a_delete_whose_answer_was_lost_deletes_once(shaky, cluster):
     assert [method for method, _ in proxy.seen].count("DELETE") == 2
 
 
+@pytest.mark.rules
 def test_which_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -304,6 +326,7 @@ def credentials():
     return urlsplit(config["clusters"][0]["cluster"]["server"]), config["users"][0]["user"]["token"]
 
 
+@pytest.mark.cluster
 def test_inside_a_pod(cluster, tmp_path, monkeypatch):
     """What a pod is given: an address in its environment; a token, a certificate and a namespace as files."""
     server, token = credentials()
@@ -328,6 +351,7 @@ def test_inside_a_pod(cluster, tmp_path, monkeypatch):
         assert found.apply(config_map(name(), x="1"))["data"] == {"x": "1"}
 
 
+@pytest.mark.cluster
 def test_a_program_that_gives_credentials(cluster, tmp_path):
     _, token = credentials()
     credential = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential"}

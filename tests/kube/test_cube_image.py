@@ -12,7 +12,7 @@ from tests.kube.real_cluster import lab
 
 TOKEN = "a-token-for-tests"
 
-pytestmark = [needs_docker, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, needs_docker, pytest.mark.timeout(1800)]
 
 
 def ask(port, path, token=""):

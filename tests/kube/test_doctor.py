@@ -30,6 +30,7 @@ def found(name, facts):
     return next(each for each in diagnose(facts) if each.name.startswith(name))
 
 
+@pytest.mark.rules
 def test_an_empty_cluster_has_nothing_and_is_told_how_to_get_it():
     findings = diagnose(examined())
     assert {each.state for each in findings} == {"missing"}
@@ -37,12 +38,14 @@ def test_an_empty_cluster_has_nothing_and_is_told_how_to_get_it():
     assert len({each.name for each in findings}) == len(COMPONENTS) == 9
 
 
+@pytest.mark.rules
 def test_what_runs_it_says_the_version():
     job = found("PaddleJob", examined(Kind.PADDLE_JOB, workloads=(OPERATOR,)))
     assert (job.state, job.version, job.install) == ("found", "v0.3.5", "")
     assert job.where == "paddle-system/paddle-controller-manager"
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("image", "labels", "version"),
     [
@@ -112,6 +115,7 @@ NOTES = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("name", NOTES)
 def test_what_a_user_should_know(name):
     component, facts, said = NOTES[name]
@@ -119,6 +123,7 @@ def test_what_a_user_should_know(name):
     assert [each for each in said if each not in note] == []
 
 
+@pytest.mark.rules
 def test_a_note_that_does_not_apply_is_not_made():
     assert "install" not in found("PaddleJob", examined(Kind.PADDLE_JOB, workloads=(OPERATOR,))).note
     facts = examined(PADDLE_SERVICES[1], Kind.KNATIVE_SERVICE, Kind.SAMPLE_SET, Kind.SAMPLE_JOB)
@@ -127,6 +132,7 @@ def test_a_note_that_does_not_apply_is_not_made():
     assert "CSI" not in found("SampleSet", with_driver).note
 
 
+@pytest.mark.rules
 def test_things_that_only_show_as_what_runs():
     workloads = (
         Workload("kubeflow", "ml-pipeline", images=("gcr.example/ml-pipeline/api-server:2.0.5",)),
@@ -142,6 +148,7 @@ def test_things_that_only_show_as_what_runs():
     ]
 
 
+@pytest.mark.rules
 def test_what_may_not_be_seen_is_unknown():
     facts = examined(workloads=None, csi_drivers=None)
     states = {each.name: each.state for each in diagnose(facts)}
@@ -153,6 +160,7 @@ def test_what_may_not_be_seen_is_unknown():
     ]
 
 
+@pytest.mark.cluster
 def test_a_cluster_that_shows_little(cluster, tmp_path):
     """The real server, to somebody who may list kinds and nothing else."""
     with faults(kubeconfig()) as proxy:
@@ -181,6 +189,7 @@ def run(*arguments, **environment):
     )
 
 
+@pytest.mark.cluster
 def test_the_command(cluster, tmp_path):
     workload = {
         "apiVersion": "apps/v1",
@@ -214,6 +223,7 @@ def test_the_command(cluster, tmp_path):
     assert (done.returncode, "Known: here, prod" in done.stderr) == (1, True)
 
 
+@pytest.mark.parts
 def test_no_cluster_at_all(tmp_path):
     done = run(KUBECONFIG=str(tmp_path / "nothing"))
     assert done.returncode == 1

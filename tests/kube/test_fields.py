@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from cloudedge.kube import dropped
 
+pytestmark = pytest.mark.rules
+
 NAMES = st.text("abc", min_size=1, max_size=3)
 LEAVES = st.integers(1, 9) | st.text("xyz", min_size=1, max_size=3) | st.just(True)
 OBJECTS = st.recursive(

@@ -24,6 +24,7 @@ FLAVOURS = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("name", FLAVOURS)
 def test_flavours(name):
     kinds, sample_set_ref, flavour = FLAVOURS[name]
@@ -31,6 +32,7 @@ def test_flavours(name):
     assert can.paddle_flavour == flavour
 
 
+@pytest.mark.cluster
 def test_who_may_not_read_definitions_reads_the_servers_schema(cluster):
     with account(cluster, [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]) as limited:
         # The schema follows the definitions after a while.
@@ -38,6 +40,7 @@ def test_who_may_not_read_definitions_reads_the_servers_schema(cluster):
         assert limited.capabilities().sample_set_ref is True
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(("file", "answer"), [("operator-0.3.5", False), ("paddlecloud-0.4", True)])
 def test_the_schema_of_newer_servers(shaky, file, answer):
     """What a server from 1.24 on says, from the same definition."""
@@ -53,6 +56,7 @@ def test_the_schema_of_newer_servers(shaky, file, answer):
     assert client.capabilities().sample_set_ref is answer
 
 
+@pytest.mark.cluster
 def test_a_kind_that_comes_to_a_group_later_is_found(shaky):
     server, client = shaky
     there = [{"name": "firsts", "kind": "First", "namespaced": True}]
@@ -64,6 +68,7 @@ def test_a_kind_that_comes_to_a_group_later_is_found(shaky):
     assert client.served("Second", ["young.example/v1"]).plural == "seconds"
 
 
+@pytest.mark.cluster
 def test_somebody_may_know_better_where_paddle_services_are(cluster, tmp_path):
     assert cluster.capabilities().paddle_service == PADDLE_SERVICES[0]
     with Cluster.connect(kubeconfig=kubeconfig(), paddle_service_group=CLOUD.group) as client:

@@ -9,6 +9,8 @@ import pytest
 from cloudedge.kube import Kind
 from tests.kube.fault_proxy import forward, lines, settled
 
+pytestmark = pytest.mark.cluster
+
 CONTAINER = {"name": "main", "image": "none", "imagePullPolicy": "Never"}
 NEVER = {"restartPolicy": "Never", "containers": [CONTAINER], "nodeSelector": {"cloudedge/none": "none"}}
 

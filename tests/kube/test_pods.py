@@ -17,6 +17,8 @@ from cloudedge.kube import Kind, state_of
 from tests.kube.fault_proxy import settled
 from tests.kube.real_cluster import lab
 
+pytestmark = pytest.mark.cluster
+
 IMAGE = "cloudedge-test/busybox:1"
 
 

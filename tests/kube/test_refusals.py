@@ -12,6 +12,8 @@ from cloudedge.kube import Cluster, Kind
 from cloudedge.kube._session import ATTEMPTS, LONGEST_WAIT_S
 from tests.kube.fault_proxy import hang, reset, says, status
 
+pytestmark = pytest.mark.parts
+
 VERSION = {"gitVersion": "v1.29.3", "major": "1", "minor": "29+"}
 RESOURCES = {"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": True}]}
 OBJECT = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}

@@ -17,6 +17,8 @@ from cloudedge.kube import Cluster, Kind
 from tests.kube.fault_proxy import settled
 from tests.kube.real_cluster import definition
 
+pytestmark = pytest.mark.parts
+
 
 def program(name):
     """Find a program of Kubernetes': on the path, or where the test cluster has its own."""

@@ -85,6 +85,7 @@ CASES = {
 }
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_told(name, client, faulty):
     script, expected = CASES[name]
@@ -93,6 +94,7 @@ def test_what_is_told(name, client, faulty):
     assert told(client, timeout_s=60) == expected
 
 
+@pytest.mark.parts
 def test_it_goes_on_from_the_last_version_it_saw(client, faulty):
     bookmark = event("BOOKMARK", {"metadata": {"resourceVersion": "77"}})
     faulty.script = [listing(5), lines(event("ADDED", thing("a", 6)), bookmark, then="cut")]
@@ -104,6 +106,7 @@ def test_it_goes_on_from_the_last_version_it_saw(client, faulty):
     assert len(resumed) > 1
 
 
+@pytest.mark.parts
 def test_what_may_not_be_watched_is_said_at_once(client, faulty, clock):
     faulty.otherwise = status(403, "Forbidden")
     with pytest.raises(errors.Rejected):
@@ -111,6 +114,7 @@ def test_what_may_not_be_watched_is_said_at_once(client, faulty, clock):
     assert clock.elapsed == 0
 
 
+@pytest.mark.parts
 def test_what_expires_again_and_again_is_not_asked_without_a_pause(client, faulty, clock):
     """Without one this is a stream of listings, of every object there is, from as many clients as watch."""
 
@@ -126,6 +130,7 @@ def test_what_expires_again_and_again_is_not_asked_without_a_pause(client, fault
     assert listed[:2] == [0, 2], "the first time it is listed again at once"
 
 
+@pytest.mark.parts
 def test_a_server_that_stays_away_is_an_error_at_the_end(client, faulty, clock):
     faulty.otherwise = status(503)
     with pytest.raises(errors.Unavailable):
@@ -133,12 +138,14 @@ def test_a_server_that_stays_away_is_an_error_at_the_end(client, faulty, clock):
     assert 50 < clock.elapsed < 70
 
 
+@pytest.mark.parts
 def test_a_wait_without_a_server_ends_with_the_reason(client, faulty):
     faulty.otherwise = status(503, message="etcd is away")
     with pytest.raises(errors.DeadlineExceeded, match="etcd is away"):
         client.wait(Kind.CONFIG_MAP, "a", bool, timeout_s=60, what="waiting for a")
 
 
+@pytest.mark.parts
 def test_a_wait_for_a_server_that_says_nothing_ends(faulty, tmp_path):
     faulty.otherwise = hang
     config = faulty.kubeconfig(tmp_path / "config")
@@ -147,6 +154,7 @@ def test_a_wait_for_a_server_that_says_nothing_ends(faulty, tmp_path):
     assert "no answer in time" in caught.value.state
 
 
+@pytest.mark.parts
 def test_what_the_question_raises_ends_the_wait(client, faulty):
     faulty.script = [listing(5, thing("a", 1))]
 
@@ -160,6 +168,7 @@ def test_what_the_question_raises_ends_the_wait(client, faulty):
 UIDS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 3), max_size=6)
 
 
+@pytest.mark.rules
 @given(UIDS, UIDS)
 def test_changes_lead_from_what_was_told_to_what_is(before, after):
     known = {uid: thing(uid, version) for uid, version in before.items()}
@@ -174,6 +183,7 @@ def test_changes_lead_from_what_was_told_to_what_is(before, after):
     assert now == {each["metadata"]["uid"]: each for each in listed}
 
 
+@pytest.mark.cluster
 def test_no_change_is_missed_while_connections_break(shaky, cluster):
     """A real server; the connection is cut again and again while objects come, change and go."""
     proxy, client = shaky

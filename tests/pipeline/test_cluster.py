@@ -25,6 +25,8 @@ from tests import ROOT
 from tests.kube.real_cluster import collected, lab, serve
 from tests.serving.knative.controller_double import REVISION_DEFINITION, KnativeDouble
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(scope="module")
 def cluster():

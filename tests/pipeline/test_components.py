@@ -58,6 +58,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("step", STEPS)
 def test_every_input_has_its_name_type_and_default(step):
     described = yaml.safe_load(component_yaml(step))
@@ -65,12 +66,14 @@ def test_every_input_has_its_name_type_and_default(step):
     assert "outputs" not in described
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("step", STEPS)
 def test_what_is_shipped_is_what_would_be_written(step, monkeypatch):
     monkeypatch.delenv(made.IMAGE_VARIABLE, raising=False)
     assert (SHIPPED / f"{step}.yaml").read_text() == component_yaml(step)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("step", STEPS)
 def test_the_second_generation_reads_it(step):
     loaded = components.load_component_from_file(str(SHIPPED / f"{step}.yaml"))
@@ -83,6 +86,7 @@ def test_the_second_generation_reads_it(step):
         assert inputs[name].optional == (default is not None), name
 
 
+@pytest.mark.parts
 def test_the_first_generation_reads_it():
     tools = Path(os.environ.get("CLOUDEDGE_TEST_TOOLS") or ROOT / ".peers")
     python = tools / "kfp-v1" / "bin" / "python"
@@ -95,6 +99,7 @@ def test_the_first_generation_reads_it():
         assert {name: tuple(each) for name, each in found.items()} == TAKEN[Path(path).stem]
 
 
+@pytest.mark.rules
 def test_a_step_is_never_taken_from_the_cache():
     @dsl.pipeline
     def one():
@@ -104,12 +109,14 @@ def test_a_step_is_never_taken_from_the_cache():
     assert not task.caching_options.enable_cache
 
 
+@pytest.mark.rules
 def test_the_launcher_learns_its_own_image():
     container = yaml.safe_load(component_yaml("modelhub", image="host:5000/own:1"))["implementation"]["container"]
     assert container["image"] == container["env"][made.IMAGE_VARIABLE] == "host:5000/own:1"
     assert container["command"] == ["python3", "-m", "cloudedge.pipeline", "modelhub"]
 
 
+@pytest.mark.rules
 def test_there_is_no_sixth_step():
     with pytest.raises(InputError, match="no step 'notebook'"):
         component_yaml("notebook")

@@ -39,16 +39,19 @@ def run(*words) -> str:
     return done.stdout
 
 
+@pytest.mark.rules
 def test_the_ocr_pipeline_is_as_written(ocr):
     spec = json.loads(json.dumps(ocr.spec))
     spec.pop("sdkVersion")
     assert spec == yaml.safe_load((GOLDEN / "ocr.pipeline.yaml").read_text())
 
 
+@pytest.mark.rules
 def test_the_ocr_pipelines_objects_are_as_written():
     assert run("render", OCR, "--objects") == (GOLDEN / "ocr.objects.yaml").read_text()
 
 
+@pytest.mark.rules
 def test_what_is_rendered_is_what_kubeflow_loads(ctr, tmp_path):
     (tmp_path / "ctr.yaml").write_text(run("render", CTR))
     components.load_component_from_file(str(tmp_path / "ctr.yaml"))
@@ -57,11 +60,13 @@ def test_what_is_rendered_is_what_kubeflow_loads(ctr, tmp_path):
     assert json.loads(run("render", tmp_path / "ctr.yaml", "--json"))[0]["pipelineInfo"]["name"] == "ctr"
 
 
+@pytest.mark.rules
 def test_steps_come_in_an_order_in_which_they_can_be_done(ctr):
     steps = [step.task for step in steps_of(ctr, {"source": "file:///x"})]
     assert steps == ["dataset", "training", "modelhub", "serving", "visualdl"]
 
 
+@pytest.mark.rules
 def test_a_parameter_reaches_every_step_that_asks_for_it(ctr):
     given = {"source": "s3://bucket/clicks/", "version": "3", "claim": "other", "serving_port": 8000}
     found = {step.task: step.inputs for step in steps_of(ctr, given)}
@@ -72,11 +77,13 @@ def test_a_parameter_reaches_every_step_that_asks_for_it(ctr):
     assert all(objects_of(each) for each in found.values())
 
 
+@pytest.mark.rules
 def test_a_claim_that_is_made_is_used(ocr):
     found = {step.task: step.inputs for step in steps_of(ocr)}
     assert found["training"].pvc_name == found["modelhub"].pvc_name == "run-ppocr-detection-pvc"
 
 
+@pytest.mark.rules
 def test_steps_inside_a_condition_and_texts_made_of_parameters(tmp_path):
     file = tmp_path / "p.py"
     file.write_text(
@@ -88,6 +95,7 @@ def test_steps_inside_a_condition_and_texts_made_of_parameters(tmp_path):
     assert (step.inputs.model_name, step.inputs.model_version) == ("model-b", "v3")
 
 
+@pytest.mark.rules
 def test_for_this_machine_only_commands_change(ocr):
     before, after = ocr.spec, yaml.safe_load(for_this_machine(ocr))
     assert {key: value for key, value in before.items() if key != "deploymentSpec"} == {
@@ -97,6 +105,7 @@ def test_for_this_machine_only_commands_change(ocr):
     assert words[-4:] == ["python3", "-m", "cloudedge.pipeline", "training"]
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -114,6 +123,7 @@ def test_files_that_hold_no_pipeline(tmp_path, text, why):
         compile_file(file)
 
 
+@pytest.mark.rules
 def test_one_of_several_is_chosen(tmp_path):
     file = tmp_path / "p.py"
     one = "@dsl.pipeline(name='{0}')\ndef {0}(): component('modelhub')(name='{0}', model_name='m', pvc_name='c')\n"
@@ -122,6 +132,7 @@ def test_one_of_several_is_chosen(tmp_path):
     assert json.loads(run("run", file, "--local", "--function", "first", "--dry-run", "--json"))[0]["name"] == "first"
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -141,6 +152,7 @@ def test_what_is_wrong_is_said(words, why):
     assert why in done.exception.message
 
 
+@pytest.mark.rules
 def test_components_are_written(tmp_path):
     assert len(run("components", tmp_path / "yaml", "--dry-run").splitlines()) == 5
     assert not (tmp_path / "yaml").exists()
@@ -174,6 +186,7 @@ class Kubeflow(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.parts
 def test_submitting_hands_over_the_same_graph(ctr):
     Kubeflow.asked = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Kubeflow)
@@ -196,6 +209,7 @@ def test_submitting_hands_over_the_same_graph(ctr):
     assert not any(task.get("cachingOptions", {}).get("enableCache") for task in sent["root"]["dag"]["tasks"].values())
 
 
+@pytest.mark.parts
 def test_a_kubeflow_that_is_not_there_is_said(ctr):
     with pytest.raises(Unavailable, match="does not answer"):
         submit(ctr, {"source": "s3://bucket/clicks/"}, host="http://127.0.0.1:1")

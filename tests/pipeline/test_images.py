@@ -26,6 +26,8 @@ from tests.hub.registry.servers import free_port
 from tests.images.built_images import ROOT, built, engine, needs_docker
 from tests.serving.models import save_marked
 
+pytestmark = pytest.mark.parts
+
 CTR = ROOT / "examples" / "ctr"
 TOOLS = ("bash", "gzip", "mktemp", "rm", "sha256sum", "tar")
 """What every Debian has; wget is not among it."""

@@ -58,6 +58,7 @@ def command(*words, **env) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.parts
 @pytest.mark.timeout(1200)  # a minute on two idle cores; how busy they are says nothing about it
 def test_the_whole_pipeline(tmp_path):
     # One test: what it takes a minute to make is looked at from every side.
@@ -167,6 +168,7 @@ class TestSteps:
     def data(self, tmp_path, **more):
         return DatasetInputs(name="d", source_uri=f"file://{tmp_path}/source", source_secret="none", **more)
 
+    @pytest.mark.rules
     def test_a_data_set_comes_and_goes(self, steps, tmp_path):
         with pytest.raises(NotFound):
             steps.run(self.data(tmp_path, action="patch"))
@@ -178,6 +180,7 @@ class TestSteps:
             steps.run(self.data(tmp_path, action="delete"))
         assert not (tmp_path / "root" / "data" / "d").exists()
 
+    @pytest.mark.rules
     def test_a_version_and_what_shows_logs_are_made_once_and_changed_only_if_there(self, steps):
         told = {"name": "m", "model_name": "m", "model_version": "1", "pvc_name": "c"}
         (steps.claim("c") / "m.tar.gz").write_bytes(b"packed")
@@ -190,12 +193,14 @@ class TestSteps:
         with pytest.raises(NotFound, match="no VisualDL v to change"):
             steps.run(VisualDLInputs(name="v", pvc_name="c", logdir="/mnt/task-center/models/vdl/", action="patch"))
 
+    @pytest.mark.rules
     def test_what_a_cluster_would_refuse_is_refused_here(self, steps):
         with pytest.raises(InputError, match="scheme"):
             steps.run(DatasetInputs(name="d", source_uri="gopher://x/y/z", source_secret="none"))
         with pytest.raises(InputError, match="neither tag nor digest"):
             steps.run(ServingInputs(name="s", image="untagged", model_name="m"))
 
+    @pytest.mark.rules
     def test_what_comes_before_is_named(self, steps):
         with pytest.raises(NotFound, match="no data set 'd'"):
             steps.run(
@@ -213,6 +218,7 @@ class TestSteps:
         with pytest.raises(InputError, match="not below"):
             steps.run(VisualDLInputs(name="v", pvc_name="c", logdir="/etc"))
 
+    @pytest.mark.parts
     def test_a_port_that_somebody_has_is_refused(self, steps):
         logs = steps.claim("c") / "models" / "vdl"
         logs.mkdir(parents=True)
@@ -224,11 +230,13 @@ class TestSteps:
                 )
             )
 
+    @pytest.mark.rules
     def test_a_claim_is_no_way_out(self, steps):
         with pytest.raises(InputError, match="volume claim"):
             steps.claim("../../etc")
 
 
+@pytest.mark.parts
 @pytest.mark.skipif(not module._has_fuse(), reason="FUSE cannot be used here")
 def test_a_data_set_is_dealt_to_its_partitions_with_the_keys_of_the_environment(tmp_path, monkeypatch):
     (tmp_path / "s3").mkdir()
@@ -256,6 +264,7 @@ def test_a_data_set_is_dealt_to_its_partitions_with_the_keys_of_the_environment(
         steps.unmount()
 
 
+@pytest.mark.parts
 def test_a_step_that_fails_stops_the_pipeline_and_says_why(tmp_path, capfd):
     file = tmp_path / "p.py"
     file.write_text(

@@ -40,6 +40,7 @@ def files(tmp_path):
     return one, two
 
 
+@pytest.mark.parts
 def test_a_version_never_changes(endpoint, files, tmp_path):
     hub = ModelHub.at(endpoint, prepare=True)
     first = hub.push(files[0], "ctr", "1")
@@ -52,6 +53,7 @@ def test_a_version_never_changes(endpoint, files, tmp_path):
     assert (tmp_path / "back.tar.gz").read_bytes() == files[0].read_bytes()
 
 
+@pytest.mark.parts
 def test_latest_follows(endpoint, files, tmp_path):
     hub = ModelHub.at(endpoint, prepare=True)
     hub.push(files[0], "follows", "latest")
@@ -61,6 +63,7 @@ def test_latest_follows(endpoint, files, tmp_path):
     assert (tmp_path / "back.tar.gz").read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.parts
 def test_an_interrupted_push_is_finished_by_the_next(endpoint, files, tmp_path, monkeypatch):
     hub = ModelHub.at(endpoint, prepare=True)
     store = hub._store
@@ -74,6 +77,7 @@ def test_an_interrupted_push_is_finished_by_the_next(endpoint, files, tmp_path, 
     hub.fetch("half", "1", tmp_path / "back.tar.gz")
 
 
+@pytest.mark.parts
 def test_of_two_who_push_at_once_one_is_refused(endpoint, files):
     outcomes = []
 
@@ -93,6 +97,7 @@ def test_of_two_who_push_at_once_one_is_refused(endpoint, files):
     assert ModelHub.at(endpoint).record("race", "1") == winner
 
 
+@pytest.mark.rules
 def test_what_was_changed_behind_its_back_is_noticed(tmp_path, files):
     hub = ModelHub.at(str(tmp_path / "hub"))
     hub.push(files[0], "ctr", "1")
@@ -102,6 +107,7 @@ def test_what_was_changed_behind_its_back_is_noticed(tmp_path, files):
     assert not (tmp_path / "back.tar.gz").exists()
 
 
+@pytest.mark.parts
 def test_the_launcher_pushes_and_servers_read_without_keys(s3, files, monkeypatch, capsys):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
@@ -116,6 +122,7 @@ def test_the_launcher_pushes_and_servers_read_without_keys(s3, files, monkeypatc
         read_record(s3, "open", "8")
 
 
+@pytest.mark.rules
 def test_what_is_not_packed_is_said(tmp_path, capsys):
     words = ["upload", "--file", str(tmp_path / "no.tar.gz"), "--endpoint", str(tmp_path), "--model-name", "m"]
     assert main([*words, "--model-version", "1"]) == 1
@@ -124,6 +131,7 @@ def test_what_is_not_packed_is_said(tmp_path, capsys):
     assert "--model-version is missing" in capsys.readouterr().err
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("name", ["../out", "/etc/out"])
 def test_an_archive_leads_nowhere_else(tmp_path, name):
     with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as archive:
@@ -135,6 +143,7 @@ def test_an_archive_leads_nowhere_else(tmp_path, name):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.rules
 def test_a_link_in_an_archive_is_refused(tmp_path):
     with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as archive:
         member = tarfile.TarInfo("m/link")

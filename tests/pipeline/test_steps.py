@@ -50,16 +50,19 @@ def train_command(inputs: TrainingInputs) -> str:
 
 
 class TestInputs:
+    @pytest.mark.rules
     def test_what_the_launcher_is_told_is_what_it_reads(self):
         wanted = training(config_changes="-a=1", gpu_per_node=2, use_visualdl=True, need_convert=False)
         assert read_arguments(write_arguments(wanted)) == wanted
 
+    @pytest.mark.rules
     @pytest.mark.parametrize("text", ["True", "true", "1"])
     def test_both_generations_write_truth_differently(self, text):
         words = ["visualdl", "--name", "v", "--pvc-name", "c", "--logdir", "/l", "--api-only", text, "--port", "80.0"]
         found = read_arguments(words)
         assert (found.api_only, found.port) == (True, 80)
 
+    @pytest.mark.rules
     @pytest.mark.parametrize(
         ("words", "why"),
         [
@@ -80,6 +83,7 @@ class TestInputs:
         with pytest.raises(InputError, match=why):
             read_arguments(words)
 
+    @pytest.mark.rules
     def test_there_is_nothing_to_convert_without_a_model(self):
         with pytest.raises(InputError, match="nothing to convert"):
             training(save_inference=False)
@@ -89,6 +93,7 @@ DATASET = {"name": "icdar", "source_uri": "bos://bucket.bj.bcebos.com/icdar/", "
 
 
 class TestDataset:
+    @pytest.mark.rules
     def test_a_data_set_is_a_folder_of_the_shared_one(self):
         sample_set, sync, warmup = objects_of(DatasetInputs(**DATASET, partitions=2))
         assert sample_set["metadata"]["name"] == "data-center"
@@ -97,6 +102,7 @@ class TestDataset:
         assert sync["spec"]["secretRef"] == {"name": "none"}
         assert warmup["spec"]["warmupOptions"]["paths"] == ["icdar"]
 
+    @pytest.mark.rules
     def test_deleting_removes_the_folder_and_not_what_others_share(self):
         (only,) = objects_of(DatasetInputs(**DATASET, action="delete"))
         assert (only["kind"], only["spec"]["type"]) == ("SampleJob", "rmr")
@@ -104,6 +110,7 @@ class TestDataset:
 
 
 class TestTraining:
+    @pytest.mark.rules
     def test_workers_get_volumes_and_servers_do_not(self):
         job = objects_of(training(ps_replicas=2, gpu_per_node=1))[0]
         worker, ps = (job["spec"][role]["template"]["spec"] for role in ("worker", "ps"))
@@ -117,6 +124,7 @@ class TestTraining:
         assert "resources" not in ps["containers"][0]
         assert job["spec"]["sampleSetRef"] == {"name": "data-center", "mountPath": "/mnt/data-center"}
 
+    @pytest.mark.rules
     def test_what_is_exported_is_what_was_trained(self):
         inputs = training(pretrain_model="https://h/w/start.pdparams", config_changes="Arch.name=DB")
         export = shlex.split(command(objects_of(inputs)[1]))
@@ -127,12 +135,14 @@ class TestTraining:
         assert "Global.pretrained_model=/mnt/task-center/pretrain_model/start " in trained
         assert trained.index("urlopen") < trained.index("tools/train.py")
 
+    @pytest.mark.rules
     def test_a_value_may_hold_commas(self):
         inputs = training(config_changes="a.b=[1,2], c=x,y,d.e=3")
         assert changes_of(inputs) == ["a.b=[1,2]", "c=x,y", "d.e=3"]
         with pytest.raises(InputError, match="not key=value"):
             changes_of(training(config_changes="epochs"))
 
+    @pytest.mark.parts
     def test_nothing_reaches_the_shell_unquoted(self):
         inputs = training(config_path="$(reboot)", pretrain_model="https://h/`reboot`.pdparams;x")
         done = subprocess.run(["bash", "-n", "-c", train_command(inputs)], capture_output=True, text=True, check=False)
@@ -140,22 +150,26 @@ class TestTraining:
         assert "'$(reboot)'" in train_command(inputs)
         assert " `" not in train_command(inputs)
 
+    @pytest.mark.rules
     def test_several_workers_are_launched(self):
         assert "paddle.distributed.launch --gpus 0,1 --log_dir" in train_command(
             training(worker_replicas=2, gpu_per_node=2)
         )
         assert "launch" not in train_command(training())
 
+    @pytest.mark.rules
     def test_visualdl_shows_one_worker(self):
         with pytest.raises(InputError, match="2 workers would write the same logs"):
             training(use_visualdl=True, worker_replicas=2)
 
+    @pytest.mark.rules
     def test_only_what_is_wanted_is_made(self):
         kinds = [each["kind"] for each in objects_of(training(save_inference=False, need_convert=False))]
         assert kinds == ["PaddleJob"]
         kinds = [each["kind"] for each in objects_of(training(use_visualdl=True))]
         assert kinds == ["PaddleJob", "Job", "Job", "Deployment", "Service"]
 
+    @pytest.mark.parts
     def test_the_packed_model_is_the_same_bytes_again(self, tmp_path):
         (tmp_path / "ppocr-det" / "server").mkdir(parents=True)
         (tmp_path / "ppocr-det" / "server" / "model").write_text("weights")
@@ -170,6 +184,7 @@ class TestTraining:
 
 
 class TestSuites:
+    @pytest.mark.rules
     def test_a_suite_of_ones_own(self):
         class PaddleClas:
             name = "PaddleClas"
@@ -194,12 +209,14 @@ class TestSuites:
             suites_there = find_suite.__globals__["_SUITES"]
             del suites_there["paddleclas"]
 
+    @pytest.mark.rules
     def test_an_unknown_one_names_the_others(self):
         assert {"paddleocr", "script"} <= set(suites())
         with pytest.raises(InputError, match="no suite 'PaddleX'") as refused:
             objects_of(training(project="PaddleX"))
         assert "PaddleOCR" in refused.value.hint
 
+    @pytest.mark.rules
     def test_a_program_of_ones_own(self):
         words = find_suite("Script").train_command(training(config_changes="epochs=1"), SuitePaths("/d", "/t"))
         assert words == [
@@ -211,6 +228,7 @@ class TestSuites:
 
 
 class TestServing:
+    @pytest.mark.rules
     def test_one_port_and_a_checked_model(self):
         (service,) = objects_of(ServingInputs(**SERVING, port=8000), record=ModelRecord(DIGEST, 1))
         endpoint = service["spec"]["default"]
@@ -219,22 +237,26 @@ class TestServing:
         assert endpoint["arg"].endswith("exec python3 -m paddle_serving_server.serve --model ocr/server --port 8000")
         assert endpoint["arg"].index(DIGEST) < endpoint["arg"].index("tar xzf")
 
+    @pytest.mark.rules
     @pytest.mark.parametrize("image", ["serving", "host:5000/serving"])
     def test_an_image_without_a_tag_is_refused(self, image):
         with pytest.raises(InputError, match="neither tag nor digest"):
             objects_of(ServingInputs(**(SERVING | {"image": image})))
 
+    @pytest.mark.parts
     def test_the_shell_really_refuses_other_bytes(self, tmp_path):
         (tmp_path / "ocr.tar.gz").write_bytes(b"other")
         (service,) = objects_of(ServingInputs(**SERVING), record=ModelRecord(DIGEST, 5))
         check = next(each for each in service["spec"]["default"]["arg"].split(" && ") if "sha256sum" in each)
         assert subprocess.run(["bash", "-c", check], cwd=tmp_path, capture_output=True, check=False).returncode == 1
 
+    @pytest.mark.rules
     def test_a_version_that_is_pushed_anew_is_another_command(self):
         inputs = ServingInputs(**SERVING)
         one, other = (objects_of(inputs, record=ModelRecord(digit * 64, 1))[0] for digit in "ab")
         assert one["spec"]["default"] != other["spec"]["default"]
 
+    @pytest.mark.rules
     @pytest.mark.parametrize("version", ["../../x", "a/b", "", "-x"])
     def test_a_version_leads_nowhere_else(self, version):
         with pytest.raises(InputError, match="Model Version"):
@@ -243,6 +265,7 @@ class TestServing:
             objects_of(ModelHubInputs(name="m", model_name="m", pvc_name="p", model_version=version))
 
 
+@pytest.mark.parts
 def test_visualdl_takes_every_flag_it_is_given(tmp_path):
     inputs = VisualDLInputs(
         name="v",
@@ -263,6 +286,7 @@ def test_visualdl_takes_every_flag_it_is_given(tmp_path):
         assert said in done.stdout, (said, done.stdout)
 
 
+@pytest.mark.parts
 def test_the_launcher_needs_little_on_a_cluster():
     code = "import sys, cloudedge.pipeline.__main__, cloudedge.pipeline._cluster; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -70,6 +70,7 @@ def process(tmp_path):
     return run
 
 
+@pytest.mark.rules
 def test_the_verbs_of_every_day(cloudedge, made):
     one, two = made
     assert "release of ctr:1 on prod (nothing → " in cloudedge("plan", "ctr:1", "--to", "prod")
@@ -96,6 +97,7 @@ def test_the_verbs_of_every_day(cloudedge, made):
     assert "ctr:1" in cloudedge("history", "prod")
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -120,6 +122,7 @@ def test_exit_codes(cloudedge, made, words, code):
     cloudedge(*words, code=code)
 
 
+@pytest.mark.rules
 def test_a_failing_seed_is_told(cloudedge, tmp_path):
     report = cloudedge("simulate", "--seeds", "8", "--stock", "--jobs", "1", "--json", code=1)
     assert report["violations"] >= 1
@@ -128,6 +131,7 @@ def test_a_failing_seed_is_told(cloudedge, tmp_path):
     assert "BROKEN" in told
 
 
+@pytest.mark.rules
 def test_what_a_failing_seed_says_to_run_breaks_the_same_promise(cloudedge):
     words = ("simulate", "--stock", "--faults", "drop,late", "--jobs", "1")
     cloudedge(*words, "--seeds", "20", code=1)
@@ -139,6 +143,7 @@ def test_what_a_failing_seed_says_to_run_breaks_the_same_promise(cloudedge):
     assert f"{when}  BROKEN {what}" in cloudedge(*again, code=1)
 
 
+@pytest.mark.rules
 def test_limits_of_a_canary_are_options(cloudedge, made):
     words = ("--canary", "5%", "--bake", "10m", "--max-errors", "0.5%", "--max-latency", "3", "--max-misses", "4%")
     planned = cloudedge("plan", "ctr:1", "--to", "prod", *words, "--max-drift", "0.5", "--patience", "1h", "--json")
@@ -150,6 +155,7 @@ def test_limits_of_a_canary_are_options(cloudedge, made):
     assert Options(**plain | {"limits": Limits(**plain["limits"])}) == Options()  # both have the same defaults
 
 
+@pytest.mark.rules
 def test_what_was_live_when(cloudedge, made):
     cloudedge("release", "ctr:1", "--to", "prod")
     cloudedge("release", "ctr:2", "--to", "prod")
@@ -166,6 +172,7 @@ def test_what_was_live_when(cloudedge, made):
     ]
 
 
+@pytest.mark.rules
 def test_a_line_of_json_at_every_look(cloudedge, made, monkeypatch):
     cloudedge("release", "ctr:1", "--to", "prod")
     looks = iter([None, None, SystemExit(0)])
@@ -179,6 +186,7 @@ def test_a_line_of_json_at_every_look(cloudedge, made, monkeypatch):
     assert [json.loads(line)["is_whole"] for line in lines] == [True] * 3
 
 
+@pytest.mark.parts
 def test_what_resume_abort_and_promote_would_do(cloudedge, process, made):
     one, two = made
     assert cloudedge("resume", "prod", "--dry-run", "--json") is None
@@ -207,6 +215,7 @@ def test_what_resume_abort_and_promote_would_do(cloudedge, process, made):
     assert (repair["kind"], {step["place"] for step in repair["steps"]}) == ("repair", {"", "dense/0"})
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("die_at", [2, 20, 38, 51])
 def test_killed_for_good_and_resumed_by_another_process(cloudedge, process, made, die_at):
     one, two = made

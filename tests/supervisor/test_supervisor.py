@@ -17,6 +17,8 @@ from cloudedge.errors import Unavailable
 from cloudedge.supervisor import ProcessSpec, down, find_processes, is_up, pause_before_restart, process_states, up
 from cloudedge.supervisor._supervisor import save_specs
 
+pytestmark = pytest.mark.parts
+
 _SLEEPER = "import time; print('here', flush=True); time.sleep(600)"
 
 

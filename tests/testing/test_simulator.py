@@ -28,6 +28,8 @@ from cloudedge.testing import (
 from cloudedge.testing._copies import Stored
 from cloudedge.testing._simulated_cube import Readers
 
+pytestmark = pytest.mark.rules
+
 SEEDS, CASES = 10_000, 8
 
 

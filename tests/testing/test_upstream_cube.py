@@ -17,6 +17,8 @@ from cloudedge.cube.server import FileServer
 from cloudedge.testing.upstream_cube import UpstreamAgent, UpstreamServer
 from tests.cube.upstream.tables import build_rows, table, value
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture
 def server(tmp_path):

@@ -27,6 +27,7 @@ def cloudedge(tmp_path):
     return run
 
 
+@pytest.mark.parts
 def test_render_prints_what_would_be_sent_and_says_what_it_did(cloudedge):
     done = cloudedge(
         "render", MANIFESTS / "ps-gloo-clean-policy.yaml", "--flavour", "operator", "--class", "guaranteed"
@@ -38,6 +39,7 @@ def test_render_prints_what_would_be_sent_and_says_what_it_did(cloudedge):
     assert "note: spec.intranet: set to Service" in done.stderr.replace("\n", " ")
 
 
+@pytest.mark.parts
 def test_a_place_for_the_model_is_not_ignored_on_this_machine(cloudedge):
     refused = cloudedge(
         "submit", MANIFESTS / "single.yaml", "--local", "--output", "pvc://m/ctr", "--dry-run", ok=False
@@ -45,6 +47,7 @@ def test_a_place_for_the_model_is_not_ignored_on_this_machine(cloudedge):
     assert "--output is of a cluster" in refused.stderr
 
 
+@pytest.mark.parts
 def test_the_queue_of_a_class_comes_from_the_configuration(cloudedge, tmp_path):
     config = tmp_path / "cloudedge.yaml"
     config.write_text("training: {queues: {opportunistic: spare}}\n")
@@ -66,6 +69,7 @@ def test_the_queue_of_a_class_comes_from_the_configuration(cloudedge, tmp_path):
     assert "urgent" in refused.stderr
 
 
+@pytest.mark.parts
 def test_render_refuses_with_every_reason(cloudedge, tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text(BUILT["ps"].to_yaml().replace("replicas: 2", "replicas: -1"))
@@ -78,6 +82,7 @@ def test_render_refuses_with_every_reason(cloudedge, tmp_path):
     assert "paddlecloud" in unknown.stderr
 
 
+@pytest.mark.parts
 def test_priority_classes_are_rendered_for_the_clusters_owner(cloudedge):
     done = cloudedge("render", "--priority-classes", "--json")
     assert {each["metadata"]["name"]: each["preemptionPolicy"] for each in json.loads(done.stdout)} == {
@@ -86,6 +91,7 @@ def test_priority_classes_are_rendered_for_the_clusters_owner(cloudedge):
     }
 
 
+@pytest.mark.parts
 def test_a_local_job_is_shown_before_it_is_started(cloudedge):
     done = cloudedge("submit", MANIFESTS / "collective-gpu.yaml", "--local", "--dry-run", "--json")
     planned = json.loads(done.stdout)
@@ -96,6 +102,7 @@ def test_a_local_job_is_shown_before_it_is_started(cloudedge):
     assert "no job nothing on this machine" in missing.stderr.replace("\n", " ")
 
 
+@pytest.mark.cluster
 def test_a_job_on_a_cluster(cloudedge, cluster, kubeconfig, tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text(BUILT["single"].to_yaml())

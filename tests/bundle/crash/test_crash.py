@@ -9,6 +9,8 @@ import pytest
 
 from tests import ROOT
 
+pytestmark = pytest.mark.parts
+
 SEEDS, CHUNK = int(os.environ.get("CLOUDEDGE_CRASH_SEEDS", "300")), 100
 
 

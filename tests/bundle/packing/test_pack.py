@@ -16,6 +16,8 @@ from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound
 from cloudedge.hub import Descriptor, LocalHub, Manifest, copy, current
 from tests.models import change_table, make_model, make_table
 
+pytestmark = pytest.mark.rules
+
 
 @pytest.fixture
 def model(tmp_path):

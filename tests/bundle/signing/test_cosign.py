@@ -38,6 +38,7 @@ def stored(blobs):
     return {digest_of(blob): blob for blob in blobs}
 
 
+@pytest.mark.rules
 def test_the_payload_is_cosigns_to_the_byte(payload):
     """What cosign 2.6 signs, but for the order of keys, which here is the same."""
     assert payload == (
@@ -47,10 +48,12 @@ def test_the_payload_is_cosigns_to_the_byte(payload):
     )
 
 
+@pytest.mark.rules
 def test_the_tag():
     assert signature_tag(DIGEST) == "sha256-" + "ab" * 32 + ".sig"
 
 
+@pytest.mark.rules
 def test_the_manifest(payload):
     manifest, (config, body, again) = cosign.signature_manifest([(payload, b"one"), (payload, b"two")])
     assert body == again == payload
@@ -77,6 +80,7 @@ def test_the_manifest(payload):
         cosign.signature_manifest([])
 
 
+@pytest.mark.rules
 def test_round_trip(key, payload):
     second = ec.generate_private_key(ec.SECP256R1())
     signatures = [cosign.sign(key, payload), cosign.sign(second, payload)]
@@ -96,6 +100,7 @@ def test_round_trip(key, payload):
         cosign.check(key.public_key(), *found[1], DIGEST)
 
 
+@pytest.mark.rules
 def test_other_layers_are_passed_over(payload):
     layers = [
         Descriptor.of(payload, cosign.PAYLOAD_TYPE),
@@ -105,6 +110,7 @@ def test_other_layers_are_passed_over(payload):
     assert cosign.read_signatures(manifest, lambda blob: pytest.fail("not asked for")) == []
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(("encoded", "size"), [("not base64!", 10), ("b25", 10), ("b25l", cosign.PAYLOAD_LIMIT + 1)])
 def test_signature_manifests_that_are_refused(encoded, size):
     layer = Descriptor(cosign.PAYLOAD_TYPE, DIGEST, size, {cosign.SIGNATURE_ANNOTATION: encoded})
@@ -125,6 +131,7 @@ WRONG_PAYLOADS = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("case", WRONG_PAYLOADS)
 def test_a_good_signature_over_the_wrong_words(key, case):
     wrong = WRONG_PAYLOADS[case]
@@ -132,6 +139,7 @@ def test_a_good_signature_over_the_wrong_words(key, case):
         cosign.check(key.public_key(), wrong, cosign.sign(key, wrong), DIGEST)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("at", [0, 10, -1])
 @pytest.mark.parametrize("what", ["payload", "signature"])
 def test_one_flipped_bit(key, payload, what, at):
@@ -141,12 +149,14 @@ def test_one_flipped_bit(key, payload, what, at):
         cosign.check(key.public_key(), bytes(parts["payload"]), bytes(parts["signature"]), DIGEST)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("signature", [b"", b"\x30", b"x" * 1000])
 def test_no_signature_at_all(key, payload, signature):
     with pytest.raises(SignatureInvalid):
         cosign.check(key.public_key(), payload, signature, DIGEST)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("passphrase", [None, b"open sesame", "pässe".encode()])
 def test_a_key_pair(tmp_path, payload, passphrase):
     private, public = new_key_pair(tmp_path, "team", passphrase)
@@ -159,6 +169,7 @@ def test_a_key_pair(tmp_path, payload, passphrase):
     cosign.check(load_public(public), payload, signature, DIGEST)
 
 
+@pytest.mark.rules
 def test_the_private_key_is_never_readable_by_others(tmp_path):
     before = os.umask(0)
     try:
@@ -168,6 +179,7 @@ def test_the_private_key_is_never_readable_by_others(tmp_path):
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("existing", ["team.key", "team.pub"])
 def test_keys_are_never_overwritten(tmp_path, existing):
     (tmp_path / existing).write_text("precious")
@@ -176,12 +188,14 @@ def test_keys_are_never_overwritten(tmp_path, existing):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {existing: "precious"}
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "/abs"])
 def test_names_that_are_no_file_names(tmp_path, name):
     with pytest.raises(InputError, match="not a key name"):
         new_key_pair(tmp_path, name, None)
 
 
+@pytest.mark.rules
 def test_what_cannot_be_made(tmp_path):
     with pytest.raises(InputError, match="passphrase is empty"):
         new_key_pair(tmp_path, "team", b"")
@@ -190,6 +204,7 @@ def test_what_cannot_be_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.rules
 def test_passphrases(tmp_path):
     locked, _ = new_key_pair(tmp_path, "locked", b"open sesame")
     plain, public = new_key_pair(tmp_path, "plain", None)
@@ -214,6 +229,7 @@ def pem(key, private):
     return key.public_key().public_bytes(serialization.Encoding.PEM, spki)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("private", [True, False])
 def test_key_files_that_are_refused(tmp_path, private):
     load = load_private if private else load_public
@@ -233,6 +249,7 @@ def test_key_files_that_are_refused(tmp_path, private):
             load(path)
 
 
+@pytest.mark.rules
 def test_cosigns_own_private_keys_are_named(tmp_path):
     path = tmp_path / "cosign.key"
     path.write_text(
@@ -291,6 +308,7 @@ def sign_here(hub, name, private, manifest):
     hub.move_tag(name, tag, signed.descriptor, by="u", at="2026-01-01T00:00:00Z")
 
 
+@pytest.mark.parts
 def test_cosign_verifies_what_we_signed(hub, tmp_path):
     outside = Cosign(tmp_path, hub)
     private, public = new_key_pair(tmp_path, "team", b"open sesame")
@@ -304,6 +322,7 @@ def test_cosign_verifies_what_we_signed(hub, tmp_path):
     assert outside.verify(stranger, "ours", manifest.digest).returncode != 0
 
 
+@pytest.mark.parts
 def test_we_verify_what_cosign_signed(hub, tmp_path):
     outside = Cosign(tmp_path, hub)
     private, public = new_key_pair(tmp_path, "team", None)

@@ -7,6 +7,8 @@ from cloudedge.errors import SignatureInvalid
 from cloudedge.hub import copy, current, signature_tag
 from tests.models import make_model
 
+pytestmark = pytest.mark.rules
+
 
 @pytest.fixture
 def bundle(hub, tmp_path):

@@ -7,6 +7,8 @@ from typer.testing import CliRunner
 
 from cloudedge.cli import app
 
+pytestmark = pytest.mark.parts
+
 networks = pytest.importorskip("tests.bundle.splitting.networks", reason="needs paddlepaddle")
 
 

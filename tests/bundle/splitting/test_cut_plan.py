@@ -8,6 +8,8 @@ from cloudedge.bundle.splitting._trace_ids import INPUT, Origin, trace
 from cloudedge.bundle.splitting._verify import compare
 from cloudedge.errors import InputError
 
+pytestmark = pytest.mark.rules
+
 
 class Values:
     """A program as a table: value -> (origin, dtype, rank)."""

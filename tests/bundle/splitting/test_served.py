@@ -13,6 +13,8 @@ networks = pytest.importorskip("tests.bundle.splitting.networks", reason="needs 
 from cloudedge.serving import Runtime, RuntimeConfig, Server, ServerConfig  # noqa: E402
 from tests.serving.raw_http import Http  # noqa: E402
 
+pytestmark = pytest.mark.parts
+
 
 def test_an_old_program_from_the_split_to_an_answer(tmp_path):
     whole = networks.save_old("plain", tmp_path)

@@ -9,6 +9,8 @@ from safetensors.numpy import load_file
 from cloudedge.bundle import Bundle, SplitModel, plan_split, split
 from cloudedge.errors import Conflict, InputError, NotFound
 
+pytestmark = pytest.mark.parts
+
 networks = pytest.importorskip("tests.bundle.splitting.networks", reason="needs paddlepaddle")
 paddle = networks.paddle
 

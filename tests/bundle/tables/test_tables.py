@@ -19,6 +19,8 @@ from cloudedge.config import Limits
 from cloudedge.errors import InputError, IntegrityError
 from tests.models import change_table, make_table
 
+pytestmark = pytest.mark.rules
+
 DTYPES = ["float32", "float16", "int8"]
 
 

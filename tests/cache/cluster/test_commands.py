@@ -44,6 +44,7 @@ def there(cluster):
     return run_there
 
 
+@pytest.mark.parts
 def test_a_misspelt_field_is_refused_before_anything_is_sent(tmp_path):
     manifest = SampleSet("criteo", SecretRef("fs"), source="s3://bucket/criteo/").manifest()
     manifest["spec"]["sorce"] = manifest["spec"].pop("source")
@@ -53,6 +54,7 @@ def test_a_misspelt_field_is_refused_before_anything_is_sent(tmp_path):
         assert "Did you mean source?" in refused.replace("\n", " ")
 
 
+@pytest.mark.parts
 def test_a_job_of_a_file_is_printed_and_refused_as_it_should_be(tmp_path):
     job = SampleJob.sync(
         "s", "criteo", secret=SecretRef("src"), update=True, bwlimit=5, delete_src=True, terminate=True
@@ -65,6 +67,7 @@ def test_a_job_of_a_file_is_printed_and_refused_as_it_should_be(tmp_path):
     assert "is not 'SampleJob'" in run("run", tmp_path / "set.yaml", "--yes", ok=False).stderr
 
 
+@pytest.mark.parts
 def test_two_namespaces_are_one_too_many(tmp_path):
     manifest = SampleSet("criteo", SecretRef("fs"), namespace="ads").manifest()
     (tmp_path / "set.yaml").write_text(yaml.safe_dump(manifest))
@@ -72,6 +75,7 @@ def test_two_namespaces_are_one_too_many(tmp_path):
     assert "Leave one of them out" in refused.stderr
 
 
+@pytest.mark.cluster
 def test_a_data_set_from_its_file_to_its_end(cluster, there, tmp_path):
     name = f"s{cluster.namespace.removeprefix('test-')}z"
     manifest = SampleSet(name, SecretRef("fs"), namespace=cluster.namespace).manifest()
@@ -87,11 +91,13 @@ def test_a_data_set_from_its_file_to_its_end(cluster, there, tmp_path):
     assert cluster.get(Kind.SAMPLE_SET, name) is None
 
 
+@pytest.mark.parts
 def test_waiting_here_asks_no_cluster(tmp_path):
     refused = run("wait", "absent", ok=False, KUBECONFIG=os.devnull, CLOUDEDGE_HOME=str(tmp_path))
     assert "no data set 'absent' here" in refused.stderr
 
 
+@pytest.mark.cluster
 def test_a_schedule_comes_and_goes(cluster, there):
     words = ("schedule", "nightly", "0 3 * * *", "--image", "i@sha256:0", "--namespace", cluster.namespace)
     printed = list(yaml.safe_load_all(there(*words, "--dry-run", "--", "warmup", "criteo", "train").stdout))

@@ -104,6 +104,7 @@ def controller(cluster, *phases: str, reason: str = "", message: str = "it did n
     assert not thread.is_alive()
 
 
+@pytest.mark.cluster
 def test_nothing_is_dropped_and_twice_is_once(cluster, datasets):
     wanted = named(cluster, "a")
     first = datasets.create(wanted)
@@ -113,6 +114,7 @@ def test_nothing_is_dropped_and_twice_is_once(cluster, datasets):
     cluster.apply(source_secret("none"))
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("file", SEEDS, ids=lambda file: file.stem)
 def test_seed_manifests_are_taken_whole_and_twice_is_once(cluster, file):
     seed = yaml.safe_load(file.read_text())
@@ -126,6 +128,7 @@ def test_seed_manifests_are_taken_whole_and_twice_is_once(cluster, file):
     cluster.delete(cluster.kind_of(seed), seed["metadata"]["name"], wait_s=30)
 
 
+@pytest.mark.rules
 def test_seed_manifests_say_everything_there_is_to_say():
     seeds = [yaml.safe_load(file.read_text())["spec"] for file in SEEDS]
     options = {key for seed in seeds for key in (seed.get("csi") or {}).get("juiceFSMountOptions") or ()}
@@ -136,6 +139,7 @@ def test_seed_manifests_say_everything_there_is_to_say():
     }
 
 
+@pytest.mark.cluster
 def test_a_name_that_the_sampleset_branch_stalls_on_is_refused_there(cluster, datasets, monkeypatch):
     wanted = SampleSet(f"{named(cluster, 'l').name}-is-longer", SECRET, levels=(Level("/data/jfs", 1024),))
     can = cluster.capabilities()  # of the job's kind, what others have installed there by now
@@ -149,6 +153,7 @@ def test_a_name_that_the_sampleset_branch_stalls_on_is_refused_there(cluster, da
     assert datasets.create(wanted, dry_run=True)["metadata"]["name"] == wanted.name
 
 
+@pytest.mark.cluster
 def test_a_schedule_removes_what_its_runs_before_left(cluster, datasets):
     wanted = named(cluster, "k")
     datasets.create(wanted)
@@ -166,6 +171,7 @@ def test_a_schedule_removes_what_its_runs_before_left(cluster, datasets):
     assert [name for name in ours if cluster.get(Kind.SAMPLE_JOB, name)] == ["by-hand"]
 
 
+@pytest.mark.cluster
 def test_a_run_of_a_schedule_knows_it(cluster, datasets, there):
     wanted = named(cluster, "m")
     datasets.create(wanted)
@@ -179,6 +185,7 @@ def test_a_run_of_a_schedule_knows_it(cluster, datasets, there):
     assert seen[0]["metadata"]["labels"] == {"cloudedge/schedule": "weekly"}
 
 
+@pytest.mark.cluster
 def test_a_schedule_is_there_in_the_version_the_cluster_has(cluster, datasets):
     told = datasets.schedule("nightly", "0 3 * * *", ["warmup", "criteo"], image="i@sha256:0", dry_run=True)
     kinds = [cluster.kind_of(each) for each in told]
@@ -197,12 +204,14 @@ def test_a_schedule_is_there_in_the_version_the_cluster_has(cluster, datasets):
         datasets.unschedule("nightly")
 
 
+@pytest.mark.cluster
 def test_a_schedule_does_not_take_what_is_somebody_elses(cluster, datasets):
     cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "theirs"}})
     with pytest.raises(Conflict, match="not ours"):
         datasets.schedule("theirs", "0 3 * * *", ["clear", "criteo"], image="i")
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(("flags", "option"), [((), "update"), (("--verify",), "force-update")])
 def test_a_copy_sees_changes_that_keep_the_size(cluster, datasets, there, flags, option):
     wanted = named(cluster, option[0])
@@ -214,6 +223,7 @@ def test_a_copy_sees_changes_that_keep_the_size(cluster, datasets, there, flags,
     assert seen[0]["spec"]["syncOptions"] == {"threads": 10, option: True}
 
 
+@pytest.mark.cluster
 def test_waiting_goes_through_partial_ready(cluster, datasets):
     wanted = named(cluster, "b")
     datasets.create(wanted)
@@ -225,6 +235,7 @@ def test_waiting_goes_through_partial_ready(cluster, datasets):
     assert wanted.name in [each.name for each in datasets.list()]
 
 
+@pytest.mark.cluster
 def test_a_stall_is_explained_by_its_event(cluster, datasets):
     wanted = named(cluster, "c")
     warn(cluster, datasets.create(wanted), "ErrorSecretNotExist", "secret fs is not there")
@@ -236,6 +247,7 @@ def test_a_stall_is_explained_by_its_event(cluster, datasets):
         datasets.wait(wanted.name, timeout_s=20)
 
 
+@pytest.mark.cluster
 def test_partial_ready_that_lasts_is_explained_by_its_pods(cluster, datasets):
     wanted = named(cluster, "f")
     warn(cluster, datasets.create(wanted), "ErrorSecretNotExist", "of long ago")
@@ -264,6 +276,7 @@ def runtime_pod(cluster, name: str, number: int) -> dict:
     return cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
+@pytest.mark.cluster
 def test_a_warm_up_that_another_one_blocks_says_how_to_unblock_it(cluster, datasets):
     wanted = named(cluster, "g")
     datasets.create(wanted)
@@ -276,6 +289,7 @@ def test_a_warm_up_that_another_one_blocks_says_how_to_unblock_it(cluster, datas
     assert refused.value.hint.endswith(f"cloudedge dataset unblock {wanted.name}")
 
 
+@pytest.mark.cluster
 def test_a_job_runs_in_the_namespace_it_names(cluster, datasets):
     wanted = named(cluster, "h")
     datasets.create(wanted)
@@ -287,6 +301,7 @@ def test_a_job_runs_in_the_namespace_it_names(cluster, datasets):
     assert cluster.get(Kind.SAMPLE_JOB, "there") is None
 
 
+@pytest.mark.cluster
 def test_who_may_look_at_one_namespace_only_can_create(cluster):
     rules = [{"apiGroups": ["batch.paddlepaddle.org"], "resources": ["samplesets"], "verbs": ["*"]}]
     with account(cluster, rules) as limited:
@@ -296,6 +311,7 @@ def test_who_may_look_at_one_namespace_only_can_create(cluster):
         assert ClusterDatasets(limited).create(wanted)["metadata"]["name"] == wanted.name
 
 
+@pytest.mark.cluster
 def test_the_name_of_another_namespaces_data_set_is_taken(cluster, datasets):
     wanted = named(cluster, "j")
     datasets.create(wanted)
@@ -306,6 +322,7 @@ def test_the_name_of_another_namespaces_data_set_is_taken(cluster, datasets):
         ClusterDatasets(elsewhere).create(wanted)
 
 
+@pytest.mark.cluster
 def test_an_operation_runs_once_and_leaves_nothing(cluster, datasets):
     wanted = named(cluster, "d")
     datasets.create(wanted)
@@ -320,6 +337,7 @@ def test_an_operation_runs_once_and_leaves_nothing(cluster, datasets):
     assert cluster.get(Kind.SAMPLE_JOB, "warm") is None
 
 
+@pytest.mark.cluster
 def test_an_operation_that_fails_says_why(cluster, datasets):
     wanted = named(cluster, "e")
     datasets.create(wanted)
@@ -328,6 +346,7 @@ def test_an_operation_that_fails_says_why(cluster, datasets):
         datasets.run(SampleJob.warmup("fails", wanted.name), timeout_s=_LONG_S)
 
 
+@pytest.mark.cluster
 def test_a_data_set_that_is_not_there(datasets):
     with pytest.raises(NotFound):
         datasets.status("absent")
@@ -336,6 +355,7 @@ def test_a_data_set_that_is_not_there(datasets):
     datasets.delete("absent")
 
 
+@pytest.mark.cluster
 def test_a_schedule_that_upstream_would_drop_is_refused(cluster):
     job = SampleJob.warmup("w", "criteo").manifest()
     job["spec"]["schedule"] = "* * * * *"

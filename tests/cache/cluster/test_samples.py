@@ -26,6 +26,8 @@ from cloudedge.cache import (
 from cloudedge.errors import InputError
 from tests import ROOT
 
+pytestmark = pytest.mark.rules
+
 CRDS = ROOT / "tests" / "data" / "crds"
 SECRET = SecretRef("criteo-fs")
 

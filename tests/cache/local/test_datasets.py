@@ -56,6 +56,7 @@ def source(tmp_path):
 
 
 class TestDeal:
+    @pytest.mark.rules
     def test_every_file_to_one_partition(self):
         files = [str(n) for n in range(10)]
         for strategy in ("sequence", "random"):
@@ -63,12 +64,14 @@ class TestDeal:
             assert Counter(name for hand in hands for name in hand) == Counter(files)
             assert [len(hand) for hand in hands] == [4, 3, 3]
 
+    @pytest.mark.rules
     def test_in_turn_or_at_random(self):
         files = [str(n) for n in range(10)]
         assert deal(files, 2, "sequence")[0] == ["0", "2", "4", "6", "8"]
         assert deal(files, 2, "random", seed=1) == deal(files, 2, "random", seed=1) != deal(files, 2, "sequence")
 
 
+@pytest.mark.rules
 def test_a_bad_name_is_refused(datasets):
     for name in ("../x", "ab", "Clicks", "clicks-"):  # JuiceFS wants three letters
         with pytest.raises(InputError, match="name of a data set"):
@@ -79,6 +82,7 @@ def test_a_bad_name_is_refused(datasets):
 
 @needs_fuse
 class TestWithJuiceFs:
+    @pytest.mark.parts
     def test_copied_mounted_warmed_and_read(self, datasets, source):
         criteo = datasets.create("criteo", source=str(source), partitions=2)
         settled = []
@@ -103,6 +107,7 @@ class TestWithJuiceFs:
         assert (status.phase, status.runtime) == ("Ready", "2/2")
         assert status.cached_bytes > 0
 
+    @pytest.mark.parts
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root lays files over a volume")
     def test_what_was_warmed_up_is_a_plain_file_and_never_of_yesterday(self, datasets, source):
         criteo = datasets.create("criteo", source=str(source))
@@ -124,6 +129,7 @@ class TestWithJuiceFs:
         assert not [p for p in plain.rglob("*") if p.is_file()]
         assert (point / "day-0" / "part-6").exists()
 
+    @pytest.mark.parts
     def test_a_warm_up_that_does_not_fit_is_refused(self, datasets, source):
         (source / "large").write_bytes(b"x" * (3 << 20))
         criteo = datasets.create("criteo", source=str(source), cache_mib=2)
@@ -132,6 +138,7 @@ class TestWithJuiceFs:
             criteo.warmup()
         assert criteo.warmup(["day-0"]).files == (4,)
 
+    @pytest.mark.parts
     def test_a_warm_up_of_some_paths_caches_only_those(self, datasets, source):
         criteo = datasets.create("criteo", source=str(source))
         criteo.sync()
@@ -139,6 +146,7 @@ class TestWithJuiceFs:
         with pytest.raises(NotFound, match="day-9"):
             criteo.warmup(["day-9"])
 
+    @pytest.mark.parts
     def test_removing_stays_below_the_root_and_needs_a_yes(self, datasets, source):
         criteo = datasets.create("criteo", source=str(source))
         criteo.sync()
@@ -154,12 +162,14 @@ class TestWithJuiceFs:
         assert not (criteo.mount() / "day-0").exists()
         assert (criteo.mount() / "day-1").exists()
 
+    @pytest.mark.parts
     def test_made_again_it_is_the_same_or_it_is_refused(self, datasets, source):
         datasets.create("criteo", source=str(source))
         assert datasets.create("criteo", source=str(source)).settings.source == str(source)
         with pytest.raises(Conflict, match="partitions"):
             datasets.create("criteo", source=str(source), partitions=2)
 
+    @pytest.mark.parts
     def test_a_copy_that_was_killed_goes_on_where_it_was(self, datasets, source, tmp_path):
         for number in range(100):
             (source / f"more-{number}").write_bytes(b"x" * 2000)
@@ -184,6 +194,7 @@ class TestWithJuiceFs:
             (point / p.relative_to(source)).read_bytes() == p.read_bytes() for p in source.rglob("*") if p.is_file()
         )
 
+    @pytest.mark.parts
     def test_a_change_that_keeps_the_size_is_copied(self, datasets, source):
         criteo = datasets.create("criteo", source=str(source))
         criteo.sync()
@@ -201,6 +212,7 @@ class TestWithJuiceFs:
         assert (point / older.relative_to(source)).read_text() == older.read_text()
         assert criteo.sync(verify=True).copied == 0
 
+    @pytest.mark.parts
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root lays files over a volume")
     def test_a_copy_that_was_killed_leaves_nothing_of_yesterday_on_top(self, datasets, source, tmp_path):
         criteo = datasets.create("criteo", source=str(source))
@@ -222,6 +234,7 @@ class TestWithJuiceFs:
         assert (criteo.mount() / "day-0" / "part-0").read_bytes() == b"of today"
         assert {path.name for path in plain.iterdir()} == {"part-3", "part-6", "part-9"}, "the others are still warm"
 
+    @pytest.mark.parts
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root lays files over a volume")
     def test_a_second_copy_waits_for_the_first(self, datasets, source):
         criteo = datasets.create("criteo", source=str(source))
@@ -233,6 +246,7 @@ class TestWithJuiceFs:
 
         assert criteo.sync(progress=meanwhile).copied == 13
 
+    @pytest.mark.parts
     def test_a_source_that_is_not_there(self, datasets):
         criteo = datasets.create("criteo")
         with pytest.raises(InputError, match="from where"):
@@ -240,6 +254,7 @@ class TestWithJuiceFs:
         with pytest.raises(NotFound, match="nowhere"):
             criteo.sync("/nowhere")
 
+    @pytest.mark.parts
     def test_one_that_cannot_be_had_hides_no_other(self, datasets, source, tmp_path):
         for name in ("criteo", "lost"):
             datasets.create(name, source=str(source))
@@ -249,6 +264,7 @@ class TestWithJuiceFs:
             ("lost", "Unknown", True),
         ]
 
+    @pytest.mark.parts
     def test_destroyed_with_its_data(self, datasets, source):
         criteo = datasets.create("criteo", source=str(source))
         criteo.sync()
@@ -258,6 +274,7 @@ class TestWithJuiceFs:
         criteo.destroy(confirmed=True)
         assert datasets.names() == []
 
+    @pytest.mark.parts
     def test_commands(self, tmp_path, source):
         env = os.environ | {"CLOUDEDGE_HOME": str(tmp_path / "home")}
 
@@ -323,6 +340,7 @@ def seen_by_ps() -> str:
     return "\n".join(words)
 
 
+@pytest.mark.parts
 @needs_fuse
 def test_metadata_in_redis_and_a_source_in_s3(datasets, source, tmp_path, monkeypatch):
     """No password and no key is an argument of a process, or in clear on disk."""
@@ -361,6 +379,7 @@ def test_metadata_in_redis_and_a_source_in_s3(datasets, source, tmp_path, monkey
         datasets.open("criteo").destroy(confirmed=True)
 
 
+@pytest.mark.parts
 @needs_fuse
 @pytest.mark.parametrize("server", [rclone, seaweedfs], ids=["rclone", "seaweedfs"])
 def test_a_source_behind_s3(datasets, source, tmp_path, server):
@@ -378,6 +397,7 @@ def test_a_source_behind_s3(datasets, source, tmp_path, server):
         assert (criteo.mount() / "day-0" / "part-0").read_bytes() == changed.read_bytes()
 
 
+@pytest.mark.parts
 @needs_fuse
 def test_a_source_behind_bos(datasets, source, tmp_path):
     with BosDouble(tmp_path).running() as bos:
@@ -404,6 +424,7 @@ def _upload(source, endpoint, *files):
 
 
 class TestAddresses:
+    @pytest.mark.rules
     @pytest.mark.parametrize(
         ("url", "address", "password"),
         [
@@ -421,12 +442,14 @@ class TestAddresses:
         assert (found.address, found.password) == (address, password)
         assert not password or password not in repr(found)
 
+    @pytest.mark.rules
     def test_a_file_knows_no_password_and_every_other_engine_has_a_place_for_it(self, tmp_path, monkeypatch):
         assert Meta("redis://h/1").known(tmp_path) == Meta("redis://h/1")
         monkeypatch.setenv("CLOUDEDGE_DATASET_META_PASSWORD", "p")
         assert Meta("sqlite3:///a").known(tmp_path).environment == {}
         assert Meta("redis://h/1").known(tmp_path) == Meta("redis://@h/1", "p")
 
+    @pytest.mark.rules
     def test_credentials_in_a_source_are_refused_and_not_repeated(self, datasets):
         with pytest.raises(InputError, match="CLOUDEDGE_DATASET_ACCESS_KEY") as refused:
             datasets.create("criteo", source="s3://AK:topsecret@bucket/x")

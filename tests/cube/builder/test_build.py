@@ -42,6 +42,7 @@ def decoded(vector: dict[str, str]) -> dict[str, bytes]:
     return {name: bytes.fromhex(text) for name, text in vector.items()}
 
 
+@pytest.mark.rules
 def test_the_published_base_is_built_byte_for_byte(tmp_path, vector):
     report = build([vector.parent], output=tmp_path / "out", dict_name="dict", shards=2, version=100)
     version = tmp_path / "out" / "100_100"
@@ -58,6 +59,7 @@ def test_the_published_base_is_built_byte_for_byte(tmp_path, vector):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["100_100", "meta_info"]
 
 
+@pytest.mark.parts
 def test_parts_are_packed_as_delivered(tmp_path, vector):
     build([vector], output=tmp_path / "out", dict_name="dict", shards=2, version=100)
     tar = tmp_path / "out" / "100_100" / "dict_part1.tar"
@@ -73,6 +75,7 @@ def test_parts_are_packed_as_delivered(tmp_path, vector):
     assert subprocess.run(["md5sum", "-c", f"{tar}.md5"], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.rules
 def test_the_same_input_gives_the_same_bytes(tmp_path, vector):
     tars = []
     for name in ("a", "b"):
@@ -81,6 +84,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path, vector):
     assert tars[0] == tars[1]
 
 
+@pytest.mark.rules
 def test_the_published_delta_is_built_byte_for_byte(tmp_path, vector):
     out = tmp_path / "out"
     build([vector], output=out, dict_name="dict", shards=2, version=100)
@@ -101,6 +105,7 @@ def test_the_published_delta_is_built_byte_for_byte(tmp_path, vector):
     assert load_part(version / "dict_part1") == {**dict(shard_of(RECORDS, 1, 2)), **dict(DELTA)}
 
 
+@pytest.mark.rules
 def test_a_delta_continues_from_the_delta_before_it(tmp_path, vector):
     out = tmp_path / "out"
     build([vector], output=out, dict_name="d", shards=1, version=100)
@@ -114,6 +119,7 @@ def test_a_delta_continues_from_the_delta_before_it(tmp_path, vector):
     assert (part / "index.2").read_bytes() == struct.pack("<QQ", 8, 2 << 32)
 
 
+@pytest.mark.rules
 def test_a_delta_needs_the_meta_files_and_the_shards_of_its_base(tmp_path, vector):
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"100_100_0_0\.json: No such file"):
@@ -134,6 +140,7 @@ def corpus() -> list[tuple[int, bytes]]:
     return [(key, draw.randbytes(draw.choice(sizes))) for key in dict.fromkeys(keys)]
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("shards", [1, 7, 100])
 @pytest.mark.parametrize("limit", [1 << 30, 2048])
 def test_a_corpus_agrees_with_the_plain_reader(tmp_path, shards, limit):
@@ -151,6 +158,7 @@ def test_a_corpus_agrees_with_the_plain_reader(tmp_path, shards, limit):
     assert report.rows == len(records)
 
 
+@pytest.mark.rules
 def test_a_record_that_would_pass_the_limit_starts_the_next_file(tmp_path):
     records = [(i, bytes(508)) for i in range(5)]  # 512 bytes each, two fill a file exactly
     plan = plan_build(
@@ -164,6 +172,7 @@ def test_a_record_that_would_pass_the_limit_starts_the_next_file(tmp_path):
     assert report.parts[0].data_files == 3
 
 
+@pytest.mark.rules
 def test_upstream_s_odd_cases(tmp_path):
     records = [(2**64 - 1, b"")]
     report = build([write_sequence(tmp_path / "s", records)], output=tmp_path / "o", dict_name="d", shards=1, version=1)
@@ -172,6 +181,7 @@ def test_upstream_s_odd_cases(tmp_path):
     assert (part / "data.0").read_bytes() == bytes.fromhex("04000000")
 
 
+@pytest.mark.rules
 def test_a_table_gives_the_same_parts_as_its_sequence_file(tmp_path):
     draw = np.random.default_rng(5)
     keys = np.unique(draw.integers(0, 2**64, 5000, np.uint64))
@@ -188,6 +198,7 @@ def test_a_table_gives_the_same_parts_as_its_sequence_file(tmp_path):
         assert report.duplicates == 0
 
 
+@pytest.mark.rules
 def test_the_last_row_of_a_key_wins_in_the_order_of_names(tmp_path):
     folder = tmp_path / "in"
     write_sequence(folder / "b", [(1, b"from b"), (2, b"only b")])
@@ -201,6 +212,7 @@ def test_the_last_row_of_a_key_wins_in_the_order_of_names(tmp_path):
     assert report.parts[0].entries == 5  # as upstream: all are written, the later ones count
 
 
+@pytest.mark.rules
 def test_what_rows_add_up_to_is_noted_beside_a_base_and_right_with_duplicates(tmp_path, vector):
     seqfile.write(tmp_path / "twice", [(5, b"late"), (3, b"only"), (5, b"last"), (4, b"even")])
     report = build([tmp_path / "twice"], output=tmp_path / "out", dict_name="d", shards=2, version=1, tar=False)
@@ -213,6 +225,7 @@ def test_what_rows_add_up_to_is_noted_beside_a_base_and_right_with_duplicates(tm
     assert not list(delta.directory.glob("*.rows.json"))
 
 
+@pytest.mark.rules
 def test_duplicates_are_counted_exactly(tmp_path):
     draw = random.Random(2)
     keys = [draw.randrange(3000) for _ in range(20_000)]
@@ -222,6 +235,7 @@ def test_duplicates_are_counted_exactly(tmp_path):
     assert report.rows == len(set(keys))
 
 
+@pytest.mark.rules
 def test_progress_counts_all_of_the_input(tmp_path, vector):
     plan = plan_build([vector.parent], output=tmp_path / "out", dict_name="d", shards=1, version=1)
     seen: list[int] = []
@@ -229,6 +243,7 @@ def test_progress_counts_all_of_the_input(tmp_path, vector):
     assert sum(seen) == plan.input_bytes == 168
 
 
+@pytest.mark.parts
 def test_memory_does_not_follow_the_table(tmp_path):
     rows = 1_200_000
     keys = np.random.default_rng(1).permutation(rows).astype(np.uint64)

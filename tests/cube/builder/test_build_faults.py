@@ -17,6 +17,7 @@ from cloudedge.errors import Conflict, InputError, StorageError
 from tests.cube.reference import RECORDS, files_of, load_part, shard_of, write_sequence
 
 
+@pytest.mark.rules
 def test_an_empty_shard_is_refused_with_the_way_out(tmp_path, vector):
     with pytest.raises(InputError, match=r"no key belongs to shard 0, 3, 4 \(of 5\)") as caught:
         build([vector], output=tmp_path / "out", dict_name="d", shards=5, version=1)
@@ -24,6 +25,7 @@ def test_an_empty_shard_is_refused_with_the_way_out(tmp_path, vector):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.rules
 def test_reserved_keys_fill_empty_shards(tmp_path, vector):
     report = build([vector], output=tmp_path / "out", dict_name="d", shards=5, version=1, reserve_key=True)
     reserved = {p.shard: p.reserved_key for p in report.parts if p.reserved_key is not None}
@@ -35,6 +37,7 @@ def test_reserved_keys_fill_empty_shards(tmp_path, vector):
         assert load_part(report.directory / f"d_part{shard}") == {key: bytes(8)}
 
 
+@pytest.mark.rules
 def test_a_value_of_1024_bytes_is_the_longest(tmp_path):
     ok = write_sequence(tmp_path / "ok", [(1, bytes(1024))])
     build([ok], output=tmp_path / "out", dict_name="d", shards=1, version=1)
@@ -45,6 +48,7 @@ def test_a_value_of_1024_bytes_is_the_longest(tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["1_1", "meta_info"]
 
 
+@pytest.mark.rules
 def test_an_existing_version_is_refused_and_kept(tmp_path, vector):
     build([vector], output=tmp_path / "out", dict_name="d", shards=1, version=1)
     before = files_of(tmp_path / "out" / "1_1" / "d_part0")
@@ -66,6 +70,7 @@ BAD_ARGUMENTS = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(("change", "message"), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
 def test_bad_arguments_are_refused_before_anything_is_written(tmp_path, vector, change, message):
     good = {"inputs": [vector], "output": tmp_path / "out", "dict_name": "d", "shards": 2, "version": 100}
@@ -74,6 +79,7 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path, vector, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.rules
 def test_a_damaged_input_leaves_nothing(tmp_path, vector):
     vector.write_bytes(vector.read_bytes()[:-1])
     with pytest.raises(InputError, match="ends inside a record") as caught:
@@ -82,12 +88,14 @@ def test_a_damaged_input_leaves_nothing(tmp_path, vector):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.rules
 def test_damage_is_skipped_and_counted_when_asked(tmp_path, vector):
     vector.write_bytes(vector.read_bytes()[:-1])
     report = build([vector], output=tmp_path / "out", dict_name="d", shards=1, version=1, skip_damage=True)
     assert (report.rows, report.skipped_bytes) == (2, 23)
 
 
+@pytest.mark.rules
 def test_a_file_that_is_nothing_is_refused(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "index.html").write_text("<html>a listing, as wget leaves it</html>")
@@ -96,6 +104,7 @@ def test_a_file_that_is_nothing_is_refused(tmp_path):
     assert "cube dump" in caught.value.hint
 
 
+@pytest.mark.rules
 def test_too_little_space_is_refused_before_writing(tmp_path, vector, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=300))
@@ -114,6 +123,7 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("tar", [False, True])
 def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tmp_path, small_disk, tar, monkeypatch):
     size = 3_300_000 if not tar else 2_000_000
@@ -130,6 +140,7 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tmp_path, small_disk,
     assert [path.name for path in small_disk.iterdir()] == ["ballast"]
 
 
+@pytest.mark.rules
 def test_a_read_only_place_is_a_storage_error(tmp_path, vector):
     with pytest.raises(StorageError):
         build([vector], output="/proc/cube", dict_name="d", shards=1, version=1)
@@ -160,6 +171,7 @@ run_build(plan, progress=die if point == "rows taken" else lambda _: None)
 """
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("point", ["rows taken", "rows packed", "meta files copied"])
 def test_a_killed_build_leaves_only_what_the_next_one_removes(tmp_path, vector, point):
     out = tmp_path / "out"
@@ -173,6 +185,7 @@ def test_a_killed_build_leaves_only_what_the_next_one_removes(tmp_path, vector, 
     assert [p.name for p in (out / "meta_info").iterdir()] == ["8_8_0_0.json"]
 
 
+@pytest.mark.parts
 def test_a_build_killed_just_after_publishing_is_there(tmp_path, vector):
     out = tmp_path / "out"
     done = subprocess.run([sys.executable, "-c", KILLED, vector, out, "published"], check=False, timeout=60)
@@ -183,6 +196,7 @@ def test_a_build_killed_just_after_publishing_is_there(tmp_path, vector):
     assert load_part(out / "7_7" / "d_part1") == dict(shard_of(RECORDS, 1, 2))
 
 
+@pytest.mark.rules
 def test_a_living_build_is_left_alone(tmp_path, vector):
     out = tmp_path / "out"
     out.mkdir()
@@ -192,6 +206,7 @@ def test_a_living_build_is_left_alone(tmp_path, vector):
     assert sorted(p.name for p in out.iterdir()) == ["6_6", "meta_info"]
 
 
+@pytest.mark.rules
 def test_two_builds_of_one_version_publish_one(tmp_path, vector):
     out = tmp_path / "out"
     out.mkdir()

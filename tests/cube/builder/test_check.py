@@ -23,6 +23,7 @@ def version(tmp_path: Path) -> Path:
     return build([tmp_path / "s"], output=tmp_path / "out", dict_name="d", shards=2, version=100).directory
 
 
+@pytest.mark.rules
 def test_a_version_as_built_is_whole(version):
     report = check(version)
     assert report.all_faults == []
@@ -58,12 +59,14 @@ FAULTS = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(("do", "message"), FAULTS.values(), ids=FAULTS)
 def test_whatever_is_wrong_with_a_version_is_found(version, do, message):
     do(version)
     assert any(message in fault for fault in check(version).all_faults)
 
 
+@pytest.mark.rules
 def test_a_delta_is_checked_with_and_without_its_base_s_files(tmp_path, version):
     (tmp_path / "d").write_bytes(sequence_bytes(DELTA))
     delta = build([tmp_path / "d"], output=tmp_path / "out", dict_name="d", shards=2, version=101, base=100).directory
@@ -82,6 +85,7 @@ def test_a_delta_is_checked_with_and_without_its_base_s_files(tmp_path, version)
     assert report.facts["rows"] == 4
 
 
+@pytest.mark.rules
 def test_a_sequence_file_is_counted_and_its_damage_found(tmp_path):
     path = tmp_path / "s"
     path.write_bytes(sequence_bytes([*RECORDS, (9, b"")]))
@@ -92,11 +96,13 @@ def test_a_sequence_file_is_counted_and_its_damage_found(tmp_path):
     assert "byte 168" in check(path).faults[0]
 
 
+@pytest.mark.rules
 def test_values_that_servers_do_not_deliver_are_a_fault(tmp_path):
     part = write_part(tmp_path / "p", part_files([(1, bytes(2000))]))
     assert "1 values are longer than 1024 bytes" in check(part).faults[0]
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("function", [check, inspect])
 def test_who_names_the_output_of_builds_is_told_its_versions(version, function):
     with pytest.raises(InputError) as caught:
@@ -104,6 +110,7 @@ def test_who_names_the_output_of_builds_is_told_its_versions(version, function):
     assert str(version) in caught.value.hint
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("function", [check, inspect])
 def test_what_is_nothing_is_refused(tmp_path, function):
     (tmp_path / "x").write_text("what?")
@@ -113,6 +120,7 @@ def test_what_is_nothing_is_refused(tmp_path, function):
             function(tmp_path / name)
 
 
+@pytest.mark.rules
 def test_a_first_look_at_each_kind(tmp_path, version):
     seen = inspect(tmp_path / "s", rows=2)
     assert seen["kind"] == "SequenceFile"
@@ -133,6 +141,7 @@ def run(*arguments: object) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
+@pytest.mark.rules
 def test_the_command_line_from_array_to_checked_version(tmp_path):
     np.save(tmp_path / "emb.npy", np.arange(12, dtype=np.float32).reshape(6, 2))
     code, out, _ = run("dump", tmp_path / "emb.npy", tmp_path / "seq", "--json")
@@ -160,6 +169,7 @@ def test_the_command_line_from_array_to_checked_version(tmp_path):
         run(*arguments)
 
 
+@pytest.mark.rules
 def test_what_a_build_did_is_told(tmp_path):
     seqfile.write(tmp_path / "s", [(0, b"1234"), (0, b"5678")])
     common = ("--output", tmp_path / "out", "--dict", "d", "--no-tar", "--shards", 2)
@@ -173,6 +183,7 @@ def test_what_a_build_did_is_told(tmp_path):
     assert report["parts"][1]["reserved_key"] == 2**63 + 1
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("command", ["dump", "build", "inspect", "check"])
 def test_help_teaches_with_an_example(command):
     code, out, _ = run(command, "--help")
@@ -180,6 +191,7 @@ def test_help_teaches_with_an_example(command):
     assert f"Example: cloudedge cube {command}" in out
 
 
+@pytest.mark.parts
 def test_help_loads_no_numpy(tmp_path):
     program = "import sys; import cloudedge.cli.cube; assert 'numpy' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0

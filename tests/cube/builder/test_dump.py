@@ -13,6 +13,8 @@ from cloudedge.cube import PartStore, build, dequantise, dump, inspect, quantise
 from cloudedge.errors import ConfigError, Conflict, InputError
 from tests.cube.reference import SYNC, sequence_bytes, sequence_records
 
+pytestmark = pytest.mark.rules
+
 ROWS = np.array([[1.0, 2.0, -1.0, 0.5], [3.0, 3.0, 3.0, 3.0]], np.float32)
 
 

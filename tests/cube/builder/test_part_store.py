@@ -13,6 +13,8 @@ from cloudedge.cube import PartStore, build
 from cloudedge.errors import InputError, IntegrityError
 from tests.cube.reference import DELTA, KEY3, RECORDS, load_part, part_files, sequence_bytes, shard_of, write_part
 
+pytestmark = pytest.mark.rules
+
 ABSENT = [3, 10**18, 2**64 - 2]
 
 

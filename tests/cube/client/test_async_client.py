@@ -12,6 +12,8 @@ from cloudedge.cube.client._client import ClientConfig
 from cloudedge.cube.client._errors import ShardUnavailable, UnknownVersion
 from tests.cube.fake_server import FakeServer
 
+pytestmark = pytest.mark.parts
+
 
 def test_many_calls_at_once(start):
     servers = [start({key: (float(key),) for key in range(100) if key % 2 == number}) for number in range(2)]

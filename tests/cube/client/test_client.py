@@ -23,6 +23,8 @@ from tests.cube import plain_wire as plain
 from tests.cube.fake_server import Call, Dead, upstream
 from tests.cube.memory_versions import table, value
 
+pytestmark = pytest.mark.parts
+
 # What goes over the wire
 
 

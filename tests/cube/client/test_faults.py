@@ -14,6 +14,8 @@ from tests.cube import plain_wire as plain
 from tests.cube.fake_server import Call, Dead, upstream
 from tests.cube.memory_versions import table, value
 
+pytestmark = pytest.mark.parts
+
 # Shards that fail
 
 

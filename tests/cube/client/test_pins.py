@@ -8,12 +8,15 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pytest
 import requests
 
 from cloudedge import _core
 from cloudedge.cube.client import _client
 from tests.cube import plain_wire as plain
 from tests.cube.memory_versions import value
+
+pytestmark = pytest.mark.parts
 
 PIN = 1001
 

@@ -14,6 +14,8 @@ from cloudedge.errors import ConfigError, InputError
 from tests.cube.client.test_client import write_conf
 from tests.cube.memory_versions import table
 
+pytestmark = pytest.mark.parts
+
 
 def rows(shards: int, shard: int, mark: float) -> dict[int, tuple[float, ...]]:
     return dict.fromkeys(table(shards, shard, 100), (mark,))

@@ -18,6 +18,8 @@ from cloudedge.cube.server._load_delivered import load_artifact
 from cloudedge.errors import InputError, IntegrityError
 from tests.cube.delivery.tables import changed, expected, rows_of
 
+pytestmark = pytest.mark.rules
+
 SHARDS = 3
 
 

@@ -13,6 +13,8 @@ from cloudedge.journal import Journal
 from tests.cube.delivery.server_kinds import GUARANTEES, SHARDS, running
 from tests.cube.delivery.tables import Tables, changed
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture(scope="module", params=GUARANTEES)
 def servers(request, tmp_path_factory):

@@ -19,6 +19,8 @@ from cloudedge.hub import LocalHub
 from tests.cube.delivery.fleet import TOKEN, Fleet
 from tests.cube.delivery.tables import DIM, Tables, arrays, changed
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):

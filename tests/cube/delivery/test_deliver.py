@@ -9,6 +9,8 @@ from cloudedge.cube.delivery import ArtifactCache, Delivery, DeliveryPolicy
 from tests.cube.delivery.fleet import Fleet
 from tests.cube.delivery.tables import Tables, changed, rows_of
 
+pytestmark = pytest.mark.parts
+
 SHARDS, REPLICAS = 2, 2
 
 

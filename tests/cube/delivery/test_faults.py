@@ -12,6 +12,8 @@ from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Rej
 from tests.cube.delivery.fleet import TOKEN, Fleet
 from tests.cube.delivery.tables import Tables, changed
 
+pytestmark = pytest.mark.parts
+
 SHARDS = REPLICAS = 2
 
 

@@ -19,6 +19,8 @@ from cloudedge.cube.delivery import (
 )
 from cloudedge.errors import InputError, IntegrityError, StorageError, Unavailable
 
+pytestmark = pytest.mark.rules
+
 SUM = "{:032x}".format
 
 

@@ -25,6 +25,8 @@ from tests.cube.delivery.fleet import Fleet, ShardProcess
 from tests.cube.delivery.load import Readers
 from tests.cube.delivery.tables import Tables, changed, rows_of
 
+pytestmark = pytest.mark.parts
+
 SHARDS, REPLICAS = 4, 2
 DELIVERIES = int(os.environ.get("CLOUDEDGE_DELIVERIES", "12"))
 KILLS = int(os.environ.get("CLOUDEDGE_KILLS", "14"))

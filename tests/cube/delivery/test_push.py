@@ -16,6 +16,8 @@ from cloudedge.cube.server._version_store import VersionStore
 from cloudedge.errors import Conflict, IntegrityError, Unavailable
 from tests.cube.delivery.tables import changed
 
+pytestmark = pytest.mark.parts
+
 TOKEN = "for tests"
 
 

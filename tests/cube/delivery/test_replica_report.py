@@ -35,11 +35,13 @@ def replica(shard, number, *names, checksum="0" * 32, **more):
     return ObservedReplica(f"emb/{shard}/{number}", "emb", shard, status)
 
 
+@pytest.mark.rules
 def test_lag_memory_and_misses():
     reports = judge([replica(0, 0, "v1", "v2", "v3"), replica(0, 1, "v1", "v2", active="v1")], {}, {})
     assert [(r.lag, r.memory_bytes, r.miss_rate) for r in reports] == [(0, 300, 0.05), (2, 200, 0.05)]
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("observed", "who", "kind", "words"),
     [
@@ -64,6 +66,7 @@ def test_who_differs_is_named(observed, who, kind, words):
             require_agreement(reports)
 
 
+@pytest.mark.rules
 def test_a_probe_is_held_against_what_is_known_or_what_most_answer():
     observed = [replica(0, n, "v1") for n in range(3)]
     probes = {"emb/0/0": (b"a", None), "emb/0/1": (b"a", None), "emb/0/2": (b"x", None)}
@@ -94,6 +97,7 @@ def served(tmp_path, monkeypatch):
         yield fleet, tables, delivery, version, layout
 
 
+@pytest.mark.parts
 def test_status_says_what_is_there_and_fails_when_one_differs(served, tmp_path):
     fleet, tables, delivery, version, layout = served
     keys = list(tables.rows[version.version])[:4]
@@ -117,6 +121,7 @@ def test_status_says_what_is_there_and_fails_when_one_differs(served, tmp_path):
     assert isinstance(CliRunner().invoke(app, ["--layout", str(layout)]).exception, IntegrityError)
 
 
+@pytest.mark.parts
 def test_a_switch_that_is_under_way_is_looked_at_again_and_a_lasting_difference_is_not_let_pass(served):
     fleet, tables, delivery, version, _ = served
     replicas, other = fleet.replicas(), tables.fresh()
@@ -135,6 +140,7 @@ def test_a_switch_that_is_under_way_is_looked_at_again_and_a_lasting_difference_
         require_agreement(look_twice(replicas, clock=ManualClock()))
 
 
+@pytest.mark.parts
 def test_the_same_name_with_other_rows_is_found_by_its_rows(served):
     fleet, tables, _, version, _ = served
     keys = tuple(tables.rows[version.version])[:6]
@@ -145,6 +151,7 @@ def test_the_same_name_with_other_rows_is_found_by_its_rows(served):
         require_agreement(look(fleet.replicas(), wrong))
 
 
+@pytest.mark.rules
 def test_layouts_are_read_and_written(tmp_path):
     path = tmp_path / "layout.yaml"
     path.write_text('tables: {emb: [[{address: "10.0.0.1:8027"}, {address: "[::1]:1", admin: "10.0.0.9:5"}]]}')
@@ -161,6 +168,7 @@ def test_layouts_are_read_and_written(tmp_path):
     assert ServerLayout.from_conf(conf).replicas()[0].admin == "10.0.0.1:8028"
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("text", "words"),
     [

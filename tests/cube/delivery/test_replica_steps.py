@@ -9,6 +9,8 @@ from cloudedge.cube.delivery import DeliveryPolicy, ReplicaStatus, ShardRows, Ve
 from cloudedge.cube.delivery._replica_steps import Hands
 from cloudedge.errors import Conflict, DeadlineExceeded, IntegrityError, Rejected, Unavailable
 
+pytestmark = pytest.mark.rules
+
 
 class Fake:
     """A replica that says what it was made to say; for decisions only, deliveries have real servers."""

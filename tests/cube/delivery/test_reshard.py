@@ -58,6 +58,7 @@ class Reader(threading.Thread):
                     self.reads_by_shards[table.shards] = self.reads_by_shards.get(table.shards, 0) + 1
 
 
+@pytest.mark.parts
 def test_readers_move_from_two_shards_to_three_and_lose_nothing(tmp_path):
     tables, conf = Tables(tmp_path / "t"), tmp_path / "cube.conf"
     with Fleet(tmp_path / "old", 2, 1) as old, Fleet(tmp_path / "new", 3, 1) as new:
@@ -93,6 +94,7 @@ def test_readers_move_from_two_shards_to_three_and_lose_nothing(tmp_path):
             assert reader.reads_by_shards[2] > 0
 
 
+@pytest.mark.parts
 def test_nobody_is_moved_on_trust(tmp_path):
     tables, conf = Tables(tmp_path / "t"), tmp_path / "cube.conf"
     first, second = tables.fresh(), tables.fresh()
@@ -118,6 +120,7 @@ def test_nobody_is_moved_on_trust(tmp_path):
         assert CubeConf.from_file(conf)["emb"].shards == 3
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("shards", [1, 2, 3, 5, 16])
 def test_shards_add_up_to_the_table_whatever_their_number(tmp_path, shards):
     version = Tables(tmp_path / "t").fresh(40)

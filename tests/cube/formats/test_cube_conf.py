@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from cloudedge.cube import CubeConf, DoneEntry, ServerFlags, TransferConf, append_donefile, read_donefile
 from cloudedge.errors import CloudEdgeError, ConfigError, InputError
 
+pytestmark = pytest.mark.rules
+
 DICT = {
     "dict_name": "ctr",
     "shard": 2,

@@ -14,6 +14,8 @@ from cloudedge.admin._server import is_loopback
 from cloudedge.cube.server._admin_api import AdminServer
 from cloudedge.errors import ConfigError, Conflict
 
+pytestmark = pytest.mark.parts
+
 TOKEN = "a-secret"
 
 

@@ -10,6 +10,8 @@ from cloudedge import seqfile
 from cloudedge.cube import Client, ClientConfig, PartStore, Server, ServerConfig, UnknownVersion, build
 from cloudedge.errors import InputError, IntegrityError
 
+pytestmark = pytest.mark.parts
+
 KEYS = np.arange(0, 4000, dtype=np.uint64)
 
 

@@ -14,6 +14,8 @@ import requests
 
 from tests.cube import plain_wire as plain
 
+pytestmark = pytest.mark.parts
+
 
 class Controlled:
     def __init__(self, server):

@@ -52,6 +52,7 @@ def raw(port: int, request: bytes) -> bytes:
         return out
 
 
+@pytest.mark.parts
 def test_files_below_the_root_are_served(root):
     with FileServer(root) as files:
         assert requests.get(files.url("part.tar"), timeout=5).content == CONTENT
@@ -66,6 +67,7 @@ def test_files_below_the_root_are_served(root):
         assert files.bytes_sent("part.tar") == 300_000
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(
     "path",
     [
@@ -96,6 +98,7 @@ def test_nothing_else_is_served(root, path):
         assert b"secret" not in answer
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
@@ -114,12 +117,14 @@ def test_ranges(header, expected):
     assert parse_range(header, 100) == expected
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("header", ["bytes=100-", "bytes=5-4", "bytes=-0", "bytes=999999999999999999-"])
 def test_ranges_outside_the_file_are_refused(header):
     with pytest.raises(InputError):
         parse_range(header, 100)
 
 
+@pytest.mark.parts
 def test_ranges_over_http(root):
     with FileServer(root) as files:
         url = files.url("part.tar")
@@ -135,6 +140,7 @@ def test_ranges_over_http(root):
         assert (beyond.status_code, beyond.headers["Content-Range"]) == (416, "bytes */300000")
 
 
+@pytest.mark.parts
 def test_a_token_is_asked_for_and_needed_beyond_loopback(root, tmp_path):
     with pytest.raises(ConfigError, match="without a token"):
         FileServer(root, "0.0.0.0")
@@ -151,6 +157,7 @@ def test_a_token_is_asked_for_and_needed_beyond_loopback(root, tmp_path):
             fetch(url, tmp_path / "not", sha256=SHA, size=None, deadline=soon())
 
 
+@pytest.mark.parts
 @pytest.mark.skipif(not shutil.which("wget"), reason="wget is not installed")
 def test_wget_fetches_and_resumes(root, tmp_path):
     with FileServer(root, token="s3cret") as files:
@@ -161,6 +168,7 @@ def test_wget_fetches_and_resumes(root, tmp_path):
         assert files.bytes_sent("part.tar") == 299_000
 
 
+@pytest.mark.parts
 def test_more_clients_than_threads_wait_and_are_served(root):
     with FileServer(root, threads=2) as files:
         idle = [socket.create_connection(("127.0.0.1", files.port)) for _ in range(2)]
@@ -175,6 +183,7 @@ def test_more_clients_than_threads_wait_and_are_served(root):
         assert got == [CONTENT]
 
 
+@pytest.mark.parts
 def test_closing_does_not_wait_for_slow_clients(root):
     files = FileServer(root, threads=1)
     with socket.create_connection(("127.0.0.1", files.port)), socket.create_connection(("127.0.0.1", files.port)):
@@ -184,6 +193,7 @@ def test_closing_does_not_wait_for_slow_clients(root):
         assert time.monotonic() - begun < 5
 
 
+@pytest.mark.rules
 def test_a_throttle_spreads_bytes_over_time():
     clock = ManualClock()
     throttle = Throttle(1000, clock)
@@ -194,6 +204,7 @@ def test_a_throttle_spreads_bytes_over_time():
         Throttle(0)
 
 
+@pytest.mark.parts
 def test_the_server_keeps_to_its_limit(root):
     clock = ManualClock()
     with FileServer(root, limit_bytes_per_s=100_000, clock=clock) as files:
@@ -249,6 +260,7 @@ class Quick(SystemClock):
         pass
 
 
+@pytest.mark.parts
 def test_a_broken_download_goes_on_where_it_stopped(tmp_path):
     with Breaking(CONTENT, step=70_000) as server:
         got = fetch(server.url, tmp_path / "a", sha256=SHA, size=len(CONTENT), deadline=soon(), clock=Quick())
@@ -258,6 +270,7 @@ def test_a_broken_download_goes_on_where_it_stopped(tmp_path):
         assert list(tmp_path.iterdir()) == [tmp_path / "a"]
 
 
+@pytest.mark.parts
 def test_another_process_continues_what_one_left(tmp_path, root):
     (tmp_path / f".a.{SHA[:16]}.part").write_bytes(CONTENT[:200_000])
     with FileServer(root) as files:
@@ -269,6 +282,7 @@ def test_another_process_continues_what_one_left(tmp_path, root):
         )
 
 
+@pytest.mark.parts
 def test_a_damaged_remainder_is_fetched_anew(tmp_path, root):
     (tmp_path / f".a.{SHA[:16]}.part").write_bytes(b"x" * 200_000)
     with FileServer(root) as files:
@@ -277,6 +291,7 @@ def test_a_damaged_remainder_is_fetched_anew(tmp_path, root):
     assert (tmp_path / "a").read_bytes() == CONTENT
 
 
+@pytest.mark.parts
 def test_content_that_changes_half_way_is_begun_again(tmp_path):
     with Breaking(CONTENT, step=200_000) as server:
         server.etag = '"2"'
@@ -292,6 +307,7 @@ def test_content_that_changes_half_way_is_begun_again(tmp_path):
     assert got.etag == '"3"'
 
 
+@pytest.mark.parts
 def test_what_is_not_what_it_should_be_is_thrown_away(tmp_path, root):
     with FileServer(root) as files:
         with pytest.raises(IntegrityError, match="SHA-256"):
@@ -305,11 +321,13 @@ def test_what_is_not_what_it_should_be_is_thrown_away(tmp_path, root):
     assert [p.name for p in tmp_path.iterdir() if "a" in p.name and p.suffix == ""] == []
 
 
+@pytest.mark.parts
 def test_a_server_that_brings_nothing_is_given_up(tmp_path):
     with Breaking(CONTENT, step=0) as server, pytest.raises(Unavailable, match="6 times without a byte"):
         fetch(server.url, tmp_path / "a", sha256=SHA, size=len(CONTENT), deadline=soon(), clock=Quick())
 
 
+@pytest.mark.parts
 def test_the_deadline_holds_and_keeps_what_came(tmp_path, root):
     clock = ManualClock()
     limit = Throttle(100_000, clock)

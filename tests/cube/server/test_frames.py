@@ -13,6 +13,8 @@ from cloudedge import _core
 from tests.cube import plain_wire as plain
 from tests.cube.memory_versions import BIG, value
 
+pytestmark = pytest.mark.parts
+
 VECTOR_REQUEST = bytes.fromhex(
     "50525043 00000027 000000230a1d 0a15 7265632e6d637562652e4469637453657276696365 1204 7365656b1800 2001 0801 0802"
 )

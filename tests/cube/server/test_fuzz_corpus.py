@@ -9,6 +9,8 @@ import pytest
 from tests import ROOT
 from tests.cube import plain_wire as plain
 
+pytestmark = pytest.mark.parts
+
 CORPUS = sorted(path for path in (ROOT / "tests" / "fuzz" / "net" / "corpus").rglob("*") if path.is_file())
 
 

@@ -15,6 +15,8 @@ import requests
 from tests.cube import plain_wire as plain
 from tests.cube.memory_versions import BIG, value
 
+pytestmark = pytest.mark.parts
+
 JSON = {"Content-Type": "application/json"}
 PROTO = {"Content-Type": "application/proto"}
 FOUND = {"status": 0, "value": base64.b64encode(value(1.0, 2.0)).decode()}

@@ -14,6 +14,8 @@ import pytest
 
 from tests.cube import plain_wire as plain
 
+pytestmark = pytest.mark.parts
+
 ROWS = {1: (1.0, 2.0)}
 GOOD = plain.request(plain.keys(1))
 

@@ -27,6 +27,8 @@ from cloudedge.errors import ConfigError, Conflict, InputError, NotFound, Unavai
 from tests.cube import plain_wire as plain
 from tests.cube.memory_versions import BIG, make_version, value
 
+pytestmark = pytest.mark.parts
+
 COMMAND = [sys.executable, "-c", "from cloudedge.cli.cube_net import app; app()"]
 
 

@@ -11,6 +11,8 @@ import pytest
 from cloudedge.cube import ServerConfig
 from cloudedge.errors import ConfigError
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the cases with")
 def test_what_is_decided(tmp_path):

@@ -21,6 +21,8 @@ from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Sto
 from cloudedge.io._memory import free_memory_bytes
 from tests.cube.delivery.tables import changed
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture
 def files(workshop):

@@ -21,6 +21,7 @@ def versions(tmp_path: Path) -> _core.Versions:
     return held
 
 
+@pytest.mark.rules
 def test_versions_are_added_activated_and_removed(versions):
     assert versions.active() is None
     assert [v.name for v in versions.all()] == ["1", "2"]
@@ -34,6 +35,7 @@ def test_versions_are_added_activated_and_removed(versions):
     assert not versions.remove("1")
 
 
+@pytest.mark.rules
 def test_a_name_is_taken_once_and_unknown_names_change_nothing(versions):
     assert not versions.add(versions.find("1"))
     assert not versions.activate("3")
@@ -41,6 +43,7 @@ def test_a_name_is_taken_once_and_unknown_names_change_nothing(versions):
     assert versions.find("3") is None
 
 
+@pytest.mark.rules
 def test_a_removed_version_lives_as_long_as_its_reader(versions):
     versions.activate("1")
     reader = versions.active()
@@ -49,6 +52,7 @@ def test_a_removed_version_lives_as_long_as_its_reader(versions):
     assert reader.rows == 3
 
 
+@pytest.mark.parts
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the stress test with")
 def test_switching_under_load_is_free_of_races_and_frees_every_version(tmp_path):
     program = tmp_path / "stress"

@@ -20,6 +20,8 @@ from tests.cube.delivery.fleet import TOKEN, Fleet
 from tests.cube.delivery.server_kinds import SCALE, SHARDS, running
 from tests.cube.delivery.tables import Tables
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):

@@ -25,6 +25,8 @@ from cloudedge.journal import Journal
 from cloudedge.testing.upstream_cube import UpstreamCluster
 from tests.cube.upstream.tables import table, value, write_rows
 
+pytestmark = pytest.mark.parts
+
 SCALE = 0.001
 OPTIONS = TransferOptions(
     times=UpstreamTimes(stage_s=20, load_s=10, call_s=5, refused_s=1.5 * SCALE),

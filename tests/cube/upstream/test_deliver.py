@@ -18,6 +18,8 @@ from cloudedge.testing.upstream_cube import UpstreamCluster
 from tests.cube.delivery.server_kinds import SCALE
 from tests.cube.delivery.tables import arrays, rows_of
 
+pytestmark = pytest.mark.parts
+
 TABLES = {"emb": (2, 2), "ads": (1, 1)}  # shards, copies
 ALL = 5
 

@@ -23,6 +23,8 @@ from tests.cube.delivery.fleet import TOKEN
 from tests.cube.delivery.server_kinds import SHARDS, running
 from tests.cube.delivery.tables import rows_of
 
+pytestmark = pytest.mark.parts
+
 FIRST, SECOND, THIRD = (rows_of(seed, 200) for seed in (1, 2, 3))
 
 

@@ -13,6 +13,8 @@ from cloudedge.cube.delivery import ArtifactCache, CubeReplica, Delivery, TableV
 from cloudedge.cube.upstream import DonefileSource, choose
 from tests.cube.upstream.tables import table, value, write_rows
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture
 def replica(tmp_path):

@@ -23,6 +23,8 @@ from cloudedge.journal import Journal
 from cloudedge.testing.upstream_cube import UpstreamCluster
 from tests.cube.upstream.tables import build_rows, table, value
 
+pytestmark = pytest.mark.parts
+
 SCALE = 0.001
 TIMES = UpstreamTimes(stage_s=20, load_s=10, call_s=5, refused_s=1.5 * SCALE)
 

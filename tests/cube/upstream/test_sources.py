@@ -50,6 +50,7 @@ def patch(number: int, key: int, path: str = "/p") -> DoneEntry:
 B1, B2, P11, P12, P21 = base(10), base(20), patch(11, 10), patch(12, 10), patch(21, 20)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("bases", "patches", "delivered", "expected"),
     [
@@ -74,11 +75,13 @@ def test_what_is_delivered_next(bases, patches, delivered, expected):
         assert Work.from_json(choice.work.as_json()) == choice.work
 
 
+@pytest.mark.rules
 def test_patches_are_left_out_where_only_bases_are_wanted():
     assert choose(Donefiles((B1,), (P11,)), patches=False, delivered=None) == Choice(Work(B1))
     assert choose(Donefiles((B1,), (P11, P12)), patches=False, delivered=Work(B1, (P11,))).work is None
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("bases", "patches", "delivered", "work", "problem"),
     [
@@ -104,6 +107,7 @@ def test_lines_that_cannot_be_right(bases, patches, delivered, work, problem):
     assert any(problem in each for each in choice.problems) if problem else not choice.problems
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("text", "ids", "warned"),
     [
@@ -121,6 +125,7 @@ def test_donefiles_that_upstream_does_not_take(text, ids, warned):
     assert bool(warnings) == warned
 
 
+@pytest.mark.rules
 def test_a_line_that_is_no_entry_is_named():
     with pytest.raises(InputError, match=r"base\.txt, line 2"):
         parse_donefile('{"id":"1","key":"1","input":"/a"}\nnonsense}\n', source="base.txt")
@@ -214,6 +219,7 @@ def expect_both(source, tmp_path):
     return work
 
 
+@pytest.mark.rules
 def test_on_this_machine(trained, tmp_path):
     source = DonefileSource(local_donefiles(trained))
     expect_both(source, tmp_path)
@@ -221,6 +227,7 @@ def test_on_this_machine(trained, tmp_path):
     assert re.fullmatch(r"10_11-[0-9a-f]{16}\.safetensors", table.name)
 
 
+@pytest.mark.rules
 def test_a_line_or_a_file_that_was_corrected_is_read_again(trained, tmp_path):
     """Same id: what an earlier run fetched and laid must not go out under it."""
     source = DonefileSource(local_donefiles(trained))
@@ -237,6 +244,7 @@ def test_a_line_or_a_file_that_was_corrected_is_read_again(trained, tmp_path):
     assert first_value(right) == 7
 
 
+@pytest.mark.rules
 def test_files_written_while_they_are_read_are_refused(trained, tmp_path, monkeypatch):
     source = DonefileSource(local_donefiles(trained))
     part = write_rows(trained / "data" / "moving" / "part-0", {1: (5.0, 5.0)})
@@ -254,6 +262,7 @@ def test_files_written_while_they_are_read_are_refused(trained, tmp_path, monkey
     assert source.bring(Work(base(30, str(part.parent))), tmp_path / "here", within_s=60).lookup([1])[0][0, 0] == 6
 
 
+@pytest.mark.parts
 def test_over_http(web, tmp_path):
     source = DonefileSource(f"{web.root}/donefile")
     work = expect_both(source, tmp_path)
@@ -267,11 +276,13 @@ def test_over_http(web, tmp_path):
     assert [path.name.rsplit("-", 1)[0] for path in sorted((tmp_path / "here").iterdir())] == ["10", "input-10-10"]
 
 
+@pytest.mark.parts
 def test_over_http_by_another_server(trained, tmp_path):
     with rclone("http", trained) as port:
         expect_both(DonefileSource(f"http://127.0.0.1:{port}/donefile/"), tmp_path)
 
 
+@pytest.mark.parts
 def test_over_ftp(trained, tmp_path):
     with rclone("ftp", trained, "--user", "me", "--pass", "s3cret") as port:
         source = DonefileSource(f"ftp://me:s3cret@127.0.0.1:{port}/donefile")
@@ -283,6 +294,7 @@ def test_over_ftp(trained, tmp_path):
             place.read("/donefile/absent.txt")
 
 
+@pytest.mark.parts
 def test_in_an_s3_bucket(trained, tmp_path, monkeypatch):
     pytest.importorskip("boto3")
     (tmp_path / "buckets").mkdir()
@@ -296,6 +308,7 @@ def test_in_an_s3_bucket(trained, tmp_path, monkeypatch):
         expect_both(DonefileSource("s3://models/donefile", hubs={"far": hub}), tmp_path)
 
 
+@pytest.mark.parts
 def test_in_a_bos_bucket(trained, tmp_path):
     pytest.importorskip("baidubce")
     with BosDouble(tmp_path).running() as double:
@@ -308,16 +321,19 @@ def test_in_a_bos_bucket(trained, tmp_path):
         expect_both(source, tmp_path)
 
 
+@pytest.mark.rules
 def test_there_is_no_such_place():
     with pytest.raises(ConfigError, match="gopher"):
         DonefileSource("gopher://host/donefile")
 
 
+@pytest.mark.parts
 def test_no_donefile_is_a_warning(tmp_path, web):
     assert "neither base.txt nor patch.txt" in DonefileSource(str(tmp_path)).read().warnings[0]
     assert "neither base.txt nor patch.txt" in DonefileSource(f"{web.root}/nowhere").read().warnings[0]
 
 
+@pytest.mark.rules
 def test_a_changed_donefile_is_read_again(trained):
     source = DonefileSource(local_donefiles(trained))
     assert len(source.read().bases) == 1
@@ -325,6 +341,7 @@ def test_a_changed_donefile_is_read_again(trained):
     assert len(source.read().bases) == 2
 
 
+@pytest.mark.parts
 def test_a_server_that_is_away(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
@@ -339,6 +356,7 @@ def test_a_server_that_is_away(tmp_path):
         DonefileSource(f"ftp://127.0.0.1:{port}/d", clock=Quick()).read()
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("remote", [False, True])
 def test_an_entry_that_points_nowhere(trained, web, tmp_path, remote):
     source = DonefileSource(f"{web.root}/donefile" if remote else str(trained / "donefile"))
@@ -353,6 +371,7 @@ def test_an_entry_that_points_nowhere(trained, web, tmp_path, remote):
             source.bring(Work(base(30, str(trained / "data" / "hollow"))), tmp_path / "here", within_s=60)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_half_written_file_is_refused_with_its_byte(trained, web, tmp_path, remote):
     part = trained / "data" / "base" / "part-00000"
@@ -367,6 +386,7 @@ def test_a_half_written_file_is_refused_with_its_byte(trained, web, tmp_path, re
     assert not list((tmp_path / "here").glob("*.safetensors"))
 
 
+@pytest.mark.rules
 def test_a_listing_that_came_as_a_file_is_refused_by_name(trained, tmp_path):
     (trained / "data" / "base" / "base").write_text("<html>listing</html>")
     with pytest.raises(InputError, match="base/base"):
@@ -375,6 +395,7 @@ def test_a_listing_that_came_as_a_file_is_refused_by_name(trained, tmp_path):
         )
 
 
+@pytest.mark.rules
 def test_rows_of_another_length_are_refused(trained, tmp_path):
     write_rows(trained / "data" / "patch" / "part-1", {5: (1.0, 2.0, 3.0)})
     source = DonefileSource(local_donefiles(trained))
@@ -383,6 +404,7 @@ def test_rows_of_another_length_are_refused(trained, tmp_path):
         source.bring(work, tmp_path / "here", within_s=60)
 
 
+@pytest.mark.parts
 def test_an_interrupted_fetch_goes_on(web, trained, tmp_path, monkeypatch):
     source = DonefileSource(f"{web.root}/donefile")
     work = Work(base(10, "/data/base"))
@@ -403,6 +425,7 @@ def test_an_interrupted_fetch_goes_on(web, trained, tmp_path, monkeypatch):
     assert fetched == ["part-00000", "rest/part-00001", "rest/part-00001"]
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("page", "expected"),
     [
@@ -417,6 +440,7 @@ def test_listings(page, expected):
     assert links(page, "http://host/data/base/") == expected
 
 
+@pytest.mark.rules
 def test_a_listing_cannot_lead_out_of_its_directory(tmp_path):
     class Evil(RemotePlace):
         def address(self, path):
@@ -432,12 +456,14 @@ def test_a_listing_cannot_lead_out_of_its_directory(tmp_path):
         Evil().bring("/data", tmp_path / "here", 0)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("path", ["file:///etc", "/data/base\r\nDELE x", "/data/\0"])
 def test_inputs_that_are_not_taken(web, tmp_path, path):
     with pytest.raises(InputError, match="entry 30 points to"):
         DonefileSource(f"{web.root}/donefile").bring(Work(base(30, path)), tmp_path / "here", within_s=60)
 
 
+@pytest.mark.rules
 def test_rows_of_an_odd_length_are_carried_as_bytes(tmp_path):
     """As 8-bit rows of an odd dimension are: 8 + 3 bytes."""
     rows = {key: bytes(range(key, key + 11)) for key in range(20)}
@@ -457,12 +483,14 @@ def test_rows_of_an_odd_length_are_carried_as_bytes(tmp_path):
     assert PartStore(delta).get([4, 6]) == [changed[4], rows[6]]
 
 
+@pytest.mark.parts
 def test_names_with_odd_characters(web, trained, tmp_path):
     write_rows(trained / "data" / "an odd %20 name" / "part 0 100%#?", {1: (1.0, 1.0)})
     source = DonefileSource(f"{web.root}/donefile")
     assert len(source.bring(Work(base(30, "/data/an odd %20 name")), tmp_path / "here", within_s=60)) == 1
 
 
+@pytest.mark.parts
 def test_a_whole_url_and_a_single_file(web, trained, tmp_path):
     source = DonefileSource(str(trained / "donefile"))
     assert len(source.bring(Work(base(30, f"{web.root}/data/patch")), tmp_path / "a", within_s=60)) == 2

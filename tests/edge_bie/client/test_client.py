@@ -8,6 +8,8 @@ from cloudedge.edge_bie.client import Bie
 from cloudedge.edge_bie.lab import Lab
 from tests.edge_bie.client.suite import *  # noqa: F403 - every test of the suite is a test here
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture(scope="module")
 def admin_url(tmp_path_factory):

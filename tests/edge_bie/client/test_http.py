@@ -10,6 +10,8 @@ from cloudedge.config import CloudConfig
 from cloudedge.edge_bie.client import App, Bie, Config, Registry, Secret, Text, Write
 from tests.edge_bie.client.scripted_server import HANG_UP, Answered, Scripted, failing, json_answer
 
+pytestmark = pytest.mark.parts
+
 NOT_THERE = failing(404, "ErrResourceNotFound", "The (config) resource (x) is not found.")
 CONFIG = {"name": "greeting", "version": "1", "data": [{"key": "a", "value": {"type": "kv", "value": "1"}}]}
 GREETING = Config("greeting", {"a": Text("1")})

@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from cloudedge.edge_bie.client._diff import compare
 from cloudedge.edge_bie.client._normalise import differences, kept_by_server
 from cloudedge.edge_bie.client._resources import read_as
 from cloudedge.errors import Unavailable
+
+pytestmark = pytest.mark.rules
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 keys = st.from_regex(r"[-._a-zA-Z0-9]{1,8}", fullmatch=True)

@@ -52,6 +52,7 @@ def objects(request, tmp_path):
         yield StoredObjects(s3_opener(endpoint)(), "http://files.example/")
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("size", [0, 1000, PART + 1000], ids=["empty", "small", "in parts"])
 def test_a_file_is_sent_once_and_has_both_digests(objects, size):
     data = (SMALL * (size // len(SMALL) + 1))[:size]
@@ -64,12 +65,14 @@ def test_a_file_is_sent_once_and_has_both_digests(objects, size):
     assert b"".join(objects._store.get(f"sha256/{stored.sha256}")) == data
 
 
+@pytest.mark.parts
 def test_another_source_is_refused_and_nothing_kept(objects):
     with pytest.raises(IntegrityError):
         objects.put(digest(SMALL), len(SMALL), reader(SMALL[:-1] + b"!"))
     assert objects._store.head(f"sha256/{digest(SMALL)[7:]}") is None
 
 
+@pytest.mark.parts
 def test_an_upload_that_broke_off_goes_on(tmp_path):
     """The source fails in the last of three parts; the next attempt sends that one only."""
     data = SMALL * (2 * PART // len(SMALL) + 2000)
@@ -108,6 +111,7 @@ class Breaking(io.BytesIO):
         return super().read(size)
 
 
+@pytest.mark.parts
 def test_nodes_of_the_lab_can_download_it(tmp_path):
     (tmp_path / "model.zip").write_bytes(SMALL)
     with Lab(tmp_path / "lab") as lab:
@@ -117,6 +121,7 @@ def test_nodes_of_the_lab_can_download_it(tmp_path):
             assert answer.read() == SMALL
 
 
+@pytest.mark.rules
 def test_a_file_that_is_another_than_expected(tmp_path):
     (tmp_path / "model.zip").write_bytes(SMALL)
     objects = StoredObjects(DirectoryStore(tmp_path / "objects"), "http://files.example/")
@@ -135,6 +140,7 @@ PUBLIC = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(("store", "url"), PUBLIC.values(), ids=PUBLIC)
 def test_buckets_have_urls_of_their_own(store, url, monkeypatch):
     monkeypatch.setenv("SK", "s")
@@ -145,6 +151,7 @@ def test_buckets_have_urls_of_their_own(store, url, monkeypatch):
     assert open_objects(config).url_of(f"sha256:{sha256}") == f"{url}/sha256/{sha256}"
 
 
+@pytest.mark.rules
 def test_a_folder_needs_a_public_url(tmp_path):
     with pytest.raises(ConfigError, match="need a public_url"):
         open_objects(ObjectsConfig(store=HubConfig(url=str(tmp_path))))

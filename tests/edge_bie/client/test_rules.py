@@ -29,6 +29,8 @@ from cloudedge.edge_bie.client import (
 )
 from cloudedge.errors import InputError
 
+pytestmark = pytest.mark.rules
+
 URL = "https://files.example/x.zip"
 
 

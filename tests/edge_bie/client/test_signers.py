@@ -19,6 +19,7 @@ AT = datetime(2024, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 KEYS = ("AKEXAMPLE", "SKEXAMPLE")
 
 
+@pytest.mark.rules
 def test_the_vector():
     signed = authorization(
         KEYS,
@@ -35,6 +36,7 @@ def test_the_vector():
     )
 
 
+@pytest.mark.rules
 @given(
     st.sampled_from(["GET", "PUT", "DELETE", "POST"]),
     st.lists(st.tuples(st.text(min_size=1), st.text()), max_size=4),
@@ -57,6 +59,7 @@ def keys(monkeypatch):
     return {"signer": "bce-auth-v1", "access_key": "AKEXAMPLE", "secret_key": "env:BIE_SK"}
 
 
+@pytest.mark.parts
 def test_every_try_is_signed_anew(keys):
     clock = ManualClock()
     with Scripted([failing(503)] * 4 + [json_answer({"items": [], "total": 0})]) as server:
@@ -76,6 +79,7 @@ def test_every_try_is_signed_anew(keys):
     assert second.headers["x-bce-date"] <= rfc3339(clock.now())
 
 
+@pytest.mark.parts
 def test_a_header_of_ones_own(monkeypatch):
     monkeypatch.setenv("GATE", "open sesame")
     settings = {"signer": "header", "auth_header": "X-Gate", "auth_value": "env:GATE", "namespace": "ours"}
@@ -88,6 +92,7 @@ def test_a_header_of_ones_own(monkeypatch):
     assert "Authorization" not in request.headers
 
 
+@pytest.mark.parts
 def test_nothing_is_signed_by_default_and_netrc_is_not_read(monkeypatch, tmp_path):
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login someone password s3cret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
@@ -97,6 +102,7 @@ def test_nothing_is_signed_by_default_and_netrc_is_not_read(monkeypatch, tmp_pat
         assert "Authorization" not in server.requests[0].headers
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("settings", [{"signer": "bce-auth-v1"}, {"signer": "header"}], ids=lambda s: s["signer"])
 def test_a_signer_without_its_keys_is_refused(settings):
     with pytest.raises(ConfigError, match="needs"):

@@ -14,6 +14,8 @@ from cloudedge.edge_bie.lab import Faults, Lab
 from cloudedge.errors import CloudEdgeError, Conflict, Interrupted, Unavailable
 from tests.edge_bie.client.suite import OWNED, model_config, script_config, seed_app
 
+pytestmark = pytest.mark.parts
+
 
 def named(base):
     return base

@@ -12,6 +12,8 @@ from tests.edge_bie.fleet.played_fleet import wait_for, yard
 from tests.edge_bie.node.test_refusals import small_disk
 from tests.edge_bie.node.world import make_bundle, noise
 
+pytestmark = pytest.mark.parts
+
 __all__ = ["small_disk"]
 CALM = dict.fromkeys(("delay", "error", "drop", "lost_answer", "cut", "lost_write", "duplicate"), 0.0)
 ONE_WAVE = {"waves": (), "abort": EdgeAbort(failed=0.9, at_least=2), "success": 0.4}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 
 import pytest
 import yaml
@@ -17,8 +18,16 @@ from typer.testing import CliRunner
 from cloudedge.cli import app
 from cloudedge.config import Config
 from cloudedge.errors import CloudEdgeError
+from cloudedge.journal import Journal
 from cloudedge.release import ReleaseUndone, Target
 from tests.edge_bie.fleet.played_fleet import wait_for, yard
+
+pytestmark = pytest.mark.parts
+
+KILLS = int(os.environ.get("CLOUDEDGE_FLEET_KILLS", "2"))
+"""How many rollouts are interrupted."""
+SEED = int(os.environ.get("CLOUDEDGE_FLEET_SEED", "5"))
+"""Of the moments at which they are."""
 
 
 @pytest.fixture
@@ -121,31 +130,37 @@ def test_pause_resume_and_abort(shops):
     cloudedge("fleet", "pause", "shops", expect=1)
 
 
+def unfinished(made):
+    """Return whether the journal has a rollout that did not end."""
+    with closing(Journal(made.root / "fleets" / "shops.db")) as journal:
+        return journal.unfinished() is not None
+
+
 def test_a_rollout_that_is_killed_anywhere_is_finished_by_resume(shops):
-    chance = random.Random(int(os.environ.get("CLOUDEDGE_FLEET_KILLS", "5")))
+    chance = random.Random(SEED)
     shops.pack(1, b"model 1")
+    began = time.monotonic()
     cloudedge("fleet", "rollout", "yolov3:1", "--to", "shops", "--yes")
-    for version in (2, 3):
+    took, interrupted, version = time.monotonic() - began, 0, 1
+    while interrupted < KILLS:
+        version += 1
+        assert version < 5 * KILLS + 5, f"only {interrupted} of {version - 2} rollouts were interrupted"
         bundle = shops.pack(version, b"model %d" % version)
-        words = ["rollout", f"yolov3:{version}", "--to", "shops", "--yes"]
-        for _ in range(5):
-            run = subprocess.Popen(
-                [sys.executable, "-m", "cloudedge", "fleet", *words],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            time.sleep(chance.uniform(1.0, 4.0))
-            run.send_signal(signal.SIGKILL)
-            killed = run.wait() == -signal.SIGKILL
-            with shops.fleet() as fleet:
-                begun = fleet.unfinished() is not None
-            if begun or not killed:
-                break
+        run = subprocess.Popen(
+            [sys.executable, "-m", "cloudedge", "fleet", "rollout", f"yolov3:{version}", "--to", "shops", "--yes"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_for(lambda: run.poll() is not None or unfinished(shops))  # noqa: B023 - called before the next one
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(chance.uniform(0.0, took))
+        run.kill()
+        assert run.wait() in {0, -signal.SIGKILL}
+        if not unfinished(shops):
+            continue  # it was done before it was killed
+        interrupted += 1
         cloudedge("fleet", "resume", "shops")
-        with shops.fleet() as fleet:
-            plan = fleet.plan(bundle)
-        if plan.waves:
-            cloudedge("fleet", "rollout", f"yolov3:{version}", "--to", "shops", "--yes")
+        assert not unfinished(shops)
         assert set(shops.runs().values()) == {bundle.pin}
 
 

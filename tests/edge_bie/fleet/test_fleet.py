@@ -12,6 +12,8 @@ from cloudedge.errors import Conflict, InputError, Interrupted
 from cloudedge.journal import Journal
 from tests.edge_bie.fleet.played_fleet import wait_for, yard
 
+pytestmark = pytest.mark.parts
+
 
 def test_a_fleet_lives_through_releases_failures_absences_and_a_rollback(tmp_path):
     with yard(tmp_path, 5) as made, made.fleet() as fleet:

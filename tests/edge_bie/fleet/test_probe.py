@@ -13,6 +13,8 @@ from cloudedge.bundle import ProbeRequest, Probes, Signature, Variable
 from cloudedge.edge_bie.client import Node, Report
 from cloudedge.edge_bie.fleet._probe import HttpProbe
 
+pytestmark = pytest.mark.parts
+
 PROBES = Probes(requests=[ProbeRequest(feed={"x": [[2.0]]}, expect={"fetch_0": [[4.0, 0.5]]}, tolerance=1e-3)])
 SIGNATURE = Signature(
     feed=[Variable(name="x", dtype="float32", shape=(1,))], fetch=[Variable(name="fetch_0", alias="y", shape=(2,))]

@@ -13,6 +13,8 @@ from tests.edge_bie.fleet.played_fleet import wait_for, yard
 from tests.edge_bie.node.played_runtime import PlayedRuntime
 from tests.edge_bie.node.world import make_bundle
 
+pytestmark = pytest.mark.parts
+
 NAMES = ("n1", "n2")
 
 

@@ -26,6 +26,8 @@ from cloudedge.errors import ConfigError, InputError
 from cloudedge.hub import LocalHub
 from tests.edge_bie.fleet.played_fleet import pack
 
+pytestmark = pytest.mark.rules
+
 APP = "paddle-serving-0123456789"
 LEG = EdgeLeg(cloud="lab", app="paddle-serving", model="model", script="script", key="release.key", service="yolov3")
 

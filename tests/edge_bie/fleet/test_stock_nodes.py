@@ -17,6 +17,8 @@ from cloudedge.hub import LocalHub
 from tests.edge_bie.fleet.played_fleet import wait_for, yard
 from tests.edge_bie.fleet.test_probe import PROBES, SIGNATURE, serving
 
+pytestmark = pytest.mark.parts
+
 ADDRESS = "127.0.0.9"
 RIGHT = {"/v1/predict": (200, {"outputs": {"y": [[4.0, 0.5]]}})}
 

@@ -4,12 +4,16 @@ import os
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from cloudedge.edge_bie.fleet import _next_action as _decide
 from cloudedge.edge_bie.fleet import _rollout_engine as _engine
 from cloudedge.edge_bie.fleet._next_action import Finish, OpenWave, Wait
 from cloudedge.edge_bie.fleet._node_verdict import Verdict
 from cloudedge.edge_bie.fleet._rollout import RolloutState
 from tests.edge_bie.fleet.story import World, tell_story
+
+pytestmark = pytest.mark.rules
 
 SEEDS = int(os.environ.get("CLOUDEDGE_FLEET_SEEDS", "600"))
 

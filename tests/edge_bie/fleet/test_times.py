@@ -12,6 +12,8 @@ from cloudedge.edge_bie.fleet._rollout import RolloutState
 from cloudedge.journal import Journal
 from tests.edge_bie.fleet.story import APP, BEGIN, LABEL, NEW, OLD, Machine, StoryClock, World
 
+pytestmark = pytest.mark.rules
+
 NIGHT = "02:00-04:00"
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from cloudedge.edge_bie.lab._selectors import matches, parse
 
+pytestmark = pytest.mark.rules
+
 LABELS = {"ring": "canary", "team.example/app": "x", "empty": ""}
 
 

@@ -18,6 +18,8 @@ from cloudedge.edge_bie.lab import Faults, Lab
 from cloudedge.errors import ConfigError, Conflict, InputError
 from tests.edge_bie.lab.transcript import app, model
 
+pytestmark = pytest.mark.parts
+
 
 def put(lab, path, body):
     return requests.put(lab.admin_url + path, json=body, timeout=10)

@@ -15,6 +15,8 @@ from cloudedge.edge_bie.model._names import blob_config
 from cloudedge.errors import Unavailable
 from tests.edge_bie.lab.transcript import app
 
+pytestmark = pytest.mark.parts
+
 NODE = "127.0.0.7"
 LARGE, SMALL = 200_000, 2_000
 

@@ -12,6 +12,8 @@ import pytest
 from cloudedge.edge_bie.lab import Lab
 from tests.edge_bie.lab.transcript import GOLDEN, SCENES, Transcript
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_the_lab_says_what_it_said(scene, tmp_path):

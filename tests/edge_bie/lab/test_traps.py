@@ -11,6 +11,8 @@ from cloudedge.clock import ManualClock
 from cloudedge.edge_bie.lab import Lab
 from tests.edge_bie.lab.transcript import app, model
 
+pytestmark = pytest.mark.parts
+
 SAME_SECOND = 40
 
 

@@ -15,6 +15,8 @@ from cloudedge.edge_bie import container_entrypoint as entry
 from cloudedge.supervisor import find_processes, is_up
 from tests.edge_bie.node.world import APP, RUN, SERVER, Hammer, eventually, make_bundle, settle, signed
 
+pytestmark = pytest.mark.parts
+
 
 def container(stats, name):
     """Return the state and reason of one container that a node tells of."""

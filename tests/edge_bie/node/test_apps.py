@@ -37,6 +37,7 @@ def played():
     runtime.stop()
 
 
+@pytest.mark.parts
 def test_one_percent_of_the_rows_is_at_most_three_percent_of_the_bytes(world, played):
     rows, dim = 20_000, 64
     table = make_table(rows=rows, dim=dim)
@@ -108,6 +109,7 @@ def seed_objects(world, archive, *, md5=None, unpack="zip", script=None):
     world.write("POST", "apps", body)
 
 
+@pytest.mark.parts
 def test_the_seeds_own_zip_config_runs(world):
     import requests  # noqa: PLC0415 - not of the other tests
 
@@ -122,6 +124,7 @@ def test_the_seeds_own_zip_config_runs(world):
     agent.close()
 
 
+@pytest.mark.parts
 def test_a_wrong_md5_and_a_member_that_leaves_its_folder_are_refused(world, played):
     seed_objects(world, zipped({"../../out.txt": "x"}))
     agent = world.agent(key=False, runtime=played)
@@ -131,6 +134,7 @@ def test_a_wrong_md5_and_a_member_that_leaves_its_folder_are_refused(world, play
     agent.close()
 
 
+@pytest.mark.parts
 def test_a_wrong_md5_is_refused(world, played):
     seed_objects(world, zipped({"a": "b"}), md5="0" * 32)
     agent = world.agent(key=False, runtime=played)
@@ -151,6 +155,7 @@ def tarred(kind, *members):
     return buffer.getvalue()
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("kind", ["tar", "tgz"])
 def test_archives(tmp_path, kind):
     archive = tmp_path / "a"
@@ -176,6 +181,7 @@ def test_archives(tmp_path, kind):
 # -- the cloud -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parts
 def test_a_cloud_that_is_away_changes_nothing(world, played):
     world.release(make_bundle(world.hub, world.folder, 1))
     agent = world.agent(runtime=played)
@@ -196,6 +202,7 @@ def test_a_cloud_that_is_away_changes_nothing(world, played):
     world.lab._urls["sync"] = sync_url
 
 
+@pytest.mark.parts
 def test_an_app_that_is_desired_no_more_is_ended_and_returns_without_a_byte(world, played):
     statement = world.release(make_bundle(world.hub, world.folder, 1))
     agent = world.agent(runtime=played)
@@ -261,6 +268,7 @@ CASES = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_a_node_decides(case):
     desired, slots, remove, install, skip = case
@@ -270,6 +278,7 @@ def test_what_a_node_decides(case):
     assert {ref.name: cause for ref, cause in decided.skip.items()} == skip
 
 
+@pytest.mark.rules
 def test_a_delta_makes_the_desire_of_the_report_and_not_of_the_last_one():
     report = {"apps": [{"name": "a1", "version": "1"}], "sysapps": [], "nodeprops": {"k": "v"}}
     assert take_delta(report, {}).apps == (AppRef("a1", "1"),)
@@ -281,6 +290,7 @@ def test_a_delta_makes_the_desire_of_the_report_and_not_of_the_last_one():
         take_delta(report, [])
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("value", "patch", "result"),
     [  # RFC 7386, appendix A
@@ -299,6 +309,7 @@ def test_merge_patch(value, patch, result):
     assert merge_patch(value, patch) == result
 
 
+@pytest.mark.rules
 def test_templates_are_filled_in_as_stock_nodes_do_and_stop_only_their_own_app():
     fields = {"BAETYL_NODE_NAME": "n1"}
     assert filled_in({"a": ["x-{{.BAETYL_NODE_NAME}}", 1]}, fields) == {"a": ["x-n1", 1]}
@@ -307,6 +318,7 @@ def test_templates_are_filled_in_as_stock_nodes_do_and_stop_only_their_own_app()
             filled_in(bad, fields)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     "data",
     [
@@ -323,6 +335,7 @@ def test_configs_that_cannot_be(data):
         MountedConfig.parse({"name": "config", "version": "1", "data": data})
 
 
+@pytest.mark.rules
 def test_documents_of_any_shape_are_refused_by_an_input_error():
     shapes = [None, 1, "x", [], {}, {"name": "a1"}, {"name": "a1", "services": 3}, {"name": "a1", "services": [7]}]
     service = {"name": "serving", "image": "i"}
@@ -337,6 +350,7 @@ def test_documents_of_any_shape_are_refused_by_an_input_error():
             pytest.fail(f"accepted {shape!r}")
 
 
+@pytest.mark.parts
 def test_the_live_and_the_previous_version_stay_and_nothing_else(world, played):
     agent = world.agent(runtime=played)
     bundles = {}
@@ -353,6 +367,7 @@ def test_the_live_and_the_previous_version_stay_and_nothing_else(world, played):
     agent.close()
 
 
+@pytest.mark.parts
 def test_a_node_is_known_by_its_certificate(tmp_path):
     """Mutual TLS: who the node is comes from its certificate, and a cloud without the right one gets no report."""
     if shutil.which("openssl") is None:

@@ -14,6 +14,8 @@ from cloudedge.supervisor import find_processes
 from tests.edge_bie.node.played_runtime import PlayedRuntime
 from tests.edge_bie.node.world import eventually, make_bundle, noise, settle
 
+pytestmark = pytest.mark.parts
+
 STEPS = (
     "fetch-configs", "make-room", "download", "bring-images", "open-bundle", "assemble", "try", "start", "probe",
     "settle", "turn", "collect",

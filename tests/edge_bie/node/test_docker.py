@@ -71,6 +71,7 @@ def an_app(**limits):
     return DesiredApp.parse({"name": "app", "version": "1", "services": [service]}).services[0]
 
 
+@pytest.mark.rules
 def test_limits_are_what_the_engine_is_asked_for():
     said = _limits(_run_of(an_app(**{"cpu": "500m", "memory": "4Gi", "nvidia.com/gpu": "2"})))
     # As `docker run --gpus 2` sends it; whether an engine has NVIDIA's runtime shows when a container starts.
@@ -86,6 +87,7 @@ def _run_of(service):
     return ServiceRun("serving", (), {}, cpus=service.cpus, memory=service.memory, gpus=service.gpus)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("limit", [{"cpu": "two"}, {"memory": "4 GB"}, {"nvidia.com/gpu": "-1"}], ids=str)
 def test_a_limit_that_is_none_is_named(limit):
     with pytest.raises(InputError, match=next(iter(limit))):
@@ -101,6 +103,7 @@ def release(world, bundle, image):
     return world.release(bundle, statement=world.statement(bundle, image=image))
 
 
+@pytest.mark.parts
 def test_containers_come_change_crash_and_outlive_the_agent(world, image):
     world.scripts = {"run.sh": RUN, "handler.sh": HANDLER}
     world.shell = "/bin/sh"

@@ -19,6 +19,8 @@ from cloudedge.errors import IntegrityError, NotFound, Unavailable
 from tests.edge_bie.node.cutting_server import CuttingServer
 from tests.edge_bie.node.world import ROOT, noise
 
+pytestmark = pytest.mark.parts
+
 SIZE = 300_000
 
 

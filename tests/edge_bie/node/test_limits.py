@@ -48,6 +48,7 @@ WORDS = b"".join(b"%d " % number for number in range(2_000))
 """What deflate makes shorter: what is stored as it is fails only by its checksum."""
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
 def test_an_archive_whose_bytes_are_spoilt_is_no_archive(tmp_path, kind):
     whole = deflated(WORDS) if kind == "zip" else tarred("tgz", ("weights", WORDS, ""))
@@ -57,6 +58,7 @@ def test_an_archive_whose_bytes_are_spoilt_is_no_archive(tmp_path, kind):
             unpack_archive(tmp_path / "a", kind, tmp_path, room=10_000_000)
 
 
+@pytest.mark.parts
 def test_a_damaged_zip_is_reported(world, played):
     seed_objects(world, spoilt(deflated(WORDS), 200))
     agent = world.agent(key=False, runtime=played)
@@ -65,6 +67,7 @@ def test_a_damaged_zip_is_reported(world, played):
     agent.close()
 
 
+@pytest.mark.parts
 def test_what_came_of_an_app_that_waits_outlives_the_installation_of_another(world, played):
     agent = world.agent(runtime=played)
     other = agent.store.downloads.folder / f"{'0' * 64}.part"
@@ -86,6 +89,7 @@ def test_what_came_of_an_app_that_waits_outlives_the_installation_of_another(wor
     agent.close()
 
 
+@pytest.mark.parts
 def test_a_file_of_unknown_length_may_fill_no_disk(tmp_path):
     with CuttingServer({"/f": noise(50_000, 1)}, lengths=False) as server:
         downloads = Downloads(tmp_path)
@@ -95,6 +99,7 @@ def test_a_file_of_unknown_length_may_fill_no_disk(tmp_path):
         assert len(downloads.fetch("name", f"{server.url}/f", most=50_000).read_bytes()) == 50_000
 
 
+@pytest.mark.parts
 def test_downloads_take_no_proxy_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
@@ -111,6 +116,7 @@ def nested(host, path="/data/model"):
     return Parts(app, {"texts": MountedConfig("texts", "1", {"run.sh": b"mine"})}, {})
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("kind", ["process", "docker"])
 def test_a_mount_inside_a_folder_of_the_host_is_not_written_there(tmp_path, kind):
     host = tmp_path / "host"
@@ -137,6 +143,7 @@ CALLED = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(("error", "reason"), CALLED.values(), ids=CALLED)
 @pytest.mark.parametrize("phase", ["verifying", "starting"])
 def test_only_a_full_disk_is_called_one(error, reason, phase):
@@ -159,6 +166,7 @@ class Chatty:
         raise self.error
 
 
+@pytest.mark.rules
 def test_a_server_that_writes_much_does_not_make_a_report_too_large():
     pytest.importorskip("docker")
     runtime = DockerRuntime.__new__(DockerRuntime)
@@ -169,6 +177,7 @@ def test_a_server_that_writes_much_does_not_make_a_report_too_large():
     assert len(str(app_stats(unit.ref, machine="m", unit=unit, trouble=trouble))) < 16 << 10
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("error", [Rejected("500"), Unavailable("gone")])
 def test_an_engine_that_says_no_stops_no_report(error):
     pytest.importorskip("docker")

@@ -7,6 +7,8 @@ import pytest
 from cloudedge.edge_bie.model._apps import AppRef
 from cloudedge.edge_bie.node._units import Slot, Unit
 
+pytestmark = pytest.mark.rules
+
 APP = "paddle-serving"
 
 

@@ -20,6 +20,8 @@ from cloudedge.errors import StorageError
 from tests.edge_bie.node.played_runtime import PlayedRuntime
 from tests.edge_bie.node.world import PASSPHRASE, eventually, make_bundle, noise, settle, signed
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture
 def played():

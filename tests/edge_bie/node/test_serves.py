@@ -12,6 +12,8 @@ from cloudedge.edge_bie import container_entrypoint as entry
 from cloudedge.hub import LocalHub
 from tests.edge_bie.node.world import eventually
 
+pytestmark = pytest.mark.parts
+
 pytest.importorskip("paddle", reason="paddlepaddle is not installed")
 
 RUN = """set -eu

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import pytest
+
 from cloudedge.edge_bie.model._names import app_name
 from cloudedge.edge_bie.node.swarm import Swarm
 from cloudedge.errors import Unavailable
 from tests.edge_bie.node.world import eventually, make_bundle
+
+pytestmark = pytest.mark.parts
 
 NODES = [f"sim-{number}" for number in range(40)]
 

@@ -7,6 +7,8 @@ import pytest
 from cloudedge.edge_bie.client import Bie
 from tests.edge_bie.client.suite import *  # noqa: F403 - every test of the suite is a test here
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture
 def admin_url(baetyl):

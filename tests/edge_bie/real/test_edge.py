@@ -19,6 +19,8 @@ from cloudedge.edge_bie.model._names import blob_config
 from tests.edge_bie.lab.transcript import app
 from tests.edge_bie.real.cloud import TOOLS, free_ports, real_cloud
 
+pytestmark = pytest.mark.parts
+
 LARGE, SMALL = 500_000, 2_000
 CLIENT = "127.0.0.1"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from cloudedge.bundle import new_key_pair
 from cloudedge.config import CloudConfig, EdgeLeg, EdgeTimeouts, HubConfig, ObjectsConfig
 from cloudedge.edge_bie.client import Bie, open_objects
@@ -14,6 +16,8 @@ from cloudedge.journal import Journal
 from tests.edge_bie.fleet.agents import Agents
 from tests.edge_bie.fleet.played_fleet import EVERY, wait_for
 from tests.edge_bie.node.world import make_bundle
+
+pytestmark = pytest.mark.parts
 
 IMAGE = f"registry.example/serving@sha256:{'1' * 64}"
 """Its app then has an init container for stock nodes, which our own leave out."""

@@ -12,6 +12,8 @@ from cloudedge.hub.objects._directory import DirectoryStore
 from tests.edge_bie.real.cloud import real_cloud
 from tests.edge_bie.sync.samples import app, config, desired, example
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture(scope="module")
 def baetyl(tmp_path_factory):

@@ -6,6 +6,8 @@ import pytest
 
 from tests.edge_bie.lab.transcript import GOLDEN, SCENES, Transcript
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_the_real_one_says_what_the_lab_says(scene, baetyl):

@@ -23,6 +23,8 @@ from cloudedge.edge_bie.sync import Sync, desired_state, export_documents, load_
 from cloudedge.errors import Conflict, InputError, NotFound, Unavailable
 from tests.edge_bie.sync.samples import app, config, desired, example
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture
 def lab(tmp_path):

@@ -65,6 +65,7 @@ def process(*words, code=0, start=("-m", "cloudedge", "bie")):
     return done
 
 
+@pytest.mark.parts
 def test_from_nothing_to_in_sync_and_back(cloudedge, folder, lab, tmp_path):
     assert "there is no node" in cloudedge("plan", folder, code=1).stderr
     cloudedge("node", "paddle-serving-test", "--label", "ring=canary")
@@ -104,6 +105,7 @@ def test_from_nothing_to_in_sync_and_back(cloudedge, folder, lab, tmp_path):
     assert len([write for write in writes if write["verb"] != "repin"]) == 7
 
 
+@pytest.mark.parts
 def test_waiting_for_a_node_and_asking_it(cloudedge, folder, lab):
     cloudedge("node", "paddle-serving-test")
     cloudedge("apply", folder)
@@ -141,11 +143,13 @@ MISUSE = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("words", MISUSE.values(), ids=MISUSE)
 def test_a_wrong_word_is_a_failure_and_no_pending_change(cloudedge, words):
     cloudedge(*words, code=1)
 
 
+@pytest.mark.rules
 def test_which_cloud(cloudedge, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.yaml").write_text("kind: config\nname: xx\n")

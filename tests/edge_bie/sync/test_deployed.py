@@ -11,6 +11,8 @@ from cloudedge.clock import ManualClock, rfc3339
 from cloudedge.edge_bie.client import App, AppStats, Container, Instance, Node, Report
 from cloudedge.edge_bie.sync import judge, wait_deployed
 
+pytestmark = pytest.mark.rules
+
 CHANGED = datetime(2024, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 VERSION = f"{int(CHANGED.timestamp())}abcdef"
 APP = App("serving", selector="serves=x", version=VERSION)

@@ -17,6 +17,8 @@ from cloudedge.errors import ConfigError, InputError, NotFound
 from cloudedge.hub.objects._directory import DirectoryStore
 from tests.edge_bie.sync.samples import EXAMPLE, config, desired, example
 
+pytestmark = pytest.mark.rules
+
 
 def loaded(tmp_path, text):
     (tmp_path / "a.yaml").write_text(text)

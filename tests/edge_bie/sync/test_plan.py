@@ -12,6 +12,8 @@ from cloudedge.edge_bie.client import Config, File, Registry, Text
 from cloudedge.edge_bie.sync import ObservedAccount, plan
 from tests.edge_bie.sync.samples import app, config, desired, there
 
+pytestmark = pytest.mark.rules
+
 KINDS = ("config", "secret", "registry", "app", "node")
 
 

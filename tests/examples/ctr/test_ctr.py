@@ -16,6 +16,8 @@ import pytest
 from cloudedge.errors import Unavailable
 from tests import ROOT
 
+pytestmark = pytest.mark.parts
+
 EXAMPLE = ROOT / "examples" / "ctr"
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 

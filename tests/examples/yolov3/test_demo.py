@@ -9,6 +9,8 @@ from nodes import docker_image
 
 from tests import ROOT
 
+pytestmark = pytest.mark.parts
+
 RUN = ROOT / "examples" / "yolov3" / "run.py"
 
 

@@ -16,6 +16,8 @@ from shapes import MOST, NAMES, SIDE, draw_many
 from web_service import LARGEST_PIXELS, NOT_A_PICTURE, Yolov3Op, boxes_of, decode, feed_of
 from web_service import SIDE as SERVED_SIDE
 
+pytestmark = pytest.mark.rules
+
 
 def encoded(image, kind="PNG"):
     file = io.BytesIO()

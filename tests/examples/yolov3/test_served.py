@@ -24,7 +24,7 @@ from cloudedge.errors import CloudEdgeError, InputError
 from cloudedge.serving import Runtime, RuntimeConfig, Server, ServerConfig, load_ops
 from tests import ROOT
 
-pytestmark = pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning")
+pytestmark = [pytest.mark.parts, pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning")]
 EXAMPLE = ROOT / "examples" / "yolov3"
 SHAPE = np.array([[SIDE, SIDE]], np.int32)
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from cloudedge.errors import InputError, IntegrityError
 from cloudedge.hub import Descriptor, Manifest, digest_of, verified
 
+pytestmark = pytest.mark.rules
+
 GOOD = {
     "schemaVersion": 2,
     "config": {"mediaType": "c", "digest": digest_of(b"{}"), "size": 2},

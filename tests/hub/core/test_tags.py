@@ -9,6 +9,8 @@ from cloudedge.hub import ANY, Descriptor, Ref, check_name, check_tag, current, 
 from cloudedge.hub import version_key as key
 from cloudedge.hub.core._tags import TagEntry, moved
 
+pytestmark = pytest.mark.rules
+
 A, B, C = (Descriptor.of(bytes([i]), "m") for i in range(3))
 
 

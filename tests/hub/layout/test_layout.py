@@ -28,6 +28,7 @@ def move(hub, tag, target, **options):
     return hub.move_tag("ctr", tag, target, by=options.pop("by", "me"), at=options.pop("at", "t"), **options)
 
 
+@pytest.mark.rules
 def test_it_is_an_image_layout(hub):
     one = put_manifest(hub, "one")
     move(hub, "1", one)
@@ -41,6 +42,7 @@ def test_it_is_an_image_layout(hub):
     assert all(d["digest"] == one.digest and d["mediaType"] == one.media_type for d in index["manifests"])
 
 
+@pytest.mark.rules
 def test_history_says_from_when_to_when_and_by_whom(hub):
     one, two = put_manifest(hub, "one"), put_manifest(hub, "two")
     move(hub, "prod", one, by="ann", at="t1")
@@ -54,6 +56,7 @@ def test_history_says_from_when_to_when_and_by_whom(hub):
     assert hub.names() == ["ctr"]
 
 
+@pytest.mark.rules
 def test_what_other_tools_wrote_stays(hub):
     one, two = put_manifest(hub, "one"), put_manifest(hub, "two")
     move(hub, "1", one)
@@ -74,11 +77,13 @@ def test_what_other_tools_wrote_stays(hub):
     assert after["annotations"] == {"kept": "yes"}
 
 
+@pytest.mark.rules
 def test_nothing_is_tagged_that_is_not_there(hub):
     with pytest.raises(NotFound, match="no manifest"):
         move(hub, "prod", Descriptor.of(b"ghost", "m"))
 
 
+@pytest.mark.rules
 def test_a_damaged_manifest_or_index_is_said_to_be(hub):
     one = put_manifest(hub, "one")
     move(hub, "1", one)
@@ -103,6 +108,7 @@ def _mover(root, who, moves, start):
         hub.move_tag("ctr", f"{who}-{i}", target, by=who, at=f"{i}")
 
 
+@pytest.mark.parts
 def test_racing_processes_lose_no_move(hub):
     context = multiprocessing.get_context("spawn")
     start = context.Barrier(6)
@@ -120,6 +126,7 @@ def test_racing_processes_lose_no_move(hub):
     assert len({e.tag for e in entries}) == 31
 
 
+@pytest.mark.rules
 def test_compare_and_set(hub):
     one, two = put_manifest(hub, "one"), put_manifest(hub, "two")
     move(hub, "prod", one, expected=None)
@@ -129,6 +136,7 @@ def test_compare_and_set(hub):
     assert move(hub, "prod", one, expected=ANY).seq == 3
 
 
+@pytest.mark.rules
 def test_locks_exclude_and_share(tmp_path):
     store = DirectoryStore(tmp_path)
     held = store.lock("x", shared=True)
@@ -142,6 +150,7 @@ def test_locks_exclude_and_share(tmp_path):
             refused.__enter__()
 
 
+@pytest.mark.parts
 def test_a_killed_holder_loses_its_lock(tmp_path):
     code = """
 import sys, time
@@ -169,6 +178,7 @@ def upload(store, data, read=None, key="blobs/sha256/x"):
     return sum(settled)
 
 
+@pytest.mark.rules
 def test_an_upload_continues_where_it_stopped(tmp_path):
     store, data, reads = DirectoryStore(tmp_path), os.urandom(5_000_000), []
 
@@ -186,6 +196,7 @@ def test_an_upload_continues_where_it_stopped(tmp_path):
     assert list((tmp_path / "uploads").iterdir()) == []
 
 
+@pytest.mark.rules
 def test_a_damaged_part_is_thrown_away_and_the_next_try_is_whole(tmp_path):
     store, data = DirectoryStore(tmp_path), os.urandom(3_000_000)
     (tmp_path / "uploads").mkdir()
@@ -199,6 +210,7 @@ def test_a_damaged_part_is_thrown_away_and_the_next_try_is_whole(tmp_path):
         store.delete("blobs/sha256/x")
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("wrong", [b"", b"short", b"x" * 100], ids=["empty", "short", "long"])
 def test_wrong_content_never_becomes_visible(tmp_path, wrong):
     store = DirectoryStore(tmp_path)
@@ -208,6 +220,7 @@ def test_wrong_content_never_becomes_visible(tmp_path, wrong):
     assert list((tmp_path / "uploads").iterdir()) == []
 
 
+@pytest.mark.rules
 def test_many_writers_of_one_blob_agree(tmp_path):
     store, data = DirectoryStore(tmp_path), os.urandom(2_000_000)
 
@@ -235,6 +248,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", mount], check=True)
 
 
+@pytest.mark.parts
 def test_a_full_disk_is_said_and_nothing_is_lost(small_disk):
     hub = LocalHub(small_disk / "hub")
     move(hub, "1", put_manifest(hub, "one"))
@@ -253,6 +267,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(small_disk):
     move(hub, "2", put_manifest(hub, "two"))
 
 
+@pytest.mark.parts
 def test_a_read_only_hub_can_be_read_and_says_so_when_written(small_disk):
     hub = LocalHub(small_disk / "hub")
     one = put_manifest(hub, "one")

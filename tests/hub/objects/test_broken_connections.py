@@ -12,6 +12,8 @@ from tests.hub.objects import s3_servers
 from tests.hub.objects.openers import s3_opener
 from tests.hub.objects.samples import MIB, blob_of, content, noise, quick, reader
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture(params=["rclone", "seaweedfs"])
 def relay(request):

@@ -15,6 +15,7 @@ from cloudedge.hub.objects._multipart import PART, part_size, upload_parts
 from tests.hub.objects.samples import MIB, blob_of, content, noise, quick, reader
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("fault", ["busy", "drop", "lose"])
 def test_every_step_of_an_upload_survives_a_failure(bos, open_bos, fault):
     store, data, settled = quick(open_bos), noise(17 * MIB), []
@@ -27,6 +28,7 @@ def test_every_step_of_an_upload_survives_a_failure(bos, open_bos, fault):
     assert bos.uploads == {}
 
 
+@pytest.mark.parts
 def test_a_completion_whose_answer_is_lost_counts(bos, open_bos):
     store, data = quick(open_bos), noise(9 * MIB)
 
@@ -39,6 +41,7 @@ def test_a_completion_whose_answer_is_lost_counts(bos, open_bos):
     assert "NoSuchUpload" in bos.refused
 
 
+@pytest.mark.parts
 def test_two_that_upload_the_same_blob_both_succeed(bos, open_bos):
     data, settled = noise(20 * MIB), [[], []]
     threads = [
@@ -53,6 +56,7 @@ def test_two_that_upload_the_same_blob_both_succeed(bos, open_bos):
     assert content(open_bos(), "blob") == data
 
 
+@pytest.mark.parts
 def test_an_upload_that_someone_aborted_can_be_repeated(bos, open_bos):
     store, data = quick(open_bos), noise(17 * MIB)
 
@@ -67,6 +71,7 @@ def test_an_upload_that_someone_aborted_can_be_repeated(bos, open_bos):
     assert content(store, "blob") == data
 
 
+@pytest.mark.parts
 def test_wrong_content_leaves_no_parts_behind(bos, open_bos):
     data = noise(17 * MIB)
     with pytest.raises(IntegrityError):
@@ -74,6 +79,7 @@ def test_wrong_content_leaves_no_parts_behind(bos, open_bos):
     assert (bos.objects, bos.uploads) == ({}, {})
 
 
+@pytest.mark.parts
 def test_parts_in_many_pages_are_all_found(bos, open_bos):
     bos.page_size, store, data = 1, open_bos(), noise(33 * MIB)
 
@@ -110,6 +116,7 @@ class SlowStore:
         self.completed = sorted(etags)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("there", [range(0), range(1, 9), range(1, 9, 2), range(3, 9, 3)])
 def test_a_slow_store_does_not_fill_our_memory(there):
     piece, parts = noise(256 * 1024), 8
@@ -132,6 +139,7 @@ def small_buffer(monkeypatch):
     monkeypatch.setattr(_multipart, "_BUFFER", PART)
 
 
+@pytest.mark.parts
 @pytest.mark.usefixtures("small_buffer")
 @pytest.mark.parametrize("server", ["rclone", "seaweedfs", "bos"])
 def test_parts_that_do_not_fit_the_buffer_are_read_twice(request, server):
@@ -146,6 +154,7 @@ def test_parts_that_do_not_fit_the_buffer_are_read_twice(request, server):
     assert set(starts) == {0, 8 * MIB, 16 * MIB}
 
 
+@pytest.mark.parts
 @pytest.mark.usefixtures("small_buffer")
 def test_a_source_that_changes_between_the_two_readings_is_refused(bos, open_bos):
     data, opened = noise(20 * MIB), []
@@ -167,6 +176,7 @@ def test_a_source_that_changes_between_the_two_readings_is_refused(bos, open_bos
     assert bos.objects == {}
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("size", "part"),
     [(PART + 1, PART), (9000 * PART, PART), (9000 * PART + 1, PART + 1), (5 << 40, 610839794)],

@@ -12,6 +12,8 @@ from cloudedge.errors import Conflict, NotFound, Unavailable
 from cloudedge.hub.core._protocol import ObjectInfo
 from cloudedge.hub.objects._lease import Claim, LeaseStep, decide, lease
 
+pytestmark = pytest.mark.rules
+
 
 class Memory:
     """Objects in memory whose ages follow a clock that is not the competitors' own."""

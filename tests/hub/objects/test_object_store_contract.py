@@ -19,6 +19,8 @@ from cloudedge.hub.core._protocol import ANY
 from cloudedge.hub.objects._remote_store import RemoteStore, newest_upload
 from tests.hub.objects.samples import MIB, blob_of, content, noise, reader
 
+pytestmark = pytest.mark.parts
+
 
 def test_what_is_put_can_be_read_described_listed_and_deleted(object_store):
     object_store.put("a/one", b"first")

@@ -41,14 +41,16 @@ TABLE = [
 ]
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(("code", "status", "kind"), TABLE)
 @pytest.mark.parametrize("table", ["_s3", "_bos"])
 def test_each_answer_means_one_thing(table, code, status, kind):
-    explanations = sys.modules[f"cloudedge.hub.{table}"]._EXPLANATIONS
+    explanations = sys.modules[f"cloudedge.hub.objects.{table}"]._EXPLANATIONS
     names = http_answer(code, status, "").names
     assert next(explanations[name][0] for name in names if name in explanations) is kind
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("change", [{"access_key": "nobody"}, {"secret_key": "wrong-secret"}])
 @pytest.mark.parametrize("server", ["rclone", "seaweedfs"])
 def test_s3_refuses_wrong_keys(request, server, change):
@@ -59,6 +61,7 @@ def test_s3_refuses_wrong_keys(request, server, change):
     assert settings.secret_key not in f"{error.value!r}{error.value}{error.value.facts}"
 
 
+@pytest.mark.parts
 def test_bos_refuses_wrong_keys(bos):
     for keys in (("nobody", bos.keys[1]), (bos.keys[0], "wrong-secret")):
         store = BosStore("bos://hub", BosSettings(*keys, endpoint=bos.endpoint))
@@ -67,12 +70,14 @@ def test_bos_refuses_wrong_keys(bos):
     assert set(bos.refused) == {"InvalidAccessKeyId", "SignatureDoesNotMatch"}
 
 
+@pytest.mark.parts
 def test_a_bucket_that_is_not_there(rclone_server):
     with pytest.raises(NotFound, match="NoSuchBucket") as error:
         S3Store("s3://nowhere/x", s3_settings(rclone_server)).put("key", b"")
     assert "Create the bucket" in error.value.hint
 
 
+@pytest.mark.parts
 def test_an_answer_that_is_not_bos_at_all(rclone_server):
     store = BosStore("bos://hub", BosSettings("ak", "sk", endpoint=rclone_server), clock=ManualClock())
     with pytest.raises(Unavailable) as error:
@@ -83,6 +88,7 @@ def test_an_answer_that_is_not_bos_at_all(rclone_server):
 # Conditional writes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parts
 def test_conditional_writes_are_used_where_they_work_and_only_there(open_rclone, open_seaweedfs, open_bos):
     for open_store, works in ((open_rclone, False), (open_seaweedfs, True), (open_bos, False)):
         store = open_store()
@@ -90,6 +96,7 @@ def test_conditional_writes_are_used_where_they_work_and_only_there(open_rclone,
         assert list(store.list("")) == []
 
 
+@pytest.mark.parts
 def test_whether_they_work_is_tried_once(open_seaweedfs, monkeypatch):
     store = open_seaweedfs()
     assert store.compare_and_set
@@ -100,6 +107,7 @@ def test_whether_they_work_is_tried_once(open_seaweedfs, monkeypatch):
 # Settings -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     "url", ["s3:/bucket", "s3://", "bos://bucket", "s3://bucket/a//b", "s3://bucket/../x", "s3://bucket?x=1"]
 )
@@ -108,22 +116,26 @@ def test_urls_that_are_none(url):
         split_url(url, "s3")
 
 
+@pytest.mark.rules
 def test_a_url_with_a_password_is_refused_and_not_repeated():
     with pytest.raises(ConfigError) as error:
         split_url("s3://user:hunter2@bucket/x", "s3")
     assert "hunter2" not in str(error.value)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("url", ["s3://bucket/some/where", "s3://bucket/some/where/", "s3://bucket//some/where"])
 def test_urls_with_spare_slashes(url):
     assert split_url(url, "s3") == ("bucket", "some/where")
 
 
+@pytest.mark.rules
 def test_half_a_pair_of_keys_is_refused():
     with pytest.raises(ConfigError):
         S3Settings(access_key="only")
 
 
+@pytest.mark.parts
 def test_no_keys_at_all_says_where_to_put_them(monkeypatch, tmp_path, rclone_server):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -135,17 +147,20 @@ def test_no_keys_at_all_says_where_to_put_them(monkeypatch, tmp_path, rclone_ser
     assert "AWS_PROFILE" in error.value.hint
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("endpoint", ["no url", "ftp//x"])
 def test_an_endpoint_that_is_none(endpoint):
     with pytest.raises(ConfigError, match="endpoint"):
         S3Store("s3://hub/x", S3Settings(endpoint_url=endpoint))
 
 
+@pytest.mark.rules
 def test_a_bos_bucket_has_a_bos_name():
     with pytest.raises(ConfigError):
         BosStore("bos://Not.A_Bucket", BosSettings("ak", "sk"))
 
 
+@pytest.mark.rules
 def test_bos_speaks_https_to_its_region_unless_told_otherwise(monkeypatch):
     asked = []
 
@@ -161,12 +176,14 @@ def test_bos_speaks_https_to_its_region_unless_told_otherwise(monkeypatch):
     assert set(asked) == {("hub.gz.bcebos.com", 443)}
 
 
+@pytest.mark.parts
 def test_a_session_token_is_sent_and_signed(bos):
     store = BosStore("bos://hub", bos_settings(bos, session_token="temporary"))
     store.put("key", b"x")
     assert bos.objects
 
 
+@pytest.mark.parts
 def test_secrets_reach_neither_repr_nor_log(bos, open_rclone, caplog):
     caplog.set_level(logging.DEBUG)
     settings = bos_settings(bos, session_token="session-secret")
@@ -187,6 +204,7 @@ def test_secrets_reach_neither_repr_nor_log(bos, open_rclone, caplog):
         assert secret not in shown
 
 
+@pytest.mark.parts
 def test_the_sdks_are_loaded_only_when_needed():
     code = (
         "import sys, cloudedge.hub.objects._s3, cloudedge.hub.objects._bos\n"
@@ -195,6 +213,7 @@ def test_the_sdks_are_loaded_only_when_needed():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("module", "open_store"),
     [
@@ -214,6 +233,7 @@ def test_a_missing_extra_says_how_to_get_it(monkeypatch, module, open_store):
 # The double itself --------------------------------------------------------------------------------------
 
 
+@pytest.mark.rules
 def test_the_doubles_signature_matches_the_published_vector():
     assert (
         authorization(

@@ -49,11 +49,13 @@ CHALLENGES = {
 }
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("header", CHALLENGES)
 def test_challenges(header):
     assert [(c.scheme, c.params) for c in parse_challenges(header)][: len(CHALLENGES[header])] == CHALLENGES[header]
 
 
+@pytest.mark.rules
 @given(st.text(alphabet='abB =",\\\t;:/', max_size=60))
 def test_no_challenge_breaks_the_reader(header):
     for challenge in parse_challenges(header):
@@ -63,6 +65,7 @@ def test_no_challenge_breaks_the_reader(header):
 printable = st.text(st.characters(min_codepoint=32, max_codepoint=126))
 
 
+@pytest.mark.rules
 @given(
     st.lists(
         st.tuples(
@@ -109,11 +112,13 @@ AUTH = base64.b64encode(b"ada:pa:ss").decode()
 KEPT = json.dumps({"ServerURL": "h", "Username": "kept", "Secret": "secret"})
 
 
+@pytest.mark.rules
 def test_given_credentials_win(docker):
     docker({"auths": {"r.example": {"auth": AUTH}}})
     assert find_credentials("r.example", RegistrySettings("u", "p")) == Credentials("u", "p")
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("address", ["r.example:5000", "https://r.example:5000", "https://r.example:5000/v1/"])
 def test_stored_by_docker_login(docker, address):
     docker({"auths": {"elsewhere": {"auth": "eA=="}, address: {"auth": AUTH}}})
@@ -121,6 +126,7 @@ def test_stored_by_docker_login(docker, address):
     assert find_credentials("r.example", RegistrySettings()) is None
 
 
+@pytest.mark.parts
 def test_helpers(docker):
     docker(
         {"auths": {"a": {}}, "credHelpers": {"a": "one"}, "credsStore": "two"},
@@ -131,6 +137,7 @@ def test_helpers(docker):
     assert find_credentials("b", RegistrySettings()) is None
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(
     ("config", "helper"),
     [
@@ -151,10 +158,12 @@ def test_what_docker_stored_and_cannot_be_used(docker, config, helper):
     assert "secret-leaks" not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.rules
 def test_nothing_stored(docker):
     assert find_credentials("a", RegistrySettings()) is None
 
 
+@pytest.mark.rules
 def test_secrets_stay_out_of_sight():
     assert "hush" not in repr(RegistrySettings("u", "hush")) + repr(Credentials("u", "hush"))
 
@@ -171,6 +180,7 @@ class TestAuthenticator:
 
     BEARER = 'Bearer realm="https://t/token?x=1",service="the service",scope="repository:a:pull"'
 
+    @pytest.mark.rules
     def test_a_token_is_asked_for_once_per_scope_until_it_expires(self):
         auth = self.make([{"token": "t1", "expires_in": 100}, {"access_token": "t2"}, {"token": "t3"}])
         assert auth.header("s") is None
@@ -190,17 +200,20 @@ class TestAuthenticator:
         assert auth.answer(self.BEARER, "s", None) == "Bearer t2"
         assert auth.answer(self.BEARER, "s", "Bearer t2") == "Bearer t3"  # refused before its time
 
+    @pytest.mark.rules
     def test_a_wrong_password_is_not_repeated(self):
         auth = self.make([])
         header = auth.answer('Basic realm="x"', "s", None)
         assert header == Credentials("u", "p").basic
         assert auth.answer('Basic realm="x"', "s", header) is None
 
+    @pytest.mark.rules
     @pytest.mark.parametrize("challenge", ["Negotiate", "Bearer", 'Bearer realm="ftp://x"', ""])
     def test_what_we_do_not_do(self, challenge):
         with pytest.raises(Rejected):
             self.make([]).answer(challenge, "s", None)
 
+    @pytest.mark.rules
     @pytest.mark.parametrize("answer", [{}, {"token": ""}, {"token": 3}, {"token": "a\r\nInjected: b"}])
     def test_an_answer_without_a_token(self, answer):
         with pytest.raises(Rejected, match="gave no token"):
@@ -216,6 +229,7 @@ def guarded(tmp_path_factory):
         yield host
 
 
+@pytest.mark.parts
 def test_basic(guarded, docker):
     url = f"oci://{guarded}/basic"
     hub = RegistryHub(url, RegistrySettings(USER, PASSWORD))
@@ -226,6 +240,7 @@ def test_basic(guarded, docker):
     assert RegistryHub(url).read_manifest("ctr", manifest.digest) == manifest
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("settings", [RegistrySettings(), RegistrySettings(USER, "hush hush")])
 def test_basic_refused(guarded, settings, caplog):
     caplog.set_level(logging.DEBUG)
@@ -258,6 +273,7 @@ def token_registry(tmp_path_factory, token_server):
         yield host
 
 
+@pytest.mark.parts
 def test_tokens(token_registry, token_server):
     clock = ManualClock()
     hub = RegistryHub(f"oci://{token_registry}/t", RegistrySettings(USER, PASSWORD), clock=clock)
@@ -275,6 +291,7 @@ def test_tokens(token_registry, token_server):
     assert len(token_server.seen) == 5  # the old one expired
 
 
+@pytest.mark.parts
 def test_tokens_for_strangers(token_registry, token_server):
     owner = RegistryHub(f"oci://{token_registry}/t", RegistrySettings(USER, PASSWORD))
     manifest = push(owner, "open", b"x")
@@ -285,6 +302,7 @@ def test_tokens_for_strangers(token_registry, token_server):
         stranger.write_blob("open", blob, reader(b"new"), lambda n: None)
 
 
+@pytest.mark.parts
 def test_a_token_server_that_says_no(token_registry):
     hub = RegistryHub(f"oci://{token_registry}/t", RegistrySettings(USER, "hush"))
     with pytest.raises(Rejected, match="fetching a token") as caught:
@@ -293,6 +311,7 @@ def test_a_token_server_that_says_no(token_registry):
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), CloudEdgeError)
 
 
+@pytest.mark.parts
 def test_one_new_login_when_a_token_is_refused(token_registry, token_server):
     """A token may be withdrawn before its time; a second refusal is final."""
     with Server(token_registry) as proxy:

@@ -19,6 +19,8 @@ from cloudedge.hub.registry import _upload as _registry_upload
 from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
 from tests.hub.registry.servers import Answer, Server, push, reader, registry, times
 
+pytestmark = pytest.mark.parts
+
 MIB = 1024 * 1024
 BIG = random.Random(7).randbytes(20 * MIB + 17)
 

@@ -12,6 +12,8 @@ from cloudedge.hub.core._oci import IMAGE_INDEX, Manifest, canonical_json
 from cloudedge.hub.registry._registry_hub import RegistryHub
 from tests.hub.registry.servers import foreign_push, move, pointer
 
+pytestmark = pytest.mark.parts
+
 
 def test_what_could_be_garbage_and_what_is_discarded(url, three):
     hub = RegistryHub(url)

@@ -11,6 +11,8 @@ from cloudedge.hub.core._oci import Manifest, canonical_json, verified
 from cloudedge.hub.core._tags import current
 from tests.hub.registry.servers import push, tool
 
+pytestmark = pytest.mark.parts
+
 LAYER = b"weights " * 1_000_000  # large enough to go in chunks
 
 

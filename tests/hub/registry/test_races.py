@@ -21,6 +21,8 @@ from cloudedge.hub.registry._tag_events import untag_marker
 from cloudedge.hub.registry._tags import CLAIM_LIFE_S
 from tests.hub.registry.servers import AT, HERE, foreign_push, move, pointer, push
 
+pytestmark = pytest.mark.parts
+
 
 class Killed(BaseException):
     pass

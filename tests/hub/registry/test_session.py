@@ -40,6 +40,7 @@ def patient(proxy, prefix, clock):
     return RegistryHub(f"oci://{proxy.host}/{prefix}", RegistrySettings("ada", "hush"), clock=clock)
 
 
+@pytest.mark.parts
 def test_nothing_listens(clock):
     host = f"127.0.0.1:{free_port()}"
     hub = RegistryHub(f"oci://{host}/x", clock=clock)  # nobody is asked yet
@@ -51,6 +52,7 @@ def test_nothing_listens(clock):
     assert clock.elapsed == 0
 
 
+@pytest.mark.rules
 def test_no_such_host(monkeypatch):
     def unknown(*args, **more):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -60,6 +62,7 @@ def test_no_such_host(monkeypatch):
         RegistryHub("oci://no-such-host.invalid/x").tags("ctr")
 
 
+@pytest.mark.parts
 def test_503_twice_then_fine(patient, proxy, clock):
     proxy.rule = times(2, Answer(503))
     manifest = push(patient, "ctr", b"x")
@@ -67,6 +70,7 @@ def test_503_twice_then_fine(patient, proxy, clock):
     assert 0.5 < clock.elapsed < 2
 
 
+@pytest.mark.parts
 def test_503_for_ever(patient, proxy, clock):
     proxy.rule = lambda seen: Answer(503)
     with pytest.raises(Unavailable, match="503") as caught:
@@ -76,6 +80,7 @@ def test_503_for_ever(patient, proxy, clock):
     assert clock.elapsed < 10
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("as_date", [False, True])
 def test_429_waits_as_long_as_asked(patient, proxy, clock, as_date):
     later = ManualClock(elapsed=17).now()
@@ -84,6 +89,7 @@ def test_429_waits_as_long_as_asked(patient, proxy, clock, as_date):
     assert clock.elapsed == 17
 
 
+@pytest.mark.parts
 def test_429_that_asks_too_much_is_an_error_now(patient, proxy, clock):
     proxy.rule = lambda seen: Answer(429, {"Retry-After": "3600"})
     with pytest.raises(Unavailable, match="429") as caught:
@@ -92,6 +98,7 @@ def test_429_that_asks_too_much_is_an_error_now(patient, proxy, clock):
     assert (clock.elapsed, len(proxy.seen)) == (0, 1)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("value", ["soon", "-3", "Mon, 99 Foo", ""])
 def test_a_retry_after_that_makes_no_sense(patient, proxy, clock, value):
     proxy.rule = times(1, Answer(503, {"Retry-After": value}))
@@ -99,12 +106,14 @@ def test_a_retry_after_that_makes_no_sense(patient, proxy, clock, value):
     assert 0 < clock.elapsed < 1
 
 
+@pytest.mark.parts
 def test_a_connection_that_is_reset(patient, proxy):
     manifest = push(patient, "ctr", b"x")
     proxy.rule = times(2, Answer(200, {"Content-Length": "500"}, b"not all of it", break_after=3))
     assert patient.read_manifest("ctr", manifest.digest) == manifest
 
 
+@pytest.mark.parts
 def test_a_registry_that_is_silent(prefix, clock):
     with Server(rule=lambda seen: Answer(200, {"Content-Length": "10"}, b"")) as server:
         hub = RegistryHub(f"oci://{server.host}/{prefix}", RegistrySettings(timeout_s=0.05), clock=clock)
@@ -113,6 +122,7 @@ def test_a_registry_that_is_silent(prefix, clock):
         assert len(server.seen) == _registry_http.ATTEMPTS
 
 
+@pytest.mark.parts
 def test_a_chunk_is_never_repeated_blindly(patient, proxy):
     proxy.rule = lambda seen: Answer(503) if seen.method == "PATCH" else None
     data = b"x" * 9_000_000
@@ -147,6 +157,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(("status", "code", "kind"), REFUSALS)
 def test_what_each_refusal_becomes(patient, proxy, status, code, kind):
     body = b'{"errors": [{"code": "%s", "message": "because \\u001b[31m"}]}' % code.encode()
@@ -161,6 +172,7 @@ def test_what_each_refusal_becomes(patient, proxy, status, code, kind):
     assert "because ?[31m" in str(caught.value)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"errors": []}', b'{"errors": [3]}', b"\xff" * 200_000])
 def test_a_refusal_in_another_form(patient, proxy, body):
     proxy.rule = lambda seen: Answer(403, {}, body)
@@ -168,6 +180,7 @@ def test_a_refusal_in_another_form(patient, proxy, body):
         patient.tags("ctr")
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"tags": 3}', b'{"tags": [3]}'])
 def test_an_answer_that_is_none(patient, proxy, body):
     proxy.rule = lambda seen: Answer(200, {}, body)
@@ -175,6 +188,7 @@ def test_an_answer_that_is_none(patient, proxy, body):
         patient.tags("ctr")
 
 
+@pytest.mark.parts
 def test_a_redirect_to_another_host_gets_no_credentials(patient, proxy, registry_host):
     data = b"y" * 3_000_000
     push(patient, "ctr", data)
@@ -193,6 +207,7 @@ def test_a_redirect_to_another_host_gets_no_credentials(patient, proxy, registry
         ]
 
 
+@pytest.mark.parts
 def test_a_redirect_on_the_same_host_keeps_them(patient, proxy):
     proxy.rule = lambda seen: (
         Answer(401, {"WWW-Authenticate": "Basic"})
@@ -205,12 +220,14 @@ def test_a_redirect_on_the_same_host_keeps_them(patient, proxy):
     assert "Authorization" in proxy.seen[-1].headers
 
 
+@pytest.mark.parts
 def test_redirects_that_do_not_end(patient, proxy):
     proxy.rule = lambda seen: Answer(302, {"Location": seen.path})
     with pytest.raises(Unavailable, match="redirected more than"):
         patient.tags("ctr")
 
 
+@pytest.mark.parts
 def test_netrc_is_left_alone(patient, proxy, tmp_path, monkeypatch):
     (tmp_path / ".netrc").write_text("default login eve password evil\n")
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
@@ -230,6 +247,7 @@ def tls(tmp_path_factory):
         yield host, root / "cert.pem"
 
 
+@pytest.mark.parts
 def test_tls(tls, monkeypatch, clock):
     host, cert = tls
     monkeypatch.setattr(_registry_http, "is_loopback", lambda host: False)
@@ -245,18 +263,21 @@ def test_tls(tls, monkeypatch, clock):
     assert clock.elapsed == 0
 
 
+@pytest.mark.parts
 def test_tls_where_there_is_none(registry_host, monkeypatch):
     monkeypatch.setattr(_registry_http, "is_loopback", lambda host: False)
     with pytest.raises(Rejected, match=r"(?s)TLS failed.*\?insecure"):
         RegistryHub(f"oci://{registry_host}/x").tags("ctr")
 
 
+@pytest.mark.parts
 def test_insecure_speaks_http(registry_host, monkeypatch):
     monkeypatch.setattr(_registry_http, "is_loopback", lambda host: False)
     assert RegistryHub(f"oci://{registry_host}/x?insecure").tags("ctr") == []
     assert RegistryHub(f"oci://{registry_host}/x", RegistrySettings(insecure=True)).tags("ctr") == []
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("where", ["Location", "realm"])
 def test_from_https_to_http_goes_nothing(tls, where, monkeypatch):
     host, cert = tls
@@ -281,6 +302,7 @@ def test_from_https_to_http_goes_nothing(tls, where, monkeypatch):
         assert plain.seen == []
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
@@ -301,6 +323,7 @@ def test_loopback(host, expected):
     assert RegistryHub(f"oci://{host}/x")._session.url("").startswith("http://" if expected else "https://")
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("url", "base", "repository"),
     [
@@ -317,6 +340,7 @@ def test_addresses(url, base, repository):
     assert hub._repository("ctr").path == repository
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     "url",
     [
@@ -338,12 +362,14 @@ def test_not_addresses(url):
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("name", ["", "UPPER", "a/../b", "a b", "x" * 201])
 def test_names_registries_do_not_take(hub, name):
     with pytest.raises(InputError, match="not a bundle name"):
         hub.tags(name)
 
 
+@pytest.mark.parts
 def test_importing_the_protocol_does_not_bring_requests():
     code = "import sys, cloudedge.hub.core._protocol, cloudedge.hub.core._tags; sys.exit('requests' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

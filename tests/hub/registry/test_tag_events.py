@@ -20,6 +20,8 @@ from cloudedge.hub.registry._tag_events import (
     untag_marker,
 )
 
+pytestmark = pytest.mark.rules
+
 
 def target(n: int) -> Descriptor:
     return Descriptor(IMAGE_MANIFEST, Digest(f"sha256:{n:064x}"), 100 + n)

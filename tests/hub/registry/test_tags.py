@@ -19,6 +19,8 @@ from cloudedge.hub.registry._registry_hub import RegistryHub
 from cloudedge.hub.registry._tag_events import UNKNOWN_TIME
 from tests.hub.registry.servers import AT, Answer, foreign_push, move, pointer, push, registry
 
+pytestmark = pytest.mark.parts
+
 
 def test_a_tag_and_its_history(hub, three):
     a, b, _ = three

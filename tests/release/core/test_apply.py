@@ -11,6 +11,8 @@ from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Una
 from cloudedge.release import Refused, ReleaseUndone, Unfinished
 from tests.release.parts import NAMES, active, all_on, folder_target, marked
 
+pytestmark = pytest.mark.rules
+
 
 def test_a_life_of_releases(tmp_path, hub, made):
     one, two, three = made

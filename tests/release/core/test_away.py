@@ -16,6 +16,8 @@ from cloudedge.testing import FolderPlace
 from tests.models import make_table
 from tests.release.parts import NAMES, SHARDS, SIGNATURE, bundles, folder_places, folder_target, place, version, world
 
+pytestmark = pytest.mark.rules
+
 
 class Cut(FolderPlace):
     """A place that can be cut off from whoever releases; what it answers with stays."""

@@ -12,6 +12,8 @@ from cloudedge.release import Health, Limits, Options, Traffic, Unfinished
 from cloudedge.testing import FolderPlace
 from tests.release.parts import active, all_on, folder_places, folder_target
 
+pytestmark = pytest.mark.rules
+
 OPTIONS = Options(canary=0.1, bake_s=60, limits=Limits(score_drift=1.0))
 
 

@@ -10,6 +10,8 @@ from cloudedge.clock import ManualClock
 from cloudedge.errors import StorageError
 from tests.release.parts import active, all_on, folder_target
 
+pytestmark = pytest.mark.rules
+
 
 def test_a_clock_set_back_changes_no_order(tmp_path, hub, made):
     clock = ManualClock()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from cloudedge.bundle import Bundle
 from cloudedge.cli.release_status import _status_rows, _status_title
 from cloudedge.release import Life, Member, Options, PlaceStatus, Status
@@ -11,6 +13,8 @@ from cloudedge.release.core._apply import lives_after
 from cloudedge.testing import FolderPlace
 from tests.models import change_table, make_table
 from tests.release.parts import SIGNATURE, active, all_on, bundles, folder_places, folder_target, marked
+
+pytestmark = pytest.mark.rules
 
 
 class Nodes(FolderPlace):

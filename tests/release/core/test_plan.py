@@ -21,6 +21,8 @@ from cloudedge.release.core._steps import STAGES
 from cloudedge.release.core._table_layouts import at_home
 from tests.release.parts import NAMES, SIGNATURE, facts, life, place, version, world
 
+pytestmark = pytest.mark.rules
+
 ORDER = list(STAGES)
 
 

@@ -23,7 +23,7 @@ from tests.kube.real_cluster import kubeconfig, lab
 from tests.release.kubernetes.world import gateway, humble
 from tests.release.local.world import home, wait
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 EXAMPLE = ROOT / "examples" / "ctr"
 TARGET = "cluster"
 TRAINED = """

@@ -25,6 +25,8 @@ from cloudedge.serving.runtime import _follower as follower_module
 from tests.release.kubernetes.pods import Pod
 from tests.release.local.world import home, make, wait
 
+pytestmark = pytest.mark.cluster
+
 CONFIG = {
     "kind": "kubernetes",
     "dense": {"replicas": 2},

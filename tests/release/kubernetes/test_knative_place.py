@@ -161,6 +161,7 @@ def world(cluster, tmp_path, made):
     (made[0] / "targets" / "kn.db").unlink(missing_ok=True)
 
 
+@pytest.mark.cluster
 def test_release_canary_rollback_and_the_one_after(world):
     first, second, third = world.good
     assert world.release(first).state == "done"
@@ -186,6 +187,7 @@ def test_release_canary_rollback_and_the_one_after(world):
     assert all(world.double.history), "requests went somewhere at every moment"
 
 
+@pytest.mark.cluster
 def test_a_bad_release_undoes_itself(world):
     first, *_ = world.good
     undone = world.release(world.spoiled)
@@ -200,6 +202,7 @@ def test_a_bad_release_undoes_itself(world):
     assert all(each in (split, {}) for each in world.double.history[-3:]), "nobody got an answer of it"
 
 
+@pytest.mark.cluster
 def test_a_revision_that_cannot_run_undoes_the_release(world):
     first, second, _ = world.good
     world.release(first)
@@ -214,6 +217,7 @@ class Killed(BaseException):
     """What stands for a process that is no more."""
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("patches", range(6))
 def test_killed_after_any_change_one_resume_makes_it_whole(world, monkeypatch, patches):
     """The third release moves the second one to the default, brings the canary up, and sends it everything."""
@@ -240,6 +244,7 @@ def test_killed_after_any_change_one_resume_makes_it_whole(world, monkeypatch, p
     assert all(world.double.history)
 
 
+@pytest.mark.cluster
 def test_late_orders_change_nothing(world, made):
     first, second, _ = (Version.of(each.bundle, shards={}) for each in world.good)
     world.place.prepare(first, order=4)
@@ -266,6 +271,7 @@ def test_late_orders_change_nothing(world, made):
     assert world.cluster.get(Kind.KNATIVE_SERVICE, SERVICE) is None
 
 
+@pytest.mark.cluster
 def test_scaled_to_zero_it_is_there_and_nobody_can_be_asked(world):
     first, *_ = (Version.of(each.bundle, shards={}) for each in world.good)
     world.replicas.is_asleep = True
@@ -276,6 +282,7 @@ def test_scaled_to_zero_it_is_there_and_nobody_can_be_asked(world):
         world.place.check(first)
 
 
+@pytest.mark.cluster
 def test_what_the_pods_did_is_watched(world):
     first, second, _ = (Version.of(each.bundle, shards={}) for each in world.good)
     world.place.prepare(first, order=1)
@@ -283,6 +290,7 @@ def test_what_the_pods_did_is_watched(world):
     assert {pin: each.requests for pin, each in world.place.watch().traffic.items()} == {first.pin: 0, second.pin: 0}
 
 
+@pytest.mark.cluster
 def test_another_scale_is_no_change_that_a_release_makes(world):
     first, second, _ = (Version.of(each.bundle, shards={}) for each in world.good)
     world.place.prepare(first, order=1)
@@ -292,6 +300,7 @@ def test_another_scale_is_no_change_that_a_release_makes(world):
     assert world.pins() == [first.pin, None]
 
 
+@pytest.mark.cluster
 def test_down_and_up_again(world):
     first, *_ = world.good
     world.release(first)
@@ -303,6 +312,7 @@ def test_down_and_up_again(world):
     assert (world.pins(), world.answers()) == ([first.pin, None], {first.pin: 1.0})
 
 
+@pytest.mark.cluster
 def test_somebody_elses_service_is_left_alone(world):
     stranger = PaddleService(SERVICE, Endpoint(IMAGE, 9292, "exec python3 -m serve"))
     world.site.paddle_services().deploy(stranger)
@@ -313,6 +323,7 @@ def test_somebody_elses_service_is_left_alone(world):
     world.site.paddle_services().delete(SERVICE)
 
 
+@pytest.mark.parts
 def test_what_a_revision_runs_is_a_script_that_bash_understands(made, tmp_path):
     version = Version.of(made[1][0].bundle, shards={})
     conf = 'name with a quote: it\'s "this" $HOME `id`\n'
@@ -343,6 +354,7 @@ def test_what_a_revision_runs_is_a_script_that_bash_understands(made, tmp_path):
     assert shlex.split(endpoint.arg.splitlines()[-1])[0] == "exec"
 
 
+@pytest.mark.parts
 def test_what_the_service_is_told(made):
     version = Version.of(made[1][0].bundle, shards={})
     config = section(requests={"cpu": 2, "memory": "4Gi"}, limits={"cpu": 4}, hub_secret="login")
@@ -364,6 +376,7 @@ def test_what_the_service_is_told(made):
     assert kinds == ["ServiceAccount", "Secret", "ConfigMap"], "it comes with the first release"
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(
     ("serving", "what"),
     [

@@ -69,6 +69,7 @@ def section(value, **more):
     return TargetConfig.model_validate({**value, **more})
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(("name", "value"), [("small", SMALL), ("whole", WHOLE)])
 def test_golden(name, value):
     text = yaml.safe_dump_all(objects("prod", section(value), FACTS), sort_keys=False, width=120)
@@ -79,6 +80,7 @@ def test_golden(name, value):
     assert text == path.read_text()
 
 
+@pytest.mark.rules
 def test_every_pod_is_humble():
     """No root, no rights, no token of the cluster's, time to drain, and probes that mean what they say."""
     for each in objects("prod", section(WHOLE), FACTS):
@@ -98,6 +100,7 @@ def test_every_pod_is_humble():
         assert "the token" not in str(each)
 
 
+@pytest.mark.rules
 def test_readers_find_every_layout_by_address():
     facts = Facts("t", ADDRESSES, earlier=[Part("embedding", 0, 1, 1)], live={"embedding": 1})
     texts = [
@@ -115,6 +118,7 @@ def test_readers_find_every_layout_by_address():
     assert conf["embedding"].nodes[0].ipport_list == "list://cube-prod-embedding-0of1-0:8027"  # no address yet
 
 
+@pytest.mark.rules
 def test_names_fit_and_differ():
     tables = ["a" * 60 + "x", "a" * 60 + "y"]
     names = {Part(table, 0, 4096, 2).name("9" * 63) for table in tables}
@@ -123,6 +127,7 @@ def test_names_fit_and_differ():
     assert named("serving", "prod", dotted="state") != named("serving", "prod-state")
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("pods", "lacking"),
     [
@@ -142,6 +147,7 @@ def test_what_is_missing_is_said_before_anything_is_sent(pods, lacking):
         objects("prod", section(SMALL, pods=pods), FACTS)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     "pods", [{"cube": {"image": "c", "requests": {"cpu": "many"}}}, {"access": "perhaps"}, {"serving": {"imgae": "x"}}]
 )
@@ -150,6 +156,7 @@ def test_settings_are_checked(pods):
         Config.model_validate({"targets": {"prod": SMALL | {"pods": pods}}})
 
 
+@pytest.mark.rules
 def test_how_pods_are_reached(monkeypatch):
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -167,6 +174,7 @@ def cluster():
         yield found
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(("name", "value"), [("small", SMALL), ("whole", WHOLE)])
 def test_a_server_takes_every_object_and_twice_is_once(cluster, name, value):
     """Against a real API server: nothing is pruned, a second `up` writes nothing, `down` keeps what it should."""
@@ -204,6 +212,7 @@ def test_a_server_takes_every_object_and_twice_is_once(cluster, name, value):
     assert [each for each in site.owned(everything=True) if each[0] is not Kind.PVC] == []
 
 
+@pytest.mark.cluster
 def test_layouts_of_before_stay_until_they_are_retired(cluster):
     """Also across down and up: what is live may be in them."""
     Site("cut", section(SMALL), cluster).apply()
@@ -226,6 +235,7 @@ def test_layouts_of_before_stay_until_they_are_retired(cluster):
     site.delete(site.owned(everything=True))
 
 
+@pytest.mark.cluster
 def test_what_the_guide_allows_is_enough_to_wait_for_volumes_to_go(cluster):
     """A claim stays for as long as a pod uses it: who may not watch it cannot wait for that."""
     claim = {
@@ -255,6 +265,7 @@ def _let_go(cluster, name):
     cluster.patch(Kind.PVC, name, {"metadata": {"finalizers": None}})
 
 
+@pytest.mark.cluster
 def test_a_namesake_is_left_alone(cluster):
     mine = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "serving-taken"}, "data": {"mine": "x"}}
     cluster.apply(mine)
@@ -263,6 +274,7 @@ def test_a_namesake_is_left_alone(cluster):
     assert cluster.get(Kind.CONFIG_MAP, "serving-taken")["data"] == {"mine": "x"}
 
 
+@pytest.mark.cluster
 def test_commands(cluster, tmp_path, monkeypatch):
     """`up --dry-run` prints what would be there and writes nothing; what was never brought up says so."""
     monkeypatch.setenv("CLOUDEDGE_CONFIG", str(tmp_path / "cloudedge.yaml"))

@@ -13,7 +13,7 @@ from cloudedge.release import ReleaseUndone
 from cloudedge.release.kubernetes import down, manifests, up
 from tests.release.local.world import wait
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
 def test_release_canary_bad_release_and_rollback_under_load(world):

@@ -18,7 +18,7 @@ from tests.kube.real_cluster import kubeconfig, lab
 from tests.release.kubernetes.world import humble
 from tests.release.local.world import make, wait
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 POD = "cube-kept-embedding-0of1-0"
 
 

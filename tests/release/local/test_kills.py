@@ -17,6 +17,8 @@ from cloudedge.release import Limits, ReleaseUndone
 from cloudedge.release.local import is_up, up
 from tests.release.local.world import NAME, wait
 
+pytestmark = pytest.mark.parts
+
 DRIVER = str(Path(__file__).with_name("killed_process.py"))
 MOMENTS = [(2, 0), (8, 15), (22, 150), (31, 0), (37, 3), (46, 0)]
 """After which write of the journal, and how many milliseconds later.

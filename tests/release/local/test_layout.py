@@ -13,6 +13,8 @@ from cloudedge.release.local._processes import ProcessLayout
 from cloudedge.release.places._servers import ServingPlace, shard_replica
 from cloudedge.supervisor import save_specs
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture
 def cut(tmp_path):

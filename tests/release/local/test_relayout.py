@@ -11,6 +11,8 @@ from cloudedge.cube import CubeConf
 from cloudedge.errors import InputError
 from tests.release.local.world import wait
 
+pytestmark = pytest.mark.parts
+
 SHARDS = {2: {"0of2", "1of2"}, 3: {"0of3", "1of3", "2of3"}}
 
 

@@ -12,6 +12,8 @@ from cloudedge.errors import Conflict, StorageError
 from cloudedge.release import Limits, ReleaseUndone, Unfinished
 from tests.release.local.world import DIM, ROWS, wait
 
+pytestmark = pytest.mark.parts
+
 PATIENT = Limits(latency_slack_ms=1e9)  # how busy this machine is decides no test
 
 ENOUGH = Limits().latency_requests + 100

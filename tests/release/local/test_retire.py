@@ -11,6 +11,8 @@ from cloudedge.config import Config
 from cloudedge.release.local import _local_target as _local
 from cloudedge.release.local import down, find_processes, layout_of, layouts, up
 
+pytestmark = pytest.mark.parts
+
 
 def config(shards):
     sparse = {"tables": ["t"], "shards": shards, "replicas": 1}

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from cloudedge.release.places._servers import ShardPlace
+
+pytestmark = pytest.mark.parts
 
 
 def held(world):

@@ -6,6 +6,8 @@ import pytest
 
 from tests.release.local.world import make
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_rows_of_smaller_numbers(world, tmp_path, dtype):

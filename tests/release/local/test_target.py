@@ -15,6 +15,8 @@ from cloudedge.release.local import down, find_processes, is_up, layout_of, serv
 from cloudedge.serving import Client
 from tests.release.local.world import make
 
+pytestmark = pytest.mark.parts
+
 CONFIG = Config.model_validate(
     {"targets": {"small": {"kind": "local", "sparse": {"tables": ["t"], "shards": 1, "replicas": 1}}}}
 )

@@ -14,6 +14,8 @@ from cloudedge.release.local._processes import Seat
 from cloudedge.release.places._servers import Dispatch
 from cloudedge.serving import AdminClient
 
+pytestmark = pytest.mark.parts
+
 COUNTED = {"answered": 100, "failed": 0, "p50_ms": 900.0, "p99_ms": 900.0}
 COUNTED |= dict.fromkeys(("ids", "ids_missing", "ids_defaulted", "scores", "score_sum", "score_squares"), 0)
 

@@ -18,6 +18,8 @@ from cloudedge.release.target import _target_kinds as _kinds
 from tests.models import change_table, make_model, make_table
 from tests.release.parts import SHARDS, SIGNATURE, bundles, folder_places, folder_target
 
+pytestmark = pytest.mark.rules
+
 
 def test_bundles_come_from_the_targets_hub_and_both_hubs_keep_what_is_live(tmp_path, hub, far):
     one, two, three = bundles(tmp_path, far)

@@ -32,6 +32,8 @@ from tests.serving.protocols.engine import PIN, TinyEngine
 from tests.serving.protocols.event_loop import loop_in_thread
 from tests.serving.protocols.http_server import http_server
 
+pytestmark = pytest.mark.parts
+
 ROWS = {"x": np.array([[0.5, 0.25], [1, 2]], np.float32)}
 SCHEMES = ["http", "pipeline+http", "general+http", "grpc", "general+grpc", "pipeline+grpc", "brpc"]
 

@@ -8,6 +8,8 @@ from cloudedge.bundle import Lookup, Signature, Variable
 from cloudedge.errors import ConfigError
 from cloudedge.serving import conf
 
+pytestmark = pytest.mark.rules
+
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = {
     "infer_service": conf.InferServiceConf,

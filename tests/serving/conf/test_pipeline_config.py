@@ -5,6 +5,8 @@ import pytest
 from cloudedge.errors import ConfigError
 from cloudedge.serving import conf
 
+pytestmark = pytest.mark.rules
+
 EVERY_KEY = """
 rpc_port: 18079
 http_port: 18080

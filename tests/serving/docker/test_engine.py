@@ -27,7 +27,7 @@ URLS = {
     "own": ["grpc://127.0.0.1:{port}", "pipeline+grpc://127.0.0.1:{port}/{name}", "brpc://127.0.0.1:{port}"],
     "stock": ["pipeline+grpc://127.0.0.1:{port}/{name}"],
 }
-pytestmark = [needs_docker, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.parts, needs_docker, pytest.mark.timeout(1800)]
 
 
 def sh(*command, **where):

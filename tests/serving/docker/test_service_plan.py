@@ -11,6 +11,8 @@ from cloudedge.errors import InputError
 from cloudedge.serving.docker import Found, WantedService, own_runtime, plan_run, plan_stop, stock_runtime
 from cloudedge.serving.docker._containers import _target
 
+pytestmark = pytest.mark.rules
+
 WANTED = WantedService("ctr", "image", "sha256:1", ("ctr:1",), {"/models": "/hub"}, 9393, 8000)
 OURS = Found(WANTED.model_container, "model", running=True, ready=True)
 FRONT = Found(WANTED.front_container, "front", running=True, ready=True, host_port=8000)

@@ -20,6 +20,7 @@ def rules(service: PaddleService, severity: str = "error") -> set[str]:
 
 
 class TestDescription:
+    @pytest.mark.rules
     def test_a_digest_is_pinned_through_the_tag(self):
         assert OLD.manifest() | {} == {
             "containerImage": "registry:5000/ctr@sha256",
@@ -29,22 +30,26 @@ class TestDescription:
         }
         assert Endpoint.from_manifest(OLD.manifest()) == OLD
 
+    @pytest.mark.rules
     def test_a_registry_with_a_port(self):
         assert Endpoint("host:5000/a/b:1.2", 1, "x").manifest()["containerImage"] == "host:5000/a/b"
         with pytest.raises(InputError, match="neither tag nor digest"):
             Endpoint("host:5000/a/b", 1, "x").manifest()
 
+    @pytest.mark.rules
     def test_requests_and_limits_are_always_both_said(self):
         resources = PaddleService("ctr", OLD, cpu="2", gpus=1).manifest(PADDLE_SERVICES[0])["spec"]["resources"]
         assert resources["requests"] == {"cpu": "2", "memory": "2Gi"}
         assert resources["limits"] == {"cpu": "2", "memory": "2Gi", "nvidia.com/gpu": "1"}
 
+    @pytest.mark.rules
     def test_numbers_that_the_resource_wants_as_text(self):
         found = Autoscale(utilization_percent=70, window_s=60, panic_window_percent=10, panic_threshold_percent=200)
         manifest = found.manifest()
         assert (manifest["targetUtilization"], manifest["window"], manifest["panicWindow"]) == ("70", "60s", "10")
         assert manifest["autoscaler"] == "kpa.autoscaling.knative.dev"
 
+    @pytest.mark.rules
     @pytest.mark.parametrize(
         ("service", "rule"),
         [
@@ -64,11 +69,13 @@ class TestDescription:
     def test_what_could_not_work(self, service, rule):
         assert rules(service) == {rule}
 
+    @pytest.mark.rules
     def test_what_is_doubtful(self):
         assert rules(PaddleService("ctr", Endpoint("image:1", 1, "serve")), "warning") == {"image", "exec"}
         assert rules(PaddleService("ctr", OLD, autoscale=Autoscale(min_scale=0)), "warning") == {"scale-to-zero"}
         assert rules(PaddleService("ctr", OLD, volumes=({"name": "x", "emptyDir": {}},)), "warning") == {"volume"}
 
+    @pytest.mark.rules
     @pytest.mark.parametrize(
         ("volume", "mount", "severity"),
         [
@@ -115,6 +122,7 @@ spec:
 
 
 class TestReading:
+    @pytest.mark.rules
     @pytest.mark.parametrize("kind", PADDLE_SERVICES, ids=lambda kind: kind.group)
     def test_numbers_where_the_resource_wants_text(self, kind):
         """As upstream's README writes it, which its own schema refuses."""
@@ -146,6 +154,7 @@ class TestReading:
         assert "canary" not in written["spec"], "the two together race: it comes once the default is there"
         assert PaddleService.from_manifest(written).manifest(kind) == written
 
+    @pytest.mark.rules
     def test_what_is_left_out_is_not_what_the_controller_makes_of_it(self):
         spec = {"default": OLD.manifest(), "resources": {"requests": {"cpu": 2}}}
         head = {"apiVersion": PADDLE_SERVICES[0].api_version, "kind": "PaddleService", "metadata": {"name": "lac"}}
@@ -154,6 +163,7 @@ class TestReading:
         assert sides == {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
         assert found.autoscale.min_scale == 0, "as upstream: it goes away when nobody asks"
 
+    @pytest.mark.rules
     @pytest.mark.parametrize(
         ("change", "what"),
         [
@@ -191,6 +201,7 @@ def world(request, cluster):
             services.delete(each["metadata"]["name"], wait_s=20)
 
 
+@pytest.mark.cluster
 def test_everything_it_can_say_is_kept_by_the_server(cluster):
     service = PaddleService(
         "full",
@@ -206,6 +217,7 @@ def test_everything_it_can_say_is_kept_by_the_server(cluster):
         assert made["spec"]["service"]["targetUtilization"] == "70"
 
 
+@pytest.mark.cluster
 def test_a_release_a_canary_and_its_promotion_never_leave_it_without_an_answer(world):
     services, double = world
     assert services.deploy(PaddleService("ctr", OLD)).ready
@@ -229,6 +241,7 @@ class Killed(Exception):
     """What stands for a process that is no more."""
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("patches", range(3))  # everything to the canary, the default changed, the canary gone
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_promotion_that_is_killed_anywhere_can_be_run_again(world, monkeypatch, patches, waits):
@@ -264,6 +277,7 @@ def test_a_promotion_that_is_killed_anywhere_can_be_run_again(world, monkeypatch
     assert all(double.history)
 
 
+@pytest.mark.cluster
 def test_a_rollback_within_a_promotion_says_what_is_so(world, monkeypatch):
     services, _ = world
     services.deploy(PaddleService("ctr", OLD))
@@ -289,6 +303,7 @@ def test_a_rollback_within_a_promotion_says_what_is_so(world, monkeypatch):
         services.promote("ctr")
 
 
+@pytest.mark.cluster
 def test_a_service_with_a_canary_comes_up_with_one_after_the_other(world):
     services, double = world
     both = PaddleService("ctr", OLD, canary=NEW, canary_percent=20)
@@ -299,6 +314,7 @@ def test_a_service_with_a_canary_comes_up_with_one_after_the_other(world):
         services.deploy(PaddleService("ctr", OLD))
 
 
+@pytest.mark.cluster
 def test_late_orders_change_nothing(world, cluster):
     services, _ = world
     numbered = {n: PaddleServices(cluster, timeout_s=20, kind=services.kind, order=n) for n in (1, 2, 3)}
@@ -314,6 +330,7 @@ def test_late_orders_change_nothing(world, cluster):
         services.revision("ctr", "canary")
 
 
+@pytest.mark.cluster
 def test_a_canary_of_somebody_else_without_a_share_gets_half(world, cluster):
     services, _ = world
     services.deploy(PaddleService("ctr", OLD))
@@ -321,12 +338,14 @@ def test_a_canary_of_somebody_else_without_a_share_gets_half(world, cluster):
     assert services._settled("ctr").traffic == {"ctr-default": 50, "ctr-canary": 50}
 
 
+@pytest.mark.cluster
 def test_a_service_of_another_namespace_is_refused(world):
     services, _ = world
     with pytest.raises(InputError, match="Connect to that namespace"):
         services.deploy(PaddleService("ctr", OLD, namespace="elsewhere"))
 
 
+@pytest.mark.cluster
 def test_taking_a_canary_back_touches_nothing_else(world):
     services, double = world
     services.deploy(PaddleService("ctr", OLD))
@@ -338,6 +357,7 @@ def test_taking_a_canary_back_touches_nothing_else(world):
     assert double.outages == []
 
 
+@pytest.mark.cluster
 def test_a_version_that_cannot_run_is_said_at_once_and_the_old_one_answers(world):
     services, double = world
     services.deploy(PaddleService("ctr", OLD))
@@ -348,6 +368,7 @@ def test_a_version_that_cannot_run_is_said_at_once_and_the_old_one_answers(world
     assert services.rollback("ctr").ready
 
 
+@pytest.mark.cluster
 def test_the_blind_change_that_this_avoids_does_take_it_down(world, cluster):
     services, double = world
     services.deploy(PaddleService("ctr", OLD))
@@ -357,6 +378,7 @@ def test_the_blind_change_that_this_avoids_does_take_it_down(world, cluster):
     assert double.outages == ["ctr"]
 
 
+@pytest.mark.cluster
 def test_shares_and_names_that_are_none(world):
     services, _ = world
     services.deploy(PaddleService("ctr", OLD))

@@ -10,6 +10,8 @@ from cloudedge.serving import Call, Runtime, RuntimeConfig, Server, ServerConfig
 from tests.serving.models import PAIR, _save
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 
 def pair(p):
     return p.static.data("x", [-1, 2], "float32")

@@ -18,6 +18,8 @@ from cloudedge.serving import Runtime, RuntimeConfig, Server, ServerConfig
 from tests.serving.models import pack_rows, row_table
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 SHARDS, REPLICAS, CLIENTS = 2, 2, 8
 EVEN, ODD = {"ids": [[4]], "more": [[2]]}, {"ids": [[5]], "more": [[2]]}
 CUBE = """

@@ -15,6 +15,8 @@ from cloudedge.release import CubeRows
 from cloudedge.serving import Runtime, RuntimeConfig
 from tests.serving.models import pack_rows, row_table
 
+pytestmark = pytest.mark.parts
+
 SHARDS = 2
 FEED = {"ids": np.array([[4], [99], [7]]), "more": np.array([[2], [7], [5]])}
 

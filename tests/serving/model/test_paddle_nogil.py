@@ -12,6 +12,8 @@ from cloudedge.serving.model._paddle_nogil import PredictorMaker
 from cloudedge.serving.model._predictor import DenseModel, _maker
 from tests.serving.models import _save, save_marked
 
+pytestmark = pytest.mark.parts
+
 ONE = {"x": np.ones((1, 2), np.float32)}
 
 

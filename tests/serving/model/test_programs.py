@@ -15,6 +15,8 @@ from cloudedge.serving.model._program import read_signature
 from tests import ROOT
 from tests.serving.models import PAIR, TINY, save_marked
 
+pytestmark = pytest.mark.parts
+
 ONE = np.ones((1, 2), np.float32)
 
 

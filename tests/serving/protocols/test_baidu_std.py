@@ -53,6 +53,7 @@ def port(request):
         call(close())
 
 
+@pytest.mark.parts
 def test_the_answer_byte_for_byte(port):
     with Peer(port) as peer:
         peer.send(frame(request(), correlation=0x1234567890))
@@ -61,6 +62,7 @@ def test_the_answer_byte_for_byte(port):
         assert peer.exactly(len(expected)) == expected
 
 
+@pytest.mark.parts
 def test_frames_arrive_in_any_pieces_and_several_at_once(port):
     data = b"".join(frame(request(log_id=i), correlation=i) for i in range(1, 6))
     with Peer(port) as peer:
@@ -69,6 +71,7 @@ def test_frames_arrive_in_any_pieces_and_several_at_once(port):
         assert {peer.receive()[2] for _ in range(5)} == {1, 2, 3, 4, 5}
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("port", [SlowFirst()], indirect=True)
 def test_a_slow_call_does_not_hold_up_the_next(port):
     with Peer(port) as peer:
@@ -76,12 +79,14 @@ def test_a_slow_call_does_not_hold_up_the_next(port):
         assert [peer.receive()[2] for _ in range(2)] == [2, 1]
 
 
+@pytest.mark.parts
 def test_debug_is_inference(port):
     with Peer(port) as peer:
         peer.send(frame(request(), method=b"debug"))
         assert peer.receive()[4] == PRICE_ANSWER
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(
     ("kind", "pack", "unpack"), [(2, gzip.compress, gzip.decompress), (3, zlib.compress, zlib.decompress)]
 )
@@ -92,6 +97,7 @@ def test_compressed_calls_get_compressed_answers(port, kind, pack, unpack):
         assert (code, compress, unpack(payload)) == (0, kind, PRICE_ANSWER)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(
     ("sent", "code"),
     [
@@ -119,6 +125,7 @@ def test_errors_are_answered_and_the_connection_lives_on(port, sent, code):
         assert peer.receive()[0] == 0
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
@@ -135,6 +142,7 @@ def test_codes_of_failures(fault, code):
     assert "secret" not in text
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(
     "data",
     [
@@ -155,6 +163,7 @@ def test_what_cannot_be_framed_ends_the_connection(port, data):
         assert peer.is_closed()
 
 
+@pytest.mark.parts
 def test_a_frame_that_is_too_long_is_refused_by_its_number_after_those_before_it(port):
     long = frame(bytes(1 << 20), correlation=78)
     with Peer(port) as peer:
@@ -167,6 +176,7 @@ def test_a_frame_that_is_too_long_is_refused_by_its_number_after_those_before_it
         assert peer.is_closed()
 
 
+@pytest.mark.rules
 def test_an_attachment_is_left_out():
     body = request()
     meta = chunk(1, chunk(1, SERVICE) + chunk(2, b"inference")) + number(4, 3) + number(5, 4)
@@ -175,6 +185,7 @@ def test_an_attachment_is_left_out():
     assert taken.payload == body
 
 
+@pytest.mark.rules
 def test_unknown_fields_are_ignored():
     meta = chunk(1, chunk(1, SERVICE) + chunk(2, b"inference") + number(77, 1)) + number(4, 3) + chunk(99, b"later")
     body = request() + chunk(88, b"later")
@@ -183,6 +194,7 @@ def test_unknown_fields_are_ignored():
     assert split(pack_frame(*asyncio.run(answer_frame(TinyEngine(), taken))))[0] == 0
 
 
+@pytest.mark.parts
 def test_many_calls_on_one_connection_are_all_answered(port):
     with Peer(port) as peer:
         peer.send(b"".join(frame(request(log_id=i), correlation=i) for i in range(1, 2001)))
@@ -208,6 +220,7 @@ def mutated(seed):
     return bytes(data), rng
 
 
+@pytest.mark.rules
 def test_mutated_frames_are_answered_or_refused():
     async def every():
         outcomes = set()
@@ -231,6 +244,7 @@ def test_mutated_frames_are_answered_or_refused():
     assert {"refused", 0, 1001, 1002, 1003, -5100 & (1 << 64) - 1} <= outcomes
 
 
+@pytest.mark.rules
 def test_random_bytes_after_the_header():
     rng = random.Random(1)
     for _ in range(3000):
@@ -244,5 +258,6 @@ def test_random_bytes_after_the_header():
             split(pack_frame(*asyncio.run(answer_frame(TinyEngine(), one)))) if one.meta.request.service_name else None
 
 
+@pytest.mark.rules
 def test_varints_of_this_test_are_right():
     assert varint(300) == b"\xac\x02"

@@ -10,6 +10,8 @@ from cloudedge.serving.protocols._pipeline import pipeline_http
 from cloudedge.serving.server._routes import predict_http
 from tests.serving.protocols.engine import TinyEngine, post, run
 
+pytestmark = pytest.mark.rules
+
 LONG = ["a" * 100_000, *["b"] * 2000]  # numpy gives every string the room of the longest: 800 MB
 BODIES = {
     "plain": ("/v1/predict", {"inputs": {"x": LONG}}),

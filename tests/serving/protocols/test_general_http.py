@@ -14,6 +14,8 @@ from cloudedge.serving.protocols._general import general_http
 from tests.serving.protocols.engine import PIN, TinyEngine, post, run
 from tests.serving.protocols.plain_frames import chunk, request, tensor
 
+pytestmark = pytest.mark.rules
+
 PATH = "/GeneralModelService/inference"
 
 

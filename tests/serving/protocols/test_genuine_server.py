@@ -23,6 +23,7 @@ from tests.serving.protocols.engine import TinyEngine, run
 PROGRAM = shutil.which("serving-client", path=os.environ.get("CLOUDEDGE_TEST_TOOLS", ""))
 SERVICE = Path(__file__).with_name("genuine_service.py")
 pytestmark = [
+    pytest.mark.parts,
     pytest.mark.skipif(
         PROGRAM is None,
         reason="serving-client is not in $CLOUDEDGE_TEST_TOOLS (tests/serving/protocols/install_genuine .peers)",

@@ -16,6 +16,8 @@ from tests.serving.protocols.engine import PIN, TinyEngine
 from tests.serving.protocols.event_loop import loop_in_thread
 from tests.serving.protocols.plain_frames import chunk, request, tensor
 
+pytestmark = pytest.mark.parts
+
 PIPELINE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 GENERAL = "/baidu.paddle_serving.predictor.general_model.GeneralModelService/inference"
 

@@ -16,6 +16,8 @@ from cloudedge.serving.protocols._pipeline import pipeline_http, pipeline_messag
 from tests import ROOT
 from tests.serving.protocols.engine import PIN, TinyEngine, post, run
 
+pytestmark = pytest.mark.rules
+
 
 def ask(last, body=None, engine=None):
     body = body or {"key": ["x"], "value": ["0.5;0.25"], "logid": 9}

@@ -13,6 +13,8 @@ from cloudedge.errors import DeadlineExceeded, IntegrityError, Overloaded, Unava
 from cloudedge.serving.protocols._pipeline import pipeline_http
 from tests.serving.protocols.engine import PIN, PRICE, TinyEngine, post, run
 
+pytestmark = pytest.mark.rules
+
 
 def ask(body, engine=None, path="/uci/prediction", ops=None, **headers):
     body = body if isinstance(body, (bytes, str)) else json.dumps(body)

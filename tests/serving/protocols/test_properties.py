@@ -20,6 +20,8 @@ from cloudedge.serving.protocols._general import add_tensor, general_http
 from cloudedge.serving.protocols._pipeline import pipeline_http
 from tests.serving.protocols.engine import TinyEngine, post, run
 
+pytestmark = pytest.mark.rules
+
 DTYPES = ["int64", "int32", "int16", "int8", "uint8", "float64", "float32", "float16", "bool"]
 ANY = st.sampled_from(DTYPES).flatmap(
     lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4))

@@ -13,6 +13,8 @@ from cloudedge.hub import LocalHub
 from cloudedge.serving import AdminClient, AdminServer, Desired, DesiredVersion, Follower, Runtime, Server, ServerConfig
 from cloudedge.serving.runtime import _follower as follower_module
 
+pytestmark = pytest.mark.parts
+
 TOKEN = "a token"
 
 

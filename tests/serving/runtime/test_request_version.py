@@ -15,6 +15,8 @@ from cloudedge.serving.protocols._ops import Ops
 from cloudedge.serving.protocols._pipeline import pipeline_http
 from tests.serving.models import pack_pooled
 
+pytestmark = pytest.mark.parts
+
 PAIR = json.dumps({"key": ["x"], "value": ["[[1.0, 2.0]]"]}).encode()
 RAGGED = {"int64_data": [1, 2, 3], "elem_type": 0, "shape": [3], "lod": [0, 1, 3], "name": "ids", "alias_name": "ids"}
 SUMS = [[1, 1.25, 1.5], [5, 5.5, 6]]

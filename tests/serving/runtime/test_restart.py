@@ -17,6 +17,8 @@ from tests.serving.models import pack_rows, row_table
 from tests.serving.process import Process
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 FEED = {"ids": np.array([[4]]), "more": np.array([[2]])}
 
 

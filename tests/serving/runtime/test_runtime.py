@@ -18,6 +18,8 @@ from cloudedge.serving.model._version import Version
 from tests.serving.models import PAIR, ROWS, ctr_feed, pack_pooled, pack_rows, row_table, save_marked, save_rows
 from tests.serving.models import _save as save_model
 
+pytestmark = pytest.mark.parts
+
 INLINE, THREADS = 1.0, 1e-9
 ONE = np.ones((1, 2), np.float32)
 

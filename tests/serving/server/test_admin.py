@@ -11,6 +11,8 @@ from cloudedge.serving.model._row_source import BundleRows
 from tests.serving.models import pack_rows, row_table
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 TOKEN = "a token"
 X = [[1.0, 2.0]]
 

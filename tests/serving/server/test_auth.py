@@ -16,6 +16,8 @@ from cloudedge.serving.formats._messages import (
 from cloudedge.serving.protocols._general import add_tensor
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 X = [[1.0, 2.0]]
 
 

@@ -16,6 +16,8 @@ from cloudedge.serving.protocols._baidu_std import FrameReader, pack_frame
 from cloudedge.serving.protocols._general import add_tensor
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 X = [[1.0, 2.0]]
 PADDED = b'{"inputs":{"x":[[1,2]]}}' + b" " * 1000
 

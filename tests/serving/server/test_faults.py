@@ -14,6 +14,8 @@ from cloudedge.serving.model._predictor import Predictor
 from tests.serving.models import _save as save_model
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 X = np.array([[1.0, 2.0]], np.float32)
 URLS = {
     "plain": "http://127.0.0.1:{port}",

@@ -12,6 +12,8 @@ from tests import ROOT
 from tests.serving.models import _save as save_model
 from tests.serving.process import Process
 
+pytestmark = pytest.mark.parts
+
 CALLS = ROOT / "tests/serving/protocols/genuine_calls.py"
 PROGRAM = shutil.which("serving-client", path=os.environ.get("CLOUDEDGE_TEST_TOOLS", ""))
 CONF = """

@@ -13,6 +13,8 @@ from cloudedge.serving import HttpLimits, Server, ServerConfig
 from cloudedge.serving.server._openapi import openapi
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 X = [[1.0, 2.0]]
 PIPELINE = {"key": ["x"], "value": [json.dumps(X)]}
 

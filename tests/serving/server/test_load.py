@@ -14,6 +14,8 @@ from cloudedge.serving.model._inputs import FeedCheck
 from cloudedge.serving.model._metrics import resident_bytes
 from tests.serving.models import ctr_feed, pack_rows
 
+pytestmark = pytest.mark.parts
+
 CONNECTIONS = 32
 
 

@@ -16,6 +16,8 @@ from cloudedge.serving.protocols._general import add_tensor
 from cloudedge.serving.server import _routes
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 LARGE = np.arange(100_000, dtype=np.float32)[np.newaxis]
 TENSOR = {"name": "x", "alias_name": "x", "elem_type": 1, "shape": LARGE.shape, "float_data": LARGE[0].tolist()}
 GENERAL = "/GeneralModelService/inference"

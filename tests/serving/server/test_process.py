@@ -13,6 +13,8 @@ from cloudedge.serving import AdminClient
 from tests.serving.process import Process
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 X = [[1.0, 2.0]]
 
 

@@ -15,6 +15,8 @@ from cloudedge.serving.model._row_source import BundleRows
 from cloudedge.serving.protocols._baidu_std import MAGIC
 from tests.serving.raw_http import Http
 
+pytestmark = pytest.mark.parts
+
 SCHEMES = ["http", "pipeline+http", "general+http", "grpc", "pipeline+grpc", "brpc"]
 
 

@@ -56,6 +56,7 @@ def secure(marked, files, monkeypatch):
         yield server
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("way", ["https", "pipeline+https", "general+https"])
 def test_our_client_asks_over_tls(secure, models, way):
     path = "/pair" if way.startswith("pipeline") else ""
@@ -65,6 +66,7 @@ def test_our_client_asks_over_tls(secure, models, way):
         assert answer.pin == models.marked[0].pin
 
 
+@pytest.mark.parts
 def test_grpc_over_tls(secure, files):
     trusted = grpc.ssl_channel_credentials(files[0].read_bytes())
     with grpc.secure_channel(f"127.0.0.1:{secure.grpc_port}", trusted) as channel:
@@ -75,6 +77,7 @@ def test_grpc_over_tls(secure, files):
         assert ask(PipelineRequest(key=["x"], value=["[[1,2]]"]), timeout=20, metadata=metadata).err_no == 0
 
 
+@pytest.mark.parts
 def test_who_does_not_trust_it_or_speaks_in_clear_gets_nothing(secure, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE")
     with (
@@ -87,6 +90,7 @@ def test_who_does_not_trust_it_or_speaks_in_clear_gets_nothing(secure, monkeypat
         assert b"HTTP" not in plain.recv(100)
 
 
+@pytest.mark.parts
 def test_a_silent_handshake_and_a_body_too_long_disturb_nobody(secure, files):
     context = ssl.create_default_context(cafile=files[0])
     with socket.create_connection(("127.0.0.1", secure.port), 20), Http(secure.port, tls=context) as http:
@@ -96,10 +100,12 @@ def test_a_silent_handshake_and_a_body_too_long_disturb_nobody(secure, files):
         assert client.predict(X).outputs
 
 
+@pytest.mark.rules
 def test_a_server_with_a_certificate_may_listen_elsewhere(files):
     assert ServerConfig(host="0.0.0.0", tls=Tls(*files)).tls
 
 
+@pytest.mark.rules
 def test_what_is_no_certificate_with_its_key_is_named(files, tmp_path):
     other = written(tmp_path / "other")
     locked = written(tmp_path / "locked", password=b"secret")

@@ -14,6 +14,8 @@ sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="OpenTelemetry is no
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402 - once it is known to be there
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
 
+pytestmark = pytest.mark.parts
+
 RPC = {"grpc": ("OK", "INVALID_ARGUMENT"), "brpc": (0, -5100)}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

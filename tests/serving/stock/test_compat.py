@@ -20,6 +20,8 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from tests.serving.stock.pipeline_messages import METHOD, Request, Response, Tensor  # noqa: E402 - needs protobuf
 
+pytestmark = pytest.mark.parts
+
 HERE = Path(__file__).parent
 CLOSE = pytest.approx
 

@@ -11,6 +11,8 @@ from cloudedge.cli import app
 from cloudedge.errors import Conflict, InputError
 from cloudedge.serving import conf, export, plan_export
 
+pytestmark = pytest.mark.rules
+
 FEED = (Variable(name="x", shape=(4,)),)
 FETCH = (Variable(name="out", shape=(1,)),)
 PLAIN = Signature(feed=FEED, fetch=FETCH)

@@ -42,6 +42,7 @@ def seconds(path):
     return int(path.stat().st_mtime)
 
 
+@pytest.mark.rules
 def test_files_are_replaced_and_the_stamp_changes_by_whole_seconds(live, packed):
     bundle, stamp = packed("two"), live / "fluid_time_file"
     before = seconds(stamp)
@@ -54,6 +55,7 @@ def test_files_are_replaced_and_the_stamp_changes_by_whole_seconds(live, packed)
     assert sorted(path.name for path in live.iterdir() if path.name.endswith(".new")) == []
 
 
+@pytest.mark.rules
 def test_the_same_bundle_again_reloads_nothing(live, packed):
     bundle = packed("two")
     load_into(bundle, plan_export(bundle), live)
@@ -62,6 +64,7 @@ def test_the_same_bundle_again_reloads_nothing(live, packed):
     assert seconds(live / "fluid_time_file") == stamped
 
 
+@pytest.mark.rules
 def test_a_dry_run_changes_nothing(live, packed):
     bundle = packed("two")
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in live.iterdir()}
@@ -69,6 +72,7 @@ def test_a_dry_run_changes_nothing(live, packed):
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in live.iterdir()} == before
 
 
+@pytest.mark.rules
 def test_programs_the_engine_could_take_instead_are_removed(live, packed):
     (live / "__model__").write_text("an older layout")
     (live / "params").write_text("an older layout")
@@ -79,6 +83,7 @@ def test_programs_the_engine_could_take_instead_are_removed(live, packed):
     assert not (live / "__model__").exists()
 
 
+@pytest.mark.rules
 def test_a_folder_that_no_server_reads_is_refused(tmp_path, packed):
     bundle = packed("one")
     with pytest.raises(InputError, match="fluid_time_file"):
@@ -108,6 +113,7 @@ print(calls)
 """
 
 
+@pytest.mark.parts
 def test_killed_between_any_two_steps_the_next_try_finishes(live, packed, tmp_path):
     bundle = packed("two")
     steps = len(plan_export(bundle).server_files()) + 3
@@ -127,6 +133,7 @@ def test_killed_between_any_two_steps_the_next_try_finishes(live, packed, tmp_pa
         assert seconds(stamp) > before
 
 
+@pytest.mark.rules
 def test_a_tar_for_the_monitor(tmp_path, packed):
     bundle, place = packed("one"), tmp_path / "www"
     done = publish_for_monitor(bundle, plan_export(bundle), place, model="ctr")
@@ -145,6 +152,7 @@ def test_a_tar_for_the_monitor(tmp_path, packed):
     assert sorted(path.name for path in place.iterdir()) == ["ctr.tar", "donefile"]
 
 
+@pytest.mark.rules
 def test_a_tag_is_followed(live, packed, hub):
     """What it names next is handed over, once; what cannot be is said once and does not end it."""
     clock, looks = ManualClock(), []
@@ -168,6 +176,7 @@ def test_a_tag_is_followed(live, packed, hub):
     assert (live / "model.pdmodel").read_text() == "program four"
 
 
+@pytest.mark.parts
 def test_a_tag_is_followed_by_the_command(live, packed, tmp_path):
     bundle = packed("two")
     command = [sys.executable, "-m", "cloudedge", "serving", "hot-load", "ctr", "--from", str(bundle.hub.root)]
@@ -187,6 +196,7 @@ def test_a_tag_is_followed_by_the_command(live, packed, tmp_path):
     assert (live / "model.pdmodel").read_text() == "program three"
 
 
+@pytest.mark.rules
 def test_the_tar_is_there_before_the_donefile(tmp_path, packed, monkeypatch):
     bundle, place = packed("one"), tmp_path / "www"
 

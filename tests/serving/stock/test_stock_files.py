@@ -33,7 +33,10 @@ def find_stock():
 
 
 STOCK = find_stock()
-pytestmark = pytest.mark.skipif(STOCK is None, reason="stock Paddle Serving 0.9 is not installed (make peers)")
+pytestmark = [
+    pytest.mark.parts,
+    pytest.mark.skipif(STOCK is None, reason="stock Paddle Serving 0.9 is not installed (make peers)"),
+]
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ from cloudedge.errors import InputError
 from cloudedge.training import Flavour, Surroundings, TrainingJob
 from tests.training.samples import BUILT, WITH_SAMPLES, role
 
+pytestmark = pytest.mark.rules
+
 
 def at(manifest, path, value):
     """A manifest with one value changed; a value that is `...` is removed."""

@@ -17,7 +17,7 @@ SCRIPT = "server_job.py"
 WAIT_S = 600
 """Importing Paddle in several pods at once takes its time on a small machine."""
 
-pytestmark = [needs_docker, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, needs_docker, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from cloudedge.kube import Kind
 from cloudedge.training import CleanPodPolicy, Intranet, PvcMount, Role, TrainingFailed, TrainingJob
 from tests.training.samples import MANIFESTS, completed
 
+pytestmark = pytest.mark.cluster
+
 ENV = "env | grep -E '^(PADDLE|TRAINING|CLOUDEDGE)'"
 WAIT_S = 240
 FOLDER = Path("/tmp/cloudedge-test")

@@ -13,6 +13,8 @@ from cloudedge.training.local._keeper import read_state
 from tests import ROOT
 from tests.training.samples import BUILT, MANIFESTS, check_click_lines, click_job, role
 
+pytestmark = pytest.mark.parts
+
 pytest.importorskip("paddle", reason="needs paddlepaddle")
 HERE = Path(__file__).parent
 SCRIPT = "allreduce_job.py"

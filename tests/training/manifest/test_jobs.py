@@ -34,6 +34,7 @@ def has_samples(job):
     return "sampleSetRef" in job.manifest["spec"]
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("name", EVERY)
 def test_every_job_validates_and_loses_no_field(name):
     job = EVERY[name]
@@ -51,6 +52,7 @@ def test_every_job_validates_and_loses_no_field(name):
                 assert [error.message for error in validator(file).iter_errors(manifest)] == []
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("name", EVERY)
 def test_yaml_in_is_yaml_out(name):
     job = EVERY[name]
@@ -59,6 +61,7 @@ def test_yaml_in_is_yaml_out(name):
     assert again.digest == job.digest
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("path", SEEDS, ids=lambda p: p.stem)
 def test_a_file_is_kept_as_it_was_written(path):
     documents = [each for each in yaml.safe_load_all(path.read_text()) if each]
@@ -66,6 +69,7 @@ def test_a_file_is_kept_as_it_was_written(path):
     assert [*job.companions, job.manifest] == documents
 
 
+@pytest.mark.rules
 def test_unknown_fields_are_kept_and_named():
     text = BUILT["single"].to_yaml().replace("spec:\n", "spec:\n  restartLimit: 3\n", 1)
     job = TrainingJob.from_yaml(text)
@@ -74,6 +78,7 @@ def test_unknown_fields_are_kept_and_named():
     assert [f.where for f in job.validate() if f.rule == "unknown-field"] == ["spec.restartLimit"]
 
 
+@pytest.mark.rules
 def test_the_seeds_misspelt_policy_is_explained_and_sent_rightly():
     job = TrainingJob.from_yaml(MANIFESTS / "ps-gloo-clean-policy.yaml")
     (finding,) = [f for f in job.validate() if f.rule == "clean-policy"]
@@ -85,6 +90,7 @@ def test_the_seeds_misspelt_policy_is_explained_and_sent_rightly():
     assert "cleanPolicy: OnCompletion" in job.to_yaml()
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("file", "words"),
     [
@@ -98,6 +104,7 @@ def test_lookalikes_are_refused_with_clear_words(file, words):
     assert all(word in str(caught.value) for word in words)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     "text",
     [
@@ -124,6 +131,7 @@ def test_what_is_no_job_is_refused(text):
         TrainingJob.from_yaml("apiVersion: batch.paddlepaddle.org/v1\nkind: PaddleJob\n" + text if bomb else text)
 
 
+@pytest.mark.rules
 def test_a_role_becomes_a_whole_pod():
     template = TrainingJob.collective("a", FULL).manifest["spec"]["worker"]["template"]
     (container,) = template["spec"]["containers"]
@@ -135,6 +143,7 @@ def test_a_role_becomes_a_whole_pod():
     assert template["spec"]["restartPolicy"] == "Never"
 
 
+@pytest.mark.rules
 def test_shared_memory_comes_with_gpus_only():
     assert "volumes" not in TrainingJob.single("a", role()).manifest["spec"]["worker"]["template"]["spec"]
     assert "volumes" in TrainingJob.single("a", role(gpus=1)).manifest["spec"]["worker"]["template"]["spec"]
@@ -142,6 +151,7 @@ def test_shared_memory_comes_with_gpus_only():
     assert [f.rule for f in off.validate()] == ["shared-memory"]
 
 
+@pytest.mark.rules
 def test_overrides_merge_deeply():
     base = {"a": {"b": 1, "c": 2}, "containers": [{"name": "x", "image": "1"}], "l": [1]}
     over = {"a": {"b": None, "d": 3}, "containers": [{"name": "x", "tty": True}, {"name": "y"}], "l": [2]}
@@ -153,6 +163,7 @@ def test_overrides_merge_deeply():
     assert base["a"]["b"] == 1
 
 
+@pytest.mark.rules
 def test_heter_commands_translate_the_role():
     heter = BUILT["heter"].manifest["spec"]["heter"]["template"]["spec"]["containers"][0]
     assert heter["command"][:2] == ["sh", "-c"]
@@ -162,6 +173,7 @@ def test_heter_commands_translate_the_role():
         TrainingJob.heter("a", ps=role(), worker=role(), heter=Role("x"))
 
 
+@pytest.mark.rules
 def test_what_a_flavour_needs_is_added():
     job = BUILT["ps"]
     operator = job.to_manifest(Flavour.OPERATOR)[-1]
@@ -175,6 +187,7 @@ def test_what_a_flavour_needs_is_added():
     assert "annotations" not in host.to_manifest(Flavour.OPERATOR)[-1]["metadata"]
 
 
+@pytest.mark.rules
 def test_samples_are_refused_where_they_would_be_lost():
     assert WITH_SAMPLES.to_manifest(Flavour.PADDLECLOUD)[-1]["spec"]["sampleSetRef"]["mountPath"] == "/mnt/criteo"
     with pytest.raises(InputError, match="would run without its data") as caught:
@@ -182,12 +195,14 @@ def test_samples_are_refused_where_they_would_be_lost():
     assert caught.value.findings[0]["rule"] == "samples-flavour"
 
 
+@pytest.mark.rules
 def test_sidecars_are_kept_out_where_they_are_injected():
     sent = BUILT["ps"].to_manifest(Surroundings(injects_sidecars=True))[-1]["spec"]
     for name in ("ps", "worker"):
         assert sent[name]["template"]["metadata"]["annotations"] == {"sidecar.istio.io/inject": "false"}
 
 
+@pytest.mark.rules
 def test_a_group_by_hand_is_linked_to_every_pod():
     job = TrainingJob.from_yaml(MANIFESTS / "gang-podgroup.yaml")
     group, sent = job.to_manifest(Flavour.OPERATOR)
@@ -202,6 +217,7 @@ def test_a_group_by_hand_is_linked_to_every_pod():
     assert not [f for f in built.validate() if f.rule == "pod-group-link"]
 
 
+@pytest.mark.rules
 def test_classes_map_to_priority_queue_and_preemption():
     last = BUILT["opportunistic"].manifest
     assert last["spec"]["schedulingPolicy"]["priorityClass"] == "cloudedge-opportunistic"
@@ -217,6 +233,7 @@ def test_classes_map_to_priority_queue_and_preemption():
     assert grouped.companions[0]["spec"]["priorityClassName"] == "cloudedge-guaranteed"
 
 
+@pytest.mark.rules
 def test_a_class_has_the_queue_it_has_on_your_cluster():
     last = BUILT["single"].with_class("opportunistic", queue="spare").manifest["spec"]
     assert last["schedulingPolicy"] == {"priorityClass": "cloudedge-opportunistic", "queue": "spare"}
@@ -231,11 +248,13 @@ def test_a_class_has_the_queue_it_has_on_your_cluster():
     assert "queue" not in BUILT["single"].with_class("guaranteed").manifest["spec"]["schedulingPolicy"]
 
 
+@pytest.mark.rules
 def test_no_job_goes_into_the_root_queue():
     for name in ("single", "volcano"):
         assert "queue" in {f.rule for f in BUILT[name].with_queue("root").validate() if f.severity == "error"}
 
 
+@pytest.mark.rules
 def test_the_ctr_job_keeps_its_contract():
     job = BUILT["ctr"]
     assert not [f for f in job.validate() if f.severity == "error"]
@@ -249,6 +268,7 @@ def test_the_ctr_job_keeps_its_contract():
         TrainingJob.ctr("a", pserver=role(), trainer=role(), entry="x", output=PvcMount("m", "/elsewhere"))
 
 
+@pytest.mark.rules
 def test_where_the_model_goes_is_told_to_the_pods():
     env = BUILT["output"].to_manifest()[-1]["spec"]["worker"]["template"]["spec"]["containers"][0]["env"]
     assert env == [{"name": "CLOUDEDGE_OUTPUT", "value": "/out/ctr"}]
@@ -256,6 +276,7 @@ def test_where_the_model_goes_is_told_to_the_pods():
         BUILT["single"].with_output("pvc://models/x").to_manifest()
 
 
+@pytest.mark.parts
 def test_describing_a_job_needs_neither_kubernetes_nor_paddle():
     code = (
         "import sys; from cloudedge import training; training.TrainingJob.single('a', training.Role('b')).validate();"
@@ -265,6 +286,7 @@ def test_describing_a_job_needs_neither_kubernetes_nor_paddle():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.rules
 def test_every_public_name_is_there():
     assert training.__all__ == sorted(training.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
     assert all(getattr(training, name) is not None for name in training.__all__)
@@ -272,6 +294,7 @@ def test_every_public_name_is_there():
         _ = training.nothing
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("mount", "output", "folder"),
     [
@@ -293,6 +316,7 @@ def test_where_a_container_writes_its_model(mount, output, folder):
         assert {"name": "CLOUDEDGE_OUTPUT", "value": folder} in env
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("mount", "output"),
     [
@@ -306,6 +330,7 @@ def test_the_ctr_job_says_where_in_the_claim_its_model_is(mount, output):
     assert job.output == output
 
 
+@pytest.mark.rules
 def test_what_a_volcano_volume_cannot_say_is_not_lost():
     with pytest.raises(InputError, match="whole and for writing"):
         TrainingJob.volcano("v", [Task("t", role())], volumes=[PvcMount("c", "/c", sub_path="a")])

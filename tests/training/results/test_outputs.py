@@ -51,6 +51,7 @@ def files(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parts
 def test_archives_and_files_are_fetched_whole(tmp_path):
     archive(tmp_path / "ctr.tar.gz", {"./model/a": b"1", "metrics.json": b'{"auc": 0.5}'})
     (tmp_path / "one.bin").write_bytes(b"x" * 5000)
@@ -71,6 +72,7 @@ def test_archives_and_files_are_fetched_whole(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("member", [{"../out": b"1"}, {"/etc/x": b"1"}, {"a/../../b": b"1"}, {"link": None}])
 def test_archives_do_not_get_out(tmp_path, member):
     archive(tmp_path / "evil.tgz", {"fine": b"1", **member})
@@ -80,6 +82,7 @@ def test_archives_do_not_get_out(tmp_path, member):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parts
 def test_a_bucket_is_fetched_with_the_credentials_of_its_hub(tmp_path, monkeypatch):
     (tmp_path / "s3").mkdir()
     with rclone(tmp_path / "s3") as endpoint:
@@ -104,6 +107,7 @@ def test_a_bucket_is_fetched_with_the_credentials_of_its_hub(tmp_path, monkeypat
             Outputs(f"s3://{BUCKET}/ctr/9", LINEAGE).fetch(tmp_path / "none")
 
 
+@pytest.mark.rules
 def test_what_a_bundle_says_of_its_origin(tmp_path, hub):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_bytes(b"1")
@@ -121,6 +125,7 @@ def test_what_a_bundle_says_of_its_origin(tmp_path, hub):
         Outputs(str(tmp_path / "model"), lineage).pack("ctr", hub=hub)
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("url", "error"), [("", NotFound), ("ftp://x/y", InputError), ("pvc://a/b", InputError), ("/none", NotFound)]
 )

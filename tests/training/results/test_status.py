@@ -10,6 +10,8 @@ from cloudedge.training.results import _explain
 from cloudedge.training.results._status import Debounce, status_of
 from tests.training.samples import BUILT
 
+pytestmark = pytest.mark.rules
+
 NOW = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 
