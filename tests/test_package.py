@@ -89,6 +89,7 @@ def test_public_names_resolve():
         _ = cloudedge.nonsense
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("package", "old", "new"),
     [
