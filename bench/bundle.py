@@ -31,8 +31,8 @@ import numpy as np
 import zstandard
 
 from cloudedge import Bundle, LocalHub
-from cloudedge.bundle._delta import DeltaFile, DeltaWriter
-from cloudedge.bundle._rows import Rows, RowType, difference
+from cloudedge.bundle.tables._delta_file import DeltaFile, DeltaWriter
+from cloudedge.bundle.tables._rows import Rows, RowType, difference
 
 MIB = 1 << 20
 ROWS, DIM = 1_000_000, 16

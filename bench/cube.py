@@ -45,7 +45,7 @@ import numpy as np
 from _bars import Bar, judge
 
 from cloudedge import _core
-from cloudedge.cube._client import Client, ClientConfig
+from cloudedge.cube.client._client import Client, ClientConfig
 
 KEYS = 1_000_000
 BATCHES = (26, 260, 2600)

@@ -27,7 +27,7 @@ import numpy as np
 from _bars import Bar, judge
 
 from cloudedge import seqfile
-from cloudedge.cube import Store
+from cloudedge.cube import PartStore
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = """
@@ -149,13 +149,13 @@ def bench_store(memory: Path, rows: int, say: Callable[[str], None]) -> dict[str
     best: dict[str, Any] = {}
     for _ in range(4):
         before, start, used = resident_mb(), time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-        store = Store.open(part)
+        store = PartStore.open(part)
         took, now = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
         cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
         found = {"rows": rows, "load_seconds": took, "load_cpu_seconds": cpu, "resident_mb": resident_mb() - before}
         best = found if not best or took < best["load_seconds"] else best
         del store  # one at a time
-    store = Store.open(part)
+    store = PartStore.open(part)
     start = time.perf_counter()
     changed = np.arange(0, rows, 100, dtype=np.uint64)
     delta = store.apply(changed, np.zeros((len(changed), 9), np.float32), name="delta")

@@ -24,8 +24,8 @@ from _bars import Bar, judge
 
 from cloudedge import seqfile
 from cloudedge.cube import Server, ServerConfig, build
-from cloudedge.cube._transfer_conf import CubeAddress
-from cloudedge.cube.transfer import GuardedSwitch, UpstreamReplica, VersionIds, journal_memory
+from cloudedge.cube.formats._transfer_conf import CubeAddress
+from cloudedge.cube.upstream import AtomicSwitch, UpstreamReplica, VersionIds, journal_memory
 from cloudedge.journal import Journal
 
 VERSIONS = ("1000000100", "1000000200")
@@ -70,7 +70,7 @@ def main() -> None:
                 stack.callback(replica.close)
                 replica.load(VERSIONS[1])
                 replicas.append(replica)
-        switch = GuardedSwitch(replicas)
+        switch = AtomicSwitch(replicas)
         found = [switch.switch(VERSIONS[(i + 1) % 2]) for i in range(options.rounds)]
         most = sorted(report.mixed_at_most_s * 1e3 for report in found)
         half, most_of_them, all_of_them = (most[int(share * (len(most) - 1))] for share in (0.5, 0.9, 1))

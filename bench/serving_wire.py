@@ -21,10 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cloudedge.bundle import Signature
-from cloudedge.serving._baidu_std import FrameReader, answer_frame, pack_frame
-from cloudedge.serving._engine import Answer, Call, HttpCall
-from cloudedge.serving._general import add_tensor, general_http
-from cloudedge.serving._messages import (
+from cloudedge.serving.engine import Answer, Call, HttpCall
+from cloudedge.serving.formats._messages import (
     GENERAL_SERVICE,
     GeneralRequest,
     GeneralResponse,
@@ -32,7 +30,9 @@ from cloudedge.serving._messages import (
     PipelineResponse,
     RpcMeta,
 )
-from cloudedge.serving._pipeline import pipeline_http, pipeline_message
+from cloudedge.serving.protocols._baidu_std import FrameReader, answer_frame, pack_frame
+from cloudedge.serving.protocols._general import add_tensor, general_http
+from cloudedge.serving.protocols._pipeline import pipeline_http, pipeline_message
 
 SIGNATURE = Signature.model_validate(
     {"feed": [{"name": "x", "shape": [13]}], "fetch": [{"name": "price", "shape": [1]}]}

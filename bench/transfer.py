@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from cloudedge.bundle import Bundle
-from cloudedge.cube.transfer import CubeReplica, Delivery, Policy, TableVersion, Workshop
-from cloudedge.cube.transfer._changes import changes
+from cloudedge.cube.delivery import ArtifactCache, CubeReplica, Delivery, DeliveryPolicy, TableVersion
+from cloudedge.cube.delivery._row_changes import changes
 from cloudedge.hub import LocalHub
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,7 +108,7 @@ def bench_delivery(folder: Path, rows: int, say: Callable[[str], None]) -> dict[
     changed_bytes = len(picked) * ROW_BYTES
     servers = Servers(folder / "servers")
     try:
-        with Delivery(servers.replicas, Workshop(folder / "work"), policy=Policy(keep=4)) as delivery:
+        with Delivery(servers.replicas, ArtifactCache(folder / "work"), policy=DeliveryPolicy(keep=4)) as delivery:
             warm, _ = timed(lambda: delivery.deliver([first]))
             used = [servers.cpu_seconds()]
             delta_s, delta = timed(lambda: delivery.deliver([chained], [first]))
@@ -174,7 +174,7 @@ def diff(folder: Path, first: TableVersion, alone: TableVersion, say: Callable[[
         found = sum(len(change.keys) for change in changes(first.rows, alone.rows))
 
     diff_s = min(timed(walk)[0] for _ in range(3))
-    workshop = Workshop(folder / "by-diff")
+    workshop = ArtifactCache(folder / "by-diff")
     workshop.shards(first, SHARDS)
     made_s, _ = timed(lambda: workshop.delta(first, alone, SHARDS))
     total = sum(len(each) for each in blocks)
@@ -195,7 +195,7 @@ def bench_small_base(folder: Path, say: Callable[[str], None]) -> dict[str, floa
     version = pack(hub, folder, np.arange(rows, dtype=np.uint64), values)
     servers = Servers(folder / "servers")
     try:
-        with Delivery(servers.replicas, Workshop(folder / "work")) as delivery:
+        with Delivery(servers.replicas, ArtifactCache(folder / "work")) as delivery:
             before = servers.cpu_seconds()
             took, _ = timed(lambda: delivery.deliver([version]))
             cpu = servers.cpu_seconds() - before

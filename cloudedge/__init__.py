@@ -6,8 +6,9 @@ pulls in no framework, no Kubernetes client and no Docker.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cloudedge._lazy import lazy_names
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
@@ -20,22 +21,13 @@ __all__ = ["Bundle", "CloudEdgeError", "Config", "Hub", "LocalHub", "Target", "_
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Bundle": "cloudedge.bundle",
-    "CloudEdgeError": "cloudedge.errors",
-    "Config": "cloudedge.config",
-    "Hub": "cloudedge.hub",
-    "LocalHub": "cloudedge.hub",
-    "Target": "cloudedge.release",
-    "open_hub": "cloudedge.hub",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cloudedge' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "bundle": ("Bundle",),
+        "config": ("Config",),
+        "errors": ("CloudEdgeError",),
+        "hub": ("Hub", "LocalHub", "open_hub"),
+        "release": ("Target",),
+    },
+)

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloudedge import _core
-from cloudedge._native import file_errors
 from cloudedge.errors import Conflict, InputError, StorageError
+from cloudedge.native import file_errors
 
 __all__ = ["MAX_VALUE_BYTES", "Reader", "Table", "Writer", "is_sequence_file", "read", "read_table", "write"]
 

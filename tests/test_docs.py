@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from cloudedge.config import Config
+from tests import ROOT
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("**/*.md"), *ROOT.glob("examples/**/*.md")])
 ENVIRONMENT = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -40,6 +40,7 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.parts
 def test_the_demo_runs():
     done = subprocess.run(
         [sys.executable, ROOT / "examples/first_bundle/run.py"], capture_output=True, text=True, check=False
@@ -51,6 +52,7 @@ def test_the_demo_runs():
 CONSOLES = [page for page in PAGES if blocks(page, "console")]
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("page", CONSOLES, ids=name_of)
 def test_console_blocks_run(page, tmp_path):
     """The console blocks of a page are one session in an empty folder."""
@@ -66,12 +68,14 @@ def test_console_blocks_run(page, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.rules
 def test_the_documented_configuration_is_understood():
     (text,) = blocks(DOCS / "reference/configuration.md", "yaml")
     config = Config.model_validate(yaml.safe_load(text))
     assert set(config.hubs) == {"office", "prod", "bucket"}
 
 
+@pytest.mark.rules
 def test_every_setting_is_documented():
     page = (DOCS / "reference/configuration.md").read_text()
     for section in (Config, *(type(getattr(Config(), name)) for name in ("limits",))):
@@ -79,6 +83,7 @@ def test_every_setting_is_documented():
             assert f"`{name}`" in page or f"## {name}" in page, name
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", without_code(page.read_text())):
@@ -90,6 +95,7 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(there), f"{target}#{anchor}"
 
 
+@pytest.mark.rules
 def test_pages_that_the_code_names_exist():
     """Hints of error messages, comments and examples name pages by their path in the repository."""
     named = {}
@@ -116,12 +122,14 @@ def site_hook():
     return hook
 
 
+@pytest.mark.rules
 def test_the_navigation_names_every_page_once():
     """Pages in docs/ by their path there; those that docs/_site.py brings in by their path in the repository."""
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     assert sorted(entries(site["nav"])) == sorted(site_hook().place(name_of(page)) for page in PAGES)
 
 
+@pytest.mark.rules
 def test_the_site_brings_in_every_page_outside_docs():
     hook = site_hook()
     outside = {name_of(page) for page in PAGES if not page.is_relative_to(DOCS)}
@@ -132,6 +140,7 @@ def test_the_site_brings_in_every_page_outside_docs():
     assert hook.moved("https://example.com", "README.zh.md") == "https://example.com"
 
 
+@pytest.mark.rules
 def test_the_api_reference_names_packages_that_exist():
     named = [
         name
@@ -143,6 +152,7 @@ def test_the_api_reference_names_packages_that_exist():
         assert importlib.util.find_spec(name), name
 
 
+@pytest.mark.rules
 def test_every_diagram_is_drawn_and_shown():
     drawn = {path.stem for path in DOCS.glob("diagrams/*.svg")}
     assert drawn == {path.stem for path in DOCS.glob("diagrams/*.dot")}
@@ -150,6 +160,7 @@ def test_every_diagram_is_drawn_and_shown():
     assert drawn == shown
 
 
+@pytest.mark.rules
 def test_the_list_of_decisions_is_whole_and_each_has_status_and_date():
     pages = {path.name for path in DOCS.glob("decisions/*.md")} - {"README.md"}
     index = (DOCS / "decisions/README.md").read_text()
@@ -172,6 +183,7 @@ def figures(text):
     return sorted(re.findall(r"\d[\d,.]*\d|\d", text))
 
 
+@pytest.mark.rules
 def test_both_readmes_say_the_same():
     """The same commands in the same order; tables of the same rows, each with the same code, links and figures."""
     english, chinese = ((ROOT / name).read_text() for name in ("README.md", "README.zh.md"))
@@ -186,6 +198,7 @@ def test_both_readmes_say_the_same():
     assert english.count("\n## ") == chinese.count("\n## ")
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(("translation", "original"), TRANSLATED.items(), ids=[name_of(page) for page in TRANSLATED])
 def test_translated_tutorials_show_the_same_commands(translation, original):
     for language in ("sh", "text"):
@@ -193,6 +206,7 @@ def test_translated_tutorials_show_the_same_commands(translation, original):
     assert commands(translation.read_text()) == commands(original.read_text())
 
 
+@pytest.mark.parts
 @pytest.mark.timeout(300)
 def test_the_site_builds(tmp_path):
     """``make docs``, where its tools are installed; broken links and anchors are errors."""

@@ -1,31 +1,46 @@
 """Bundles: one trained model, immutable, named by digest. Packing, reading, comparing, signing, unpacking."""
 
-from cloudedge.bundle._archive import extract_tar
-from cloudedge.bundle._arrays import SafetensorsFile
-from cloudedge.bundle._bundle import Bundle, Member
-from cloudedge.bundle._diff import BundleDiff, TableDiff, diff
-from cloudedge.bundle._files import check_member_path, published
-from cloudedge.bundle._keys import needs_passphrase, new_key_pair
-from cloudedge.bundle._outline import Outline
-from cloudedge.bundle._pack import Packed, PackPlan, pack, plan_pack
-from cloudedge.bundle._parts import (
+from cloudedge.bundle.contents import (
     Lineage,
     Lookup,
     Needs,
+    Outline,
     ParentRef,
     ProbeRequest,
     Probes,
     Signature,
     Variable,
+    check_member_path,
+    extract_tar,
+    find_program,
+    join_files,
     parse_part,
+    published,
     read_part,
 )
-from cloudedge.bundle._programs import find_program, join_files
-from cloudedge.bundle._rows import Checksum, RowType
-from cloudedge.bundle._sign import check_signature, check_words, sign_bundle, sign_words
-from cloudedge.bundle._split import SplitModel, SplitReport, SplitTable, plan_split, split
-from cloudedge.bundle._table import Table
-from cloudedge.bundle._unpack import export_zip, unpack
+from cloudedge.bundle.packing import (
+    Bundle,
+    BundleDiff,
+    Member,
+    Packed,
+    PackPlan,
+    TableDiff,
+    diff,
+    export_zip,
+    pack,
+    plan_pack,
+    unpack,
+)
+from cloudedge.bundle.signing import (
+    check_signature,
+    check_words,
+    needs_passphrase,
+    new_key_pair,
+    sign_bundle,
+    sign_words,
+)
+from cloudedge.bundle.splitting import SplitModel, SplitReport, SplitTable, plan_split, split
+from cloudedge.bundle.tables import Checksum, RowType, SafetensorsFile, Table
 
 __all__ = [
     "Bundle",

@@ -1,11 +1,26 @@
 """Data sets, cached where they are read: SampleSet and SampleJob on a cluster, JuiceFS on this machine."""
 
-from cloudedge.cache._cluster import ClusterDatasets
-from cloudedge.cache._samplejob import SYNC_OPTIONS, Operation, SampleJob, Strategy
-from cloudedge.cache._sampleset import MOUNT_OPTIONS, SOURCES, Level, SampleSet, SecretRef
-from cloudedge.cache._schedule import SCHEDULE_VARIABLE, scheduled
-from cloudedge.cache._secrets import file_system_secret, source_secret
-from cloudedge.cache._status import JobStatus, SampleSetStatus, parse_size, read_job, read_sample_set
+from cloudedge.cache.cluster import (
+    MOUNT_OPTIONS,
+    SCHEDULE_VARIABLE,
+    SOURCES,
+    SYNC_OPTIONS,
+    ClusterDatasets,
+    JobStatus,
+    Level,
+    Operation,
+    SampleJob,
+    SampleSet,
+    SampleSetStatus,
+    SecretRef,
+    Strategy,
+    file_system_secret,
+    parse_size,
+    read_job,
+    read_sample_set,
+    scheduled,
+    source_secret,
+)
 
 __all__ = [
     "MOUNT_OPTIONS",

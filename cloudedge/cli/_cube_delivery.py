@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from cloudedge.cube.transfer import Delivery, DeliveryPlan, Layout, SwitchReport
+    from cloudedge.cube.delivery import Delivery, DeliveryPlan, ServerLayout, SwitchReport
 
 __all__ = ["delivery_to", "mixed_for", "open_delivery", "show_plan"]
 
@@ -38,7 +38,7 @@ def open_delivery(
     Raises:
         InputError: servers are named twice or not at all, or with options that mean nothing there.
     """
-    from cloudedge.cube.transfer import ConfiguredTransfer  # noqa: PLC0415 - numpy is not needed for --help
+    from cloudedge.cube.upstream import ConfiguredTransfer  # noqa: PLC0415 - numpy is not needed for --help
 
     if sum(map(bool, (to, layout, conf, config))) != 1:
         raise InputError("name the servers once: with --to, --layout, --conf or --config")
@@ -58,13 +58,15 @@ def open_delivery(
     return delivery_to(read_layout(layout, conf), work, token, files_host, limit_mb_s)
 
 
-def delivery_to(places: Layout, work: Path | None, token: str, files_host: str, limit_mb_s: float | None) -> Delivery:
+def delivery_to(
+    places: ServerLayout, work: Path | None, token: str, files_host: str, limit_mb_s: float | None
+) -> Delivery:
     """Open a delivery to cloudedge's own servers."""
-    from cloudedge.cube.transfer import Delivery, Workshop  # noqa: PLC0415
+    from cloudedge.cube.delivery import ArtifactCache, Delivery  # noqa: PLC0415
 
     return Delivery(
         places.replicas(token=token),
-        Workshop(work or "cube-work"),
+        ArtifactCache(work or "cube-work"),
         files_host=files_host or "127.0.0.1",
         files_token=token,
         limit_bytes_per_s=None if limit_mb_s is None else limit_mb_s * 1e6,
@@ -75,7 +77,7 @@ def delivery_to(places: Layout, work: Path | None, token: str, files_host: str, 
 def _to_upstream(config: Path, files_host: str, limit_mb_s: float | None, *, through_agent: bool) -> Iterator[Delivery]:
     """Open a delivery to a transfer.conf's servers, with the journal that `cube transfer` has."""
     from cloudedge.cube import TransferConf  # noqa: PLC0415
-    from cloudedge.cube.transfer import TransferOptions, UpstreamFleet  # noqa: PLC0415
+    from cloudedge.cube.upstream import TransferOptions, UpstreamFleet  # noqa: PLC0415
 
     options = TransferOptions(
         files_host=files_host,

@@ -17,7 +17,7 @@ from cloudedge.errors import ConfigError
 
 if TYPE_CHECKING:
     from cloudedge.config import CloudConfig
-    from cloudedge.edge_bie.sync import Applied, Desired, Plan, Sync
+    from cloudedge.edge_bie.sync import Applied, DesiredAccount, Sync, SyncPlan
 
 __all__ = ["app"]
 
@@ -289,7 +289,7 @@ def _settings(cloud: str) -> CloudConfig:
     )
 
 
-def _desired(sync: Sync, folder: Path) -> Desired:
+def _desired(sync: Sync, folder: Path) -> DesiredAccount:
     from cloudedge.edge_bie.sync import desired_state, load_documents  # noqa: PLC0415
 
     return desired_state(load_documents(folder), sync.objects)
@@ -301,11 +301,11 @@ def _set(folder: Path) -> str:
     return next((document.name for document, _ in load_documents(folder) if document.kind == "set"), "default")
 
 
-def _as_json(plan: Plan) -> dict[str, Any]:
+def _as_json(plan: SyncPlan) -> dict[str, Any]:
     return {"in_sync": plan.is_in_sync, **asdict(plan)}
 
 
-def _end(plan: Plan, *, as_json: bool, is_drift: bool = False) -> None:
+def _end(plan: SyncPlan, *, as_json: bool, is_drift: bool = False) -> None:
     """Print a plan and leave with its exit code."""
     if as_json:
         json_out(_as_json(plan))
@@ -314,7 +314,7 @@ def _end(plan: Plan, *, as_json: bool, is_drift: bool = False) -> None:
     raise typer.Exit(_FAILURE if plan.problems else _PENDING if plan.steps else 0)
 
 
-def _show(plan: Plan, *, is_drift: bool) -> None:
+def _show(plan: SyncPlan, *, is_drift: bool) -> None:
     """Print what apply would change; of drift, which is what would mend it, print what somebody changed."""
     signs = {"create": "-"} if is_drift else {"create": "+", "delete": "-"}
     for step in plan.steps:

@@ -18,7 +18,8 @@ from cloudedge.errors import ConfigError, InputError, NotFound
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
-    from cloudedge.cube.transfer import ConfiguredTransfer, Delivery, Layout, TableVersion
+    from cloudedge.cube.delivery import Delivery, ServerLayout, TableVersion
+    from cloudedge.cube.upstream import ConfiguredTransfer
 
 __all__ = ["app"]
 
@@ -113,9 +114,12 @@ def reshard(
     Then: cloudedge cube reshard --free --old four.yaml --conf cube.conf
     """
     from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube.transfer import require_apart, require_live  # noqa: PLC0415
-    from cloudedge.cube.transfer import reshard as move  # noqa: PLC0415
-    from cloudedge.cube.transfer._steps import observe  # noqa: PLC0415
+    from cloudedge.cube.delivery import (  # noqa: PLC0415
+        observe,
+        require_apart,
+        require_live,
+    )
+    from cloudedge.cube.delivery import reshard as move  # noqa: PLC0415
 
     before, token, _ = _place(old)
     if free:
@@ -152,20 +156,21 @@ def reshard(
     )
 
 
-def _place(named: str) -> tuple[Layout, str, ConfiguredTransfer | None]:
+def _place(named: str) -> tuple[ServerLayout, str, ConfiguredTransfer | None]:
     """Return servers by a layout's file or by the name of a transfer, and their token."""
-    from cloudedge.cube.transfer import ConfiguredTransfer, Layout  # noqa: PLC0415
+    from cloudedge.cube.delivery import ServerLayout  # noqa: PLC0415
+    from cloudedge.cube.upstream import ConfiguredTransfer  # noqa: PLC0415
 
     token = os.environ.get(TOKEN_VARIABLE, "")
     if Path(named).exists() or named not in configuration().transfers:
-        return Layout.from_file(Path(named)), token, None
+        return ServerLayout.from_file(Path(named)), token, None
     configured = ConfiguredTransfer(named, configuration(), token=token)
     return configured.layout, configured.token, configured
 
 
-def _before(bundle: Bundle, places: Layout, token: str) -> list[TableVersion]:
+def _before(bundle: Bundle, places: ServerLayout, token: str) -> list[TableVersion]:
     """Return the version before the bundle's, if all old servers of all its tables and the hub have it."""
-    from cloudedge.cube.transfer._steps import observe  # noqa: PLC0415
+    from cloudedge.cube.delivery import observe  # noqa: PLC0415
 
     seen = [observe(each) for each in places.replicas(token=token)]
     of_ours = [each.status for each in seen if each.table in bundle.sparse]
@@ -180,14 +185,17 @@ def _before(bundle: Bundle, places: Layout, token: str) -> list[TableVersion]:
 
 
 def _free(
-    places: Layout, conf: Path, token: str, *, rest_s: float, within_s: float, dry_run: bool, as_json: bool
+    places: ServerLayout, conf: Path, token: str, *, rest_s: float, within_s: float, dry_run: bool, as_json: bool
 ) -> None:
     """Drain servers that cube.conf does not name any more; those that are away are gone already."""
     from cloudedge.cube import CubeConf  # noqa: PLC0415
-    from cloudedge.cube.transfer import Layout, free_servers  # noqa: PLC0415
-    from cloudedge.cube.transfer._steps import observe  # noqa: PLC0415
+    from cloudedge.cube.delivery import (  # noqa: PLC0415
+        ServerLayout,
+        free_servers,
+        observe,
+    )
 
-    read = Layout.from_conf(CubeConf.from_file(conf))
+    read = ServerLayout.from_conf(CubeConf.from_file(conf))
     for table in places.tables:
         named = places.addresses(table) & {address for each in read.tables for address in read.addresses(each)}
         if named:
@@ -217,7 +225,7 @@ def _read(name: str, hub: Path | None, delivery: Delivery) -> tuple[list[TableVe
 
 
 def _versions(bundle: Bundle) -> list[TableVersion]:
-    from cloudedge.cube.transfer import TableVersion  # noqa: PLC0415
+    from cloudedge.cube.delivery import TableVersion  # noqa: PLC0415
 
     if not bundle.sparse:
         raise InputError(f"{bundle.name}:{bundle.version} has no tables to deliver")

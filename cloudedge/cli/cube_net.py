@@ -17,7 +17,7 @@ from cloudedge.errors import ConfigError, InputError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from cloudedge.cube import CubeDict
-    from cloudedge.cube._server import Server
+    from cloudedge.cube.server import Server
 
 __all__ = ["app", "find_version"]
 
@@ -73,11 +73,14 @@ def serve(
 
     Example: cloudedge cube serve data --port 8027
     """
-    from cloudedge.adminhttp import is_loopback  # noqa: PLC0415
-    from cloudedge.cube._address import join_address  # noqa: PLC0415
-    from cloudedge.cube._admin import AdminServer  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube._holdings import Holdings  # noqa: PLC0415
-    from cloudedge.cube._server import Server, ServerConfig  # noqa: PLC0415
+    from cloudedge.admin import is_loopback  # noqa: PLC0415
+    from cloudedge.cube.formats import join_address  # noqa: PLC0415
+    from cloudedge.cube.server import (  # noqa: PLC0415
+        AdminServer,
+        Server,
+        ServerConfig,
+        VersionStore,
+    )
 
     if not (is_open or is_loopback(host)):
         raise ConfigError(
@@ -103,7 +106,7 @@ def serve(
     )
     stop = threading.Event()
     server = Server(config)
-    holdings = None if state is None else Holdings(server, state, limit_bytes_per_s=fetch_limit)
+    holdings = None if state is None else VersionStore(server, state, limit_bytes_per_s=fetch_limit)
     for problem in holdings.restore() if holdings else ():
         say("[bold yellow]warning[/]: not loaded; deliver it again, or start again once it can be read: {}", problem)
     if not empty and not server.versions():
@@ -176,7 +179,7 @@ def get(
 
     Example: cloudedge cube get 1 2 3 -s 10.0.0.1:8027,10.0.0.2:8027 -s 10.0.0.3:8027
     """
-    from cloudedge.cube._client import Client, ClientConfig  # noqa: PLC0415
+    from cloudedge.cube.client import Client, ClientConfig  # noqa: PLC0415
 
     for key in keys:
         if not key.isdecimal() or int(key) >= 1 << 64:
@@ -214,8 +217,8 @@ def stat(server: list[str] = SERVERS, as_json: bool = JSON) -> None:
 def _stat(address: str) -> dict[str, Any]:
     import requests  # noqa: PLC0415
 
-    from cloudedge.cube._address import parse_address  # noqa: PLC0415
-    from cloudedge.httpbody import read_body  # noqa: PLC0415
+    from cloudedge.cube.formats import parse_address  # noqa: PLC0415
+    from cloudedge.io import read_body  # noqa: PLC0415
 
     parse_address(address)
     try:
@@ -259,7 +262,7 @@ def bench(
     Example: cloudedge cube bench --conf cube.conf --dict ctr --batch 260 --connections 32
     Example: cloudedge cube bench --raw -s 127.0.0.1:8027 --batch 260 --connections 32
     """
-    from cloudedge.cube._client import Client, ClientConfig  # noqa: PLC0415
+    from cloudedge.cube.client import Client, ClientConfig  # noqa: PLC0415
 
     if min(keys, batch, connections) < 1 or seconds <= 0:
         raise InputError("keys, batch and connections are at least 1, seconds above 0")
@@ -308,7 +311,7 @@ def _rates(measured: dict[str, Any], requests: int) -> dict[str, float]:
 
 def _raw_load(server: str, *, seconds: float, **load: Any) -> dict[str, Any]:
     from cloudedge import _core  # noqa: PLC0415
-    from cloudedge.cube._address import parse_address  # noqa: PLC0415
+    from cloudedge.cube.formats import parse_address  # noqa: PLC0415
 
     host, port = parse_address(server)
     try:

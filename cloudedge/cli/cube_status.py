@@ -19,7 +19,7 @@ from cloudedge.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudedge.cube.transfer import Expected, Layout, Replica, ReplicaReport
+    from cloudedge.cube.delivery import Expected, Replica, ReplicaReport, ServerLayout
 
 __all__ = ["app", "read_layout"]
 
@@ -46,8 +46,11 @@ def status(
     Something wrong is looked at twice, a second apart, since a delivery that is just switching over is nothing wrong.
     The admin token comes from CLOUDEDGE_CUBE_TOKEN. Example: cloudedge cube status --conf cube.conf --key 17 --watch
     """
-    from cloudedge.cube.transfer import look_twice, require_agreement  # noqa: PLC0415 - imports numpy
-    from cloudedge.cube.transfer._steps import table_of  # noqa: PLC0415
+    from cloudedge.cube.delivery import (  # noqa: PLC0415 - imports numpy
+        look_twice,
+        require_agreement,
+        table_of,
+    )
 
     if sum(map(bool, (of, layout, conf, config))) != 1:
         raise ConfigError("name the servers once: with --of, --layout, --conf or --config")
@@ -68,7 +71,7 @@ def status(
 @contextmanager
 def _replicas(of: str, layout: Path | None, conf: Path | None, config: Path | None) -> Iterator[Sequence[Replica]]:
     from cloudedge.cube import TransferConf  # noqa: PLC0415
-    from cloudedge.cube.transfer import ConfiguredTransfer, UpstreamFleet  # noqa: PLC0415
+    from cloudedge.cube.upstream import ConfiguredTransfer, UpstreamFleet  # noqa: PLC0415
 
     token = os.environ.get(TOKEN_VARIABLE, "")
     if of:
@@ -81,21 +84,22 @@ def _replicas(of: str, layout: Path | None, conf: Path | None, config: Path | No
         yield read_layout(layout, conf).replicas(token=token)
 
 
-def read_layout(layout: Path | None, conf: Path | None) -> Layout:
+def read_layout(layout: Path | None, conf: Path | None) -> ServerLayout:
     """Read which servers there are from one of the two files that can say it."""
     from cloudedge.cube import CubeConf  # noqa: PLC0415
-    from cloudedge.cube.transfer import Layout  # noqa: PLC0415
+    from cloudedge.cube.delivery import ServerLayout  # noqa: PLC0415
 
     if (layout is None) == (conf is None):
         raise ConfigError("name the servers once: with --layout or with --conf")
-    return Layout.from_file(layout) if layout is not None else Layout.from_conf(CubeConf.from_file(str(conf)))
+    return (
+        ServerLayout.from_file(layout) if layout is not None else ServerLayout.from_conf(CubeConf.from_file(str(conf)))
+    )
 
 
 def _expected(shards: Mapping[str, int], keys: list[str], bundle: str | None, hub: Path | None) -> dict[str, Expected]:
     """Return what to read: the keys that were named, and a bundle's probes with the rows it has for them."""
     from cloudedge.bundle import Bundle  # noqa: PLC0415
-    from cloudedge.cube.transfer import Expected  # noqa: PLC0415
-    from cloudedge.cube.transfer._changes import find_rows  # noqa: PLC0415
+    from cloudedge.cube.delivery import Expected, find_rows  # noqa: PLC0415
 
     named: dict[str, list[int]] = {table: [] for table in shards}
     for each in keys:

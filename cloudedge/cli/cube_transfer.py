@@ -18,7 +18,7 @@ from cloudedge.errors import CloudEdgeError, InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudedge.cube.transfer import Transfer, TransferReport
+    from cloudedge.cube.upstream import Transfer, TransferReport
 
 __all__ = ["app"]
 
@@ -47,7 +47,7 @@ def transfer(
     Example: cloudedge cube transfer ctr --once --dry-run
     """
     from cloudedge.cube import TransferConf  # noqa: PLC0415 - numpy is not needed for --help
-    from cloudedge.cube.transfer import ConfiguredTransfer, Transfer, TransferOptions  # noqa: PLC0415
+    from cloudedge.cube.upstream import ConfiguredTransfer, Transfer, TransferOptions  # noqa: PLC0415
 
     if once and rollback:
         raise InputError("--once delivers and --rollback goes back: give one of them")
@@ -83,7 +83,7 @@ def transfer(
 
 
 def _run(daemon: Transfer, *, host: str, port: int, poll_s: float, as_json: bool) -> None:
-    from cloudedge.cube.transfer import StatusServer  # noqa: PLC0415
+    from cloudedge.cube.upstream import StatusServer  # noqa: PLC0415
 
     def told(report: TransferReport | CloudEdgeError) -> None:
         if isinstance(report, CloudEdgeError):

@@ -48,7 +48,7 @@ def node(
 
     Example: cloudedge edge node --cloud http://127.0.0.1:9005 --name n1 --key release.pub
     """
-    from cloudedge.edge_bie._names import check_name  # noqa: PLC0415
+    from cloudedge.edge_bie.model import check_name  # noqa: PLC0415
     from cloudedge.edge_bie.node import (  # noqa: PLC0415 - slow to import
         DockerRuntime,
         Link,

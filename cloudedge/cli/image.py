@@ -38,9 +38,8 @@ def build(
 
     Example: cloudedge image build cube serving --wheelhouse wheels --base my-debian-with-python
     """
-    from cloudedge.dockerengine import connect  # noqa: PLC0415 - not needed for --help
     from cloudedge.images import build as build_image  # noqa: PLC0415
-    from cloudedge.images import kinds_of, plan_build  # noqa: PLC0415
+    from cloudedge.images import connect, kinds_of, plan_build  # noqa: PLC0415
 
     planned = plan_build(
         kinds_of(images), tag=tag, bases=base, wheelhouses=wheelhouse, extras=extra, dockerfiles=dockerfiles
@@ -81,8 +80,7 @@ def push(
 
     Example: cloudedge image push serving --registry registry.example/ads --tag 3
     """
-    from cloudedge.dockerengine import connect  # noqa: PLC0415
-    from cloudedge.images import kinds_of, plan_push  # noqa: PLC0415
+    from cloudedge.images import connect, kinds_of, plan_push  # noqa: PLC0415
     from cloudedge.images import push as push_image  # noqa: PLC0415
 
     planned = plan_push(kinds_of(images), registry, tag=tag)
@@ -110,8 +108,7 @@ def push(
 @app.command("list")
 def list_(as_json: bool = JSON) -> None:
     """List the images this machine's engine has, and the digests of those that are in a registry."""
-    from cloudedge.dockerengine import connect  # noqa: PLC0415
-    from cloudedge.images import listed  # noqa: PLC0415
+    from cloudedge.images import connect, listed  # noqa: PLC0415
 
     rows = listed(connect())
     if as_json:

@@ -12,7 +12,7 @@ from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
 from cloudedge.errors import InputError
 
 if TYPE_CHECKING:
-    from cloudedge.pipeline import Compiled, Step
+    from cloudedge.pipeline import Compiled, PipelineStep
 
 __all__ = ["app"]
 
@@ -190,7 +190,7 @@ def _load(file: Path, function: str, values: list[str]) -> tuple[Compiled, dict[
     return compiled, compiled.typed({name: text for name, _, text in (value.partition("=") for value in values)})
 
 
-def _show(steps: list[Step], *, as_json: bool) -> None:
+def _show(steps: list[PipelineStep], *, as_json: bool) -> None:
     if as_json:
         json_out([{"task": step.task, "step": step.inputs.step, **vars(step.inputs)} for step in steps])
     else:

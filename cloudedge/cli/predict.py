@@ -46,7 +46,7 @@ def predict(
     with Client(*url, token=token, timeout_s=timeout_s, retries=retries) as client:
         answer = client.predict(inputs, output, tag=tag)
     if as_json:
-        from cloudedge.serving._texts import json_text  # noqa: PLC0415 - as above
+        from cloudedge.serving.formats import json_text  # noqa: PLC0415 - as above
 
         # Not tolist(), which gives a float32 the digits of a double.
         outputs = {name: json.loads(json_text(array)) for name, array in answer.outputs.items()}
@@ -61,8 +61,7 @@ def _input(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise InputError(f"input {text!r} is not NAME=VALUE", hint="-i 'x=[[0.1, 0.2]]' or -i x=@rows.npy")
-    from cloudedge.serving._tensors import npy_array  # noqa: PLC0415
-    from cloudedge.serving._texts import parse_array  # noqa: PLC0415
+    from cloudedge.serving.formats import npy_array, parse_array  # noqa: PLC0415
 
     if not value.startswith("@"):
         return name, parse_array(name, value)

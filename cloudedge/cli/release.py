@@ -148,7 +148,7 @@ def promote(target: str = TARGET, dry_run: bool = DRY_RUN, as_json: bool = JSON)
 def _options(
     canary: str, bake: str, on_breach: str, retain: int, limits: tuple[str, float, str, float], **others: Any
 ) -> Options:
-    from cloudedge.config._fields import Duration, Share  # noqa: PLC0415
+    from cloudedge.config import Duration, Share  # noqa: PLC0415
     from cloudedge.release import Limits, Options  # noqa: PLC0415 - numpy is not needed for --help
 
     if on_breach not in ("rollback", "pause"):

@@ -13,7 +13,7 @@ from cloudedge.config import home
 from cloudedge.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
-    from cloudedge.serving.docker import Wanted
+    from cloudedge.serving.docker import WantedService
 
 __all__ = ["app"]
 
@@ -82,7 +82,7 @@ def run(
 
 def _own(
     reference: str, name: str, port: int, image: str, local: Path | None, more: dict[str, Any]
-) -> tuple[Wanted, str]:
+) -> tuple[WantedService, str]:
     from cloudedge.bundle import Bundle  # noqa: PLC0415
     from cloudedge.serving.docker import own_runtime  # noqa: PLC0415
 
@@ -94,7 +94,7 @@ def _own(
     return wanted, f"{bundle.name}:{bundle.version}"
 
 
-def _stock(folder: str, name: str, port: int, image: str) -> tuple[Wanted, str]:
+def _stock(folder: str, name: str, port: int, image: str) -> tuple[WantedService, str]:
     from cloudedge.serving.docker import stock_runtime  # noqa: PLC0415
 
     path = Path(folder)

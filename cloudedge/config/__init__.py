@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from cloudedge.config._clouds import CloudConfig, ObjectsConfig
 from cloudedge.config._edge import EdgeAbort, EdgeLeg, EdgeNeeds, EdgeTimeouts
-from cloudedge.config._fields import Duration, Name, Secret, Section, Size, explain, reveal
+from cloudedge.config._fields import Duration, Name, Secret, Section, Share, Size, explain, reveal
 from cloudedge.config._hubs import HubConfig
 from cloudedge.config._targets import (
     CubePods,
@@ -38,6 +38,7 @@ __all__ = [
     "Config",
     "CubePods",
     "DenseLeg",
+    "Duration",
     "EdgeAbort",
     "EdgeLeg",
     "EdgeNeeds",
@@ -49,6 +50,7 @@ __all__ = [
     "PodsConfig",
     "Secret",
     "ServingPods",
+    "Share",
     "SparseLeg",
     "TargetConfig",
     "TrainingConfig",

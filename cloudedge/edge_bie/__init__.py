@@ -4,6 +4,6 @@ Each part is a package of its own: `client` and `sync`, `fleet`, `node`, `lab`. 
 becomes BIE objects, and the signed statement that a node checks.
 """
 
-from cloudedge.edge_bie._statement import Blob, Statement
+from cloudedge.edge_bie.model import Blob, Statement
 
 __all__ = ["Blob", "Statement"]

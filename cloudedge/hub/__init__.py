@@ -3,28 +3,44 @@
 This package knows OCI manifests and nothing of what a bundle means.
 """
 
-from cloudedge.hub._directory import Adoption, storage_errors
+from cloudedge.hub._copy import CopyPlan, copy, plan_copy, signature_tag
 from cloudedge.hub._gc import GcPlan, Kept, collect, plan_gc, release_tag
-from cloudedge.hub._hashing import Hashed, hash_file, hash_files
-from cloudedge.hub._local import LocalHub
-from cloudedge.hub._oci import (
+from cloudedge.hub._open import open_hub, open_store, prepare_bucket
+from cloudedge.hub.core import (
+    ANY,
+    CHUNK,
     IMAGE_MANIFEST,
     Descriptor,
     Digest,
+    Hashed,
+    Hub,
     Manifest,
+    ObjectInfo,
+    ObjectStore,
+    Progress,
     Reader,
+    Ref,
+    Stored,
+    TagEntry,
     canonical_json,
+    check_name,
+    check_tag,
+    current,
     digest_of,
+    hash_file,
+    hash_files,
+    is_version,
+    newest,
+    next_version,
     parse_digest,
     parse_json,
+    resolve,
     verified,
+    version_key,
+    who,
 )
-from cloudedge.hub._open import open_hub, open_store, prepare_bucket
-from cloudedge.hub._protocol import ANY, CHUNK, Hub, ObjectInfo, ObjectStore, Progress, Stored
-from cloudedge.hub._refs import Ref, newest, next_version, resolve, version_key
-from cloudedge.hub._tags import TagEntry, check_name, check_tag, current, is_version
-from cloudedge.hub._transfer import CopyPlan, copy, plan_copy, signature_tag
-from cloudedge.hub._who import who
+from cloudedge.hub.layout import LocalHub
+from cloudedge.hub.objects import Adoption, storage_errors
 
 __all__ = [
     "ANY",

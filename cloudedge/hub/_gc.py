@@ -13,13 +13,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from cloudedge.errors import NotFound
-from cloudedge.hub._oci import Digest, Manifest
-from cloudedge.hub._protocol import Stored
-from cloudedge.hub._tags import TagEntry, is_version
-from cloudedge.hub._transfer import signature_tag
+from cloudedge.hub._copy import signature_tag
+from cloudedge.hub.core import Digest, Manifest, Stored, TagEntry, is_version
 
 if TYPE_CHECKING:
-    from cloudedge.hub._protocol import Hub
+    from cloudedge.hub.core import Hub
 
 __all__ = ["GcPlan", "Kept", "collect", "observe", "plan_gc", "release_tag"]
 

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudedge.errors import ConfigError
-from cloudedge.hub._directory import DirectoryStore
-from cloudedge.hub._layout import LayoutHub
-from cloudedge.hub._local import LocalHub
-from cloudedge.hub._protocol import Hub, ObjectStore
+from cloudedge.hub.core import Hub, ObjectStore
+from cloudedge.hub.layout import LayoutHub, LocalHub
+from cloudedge.hub.objects import DirectoryStore
 
 if TYPE_CHECKING:
     from cloudedge.config import HubConfig
-    from cloudedge.hub._s3 import S3Store
+    from cloudedge.hub.objects import S3Store
 
 __all__ = ["open_hub", "open_store", "prepare_bucket"]
 
@@ -64,7 +63,7 @@ def prepare_bucket(config: HubConfig, *, public: bool = False) -> None:
 
 def _s3(config: HubConfig) -> S3Store:
     from cloudedge.config import reveal  # noqa: PLC0415
-    from cloudedge.hub._s3 import S3Settings, S3Store  # noqa: PLC0415 - boto3 is an extra, and slow to import
+    from cloudedge.hub.objects import S3Settings, S3Store  # noqa: PLC0415 - boto3 is an extra, and slow to import
 
     settings = S3Settings(
         endpoint_url=config.endpoint or None,
@@ -79,7 +78,7 @@ def _s3(config: HubConfig) -> S3Store:
 
 def _bos(config: HubConfig) -> ObjectStore:
     from cloudedge.config import reveal  # noqa: PLC0415
-    from cloudedge.hub._bos import BosSettings, BosStore  # noqa: PLC0415 - an extra
+    from cloudedge.hub.objects import BosSettings, BosStore  # noqa: PLC0415 - an extra
 
     access_key = config.access_key or os.environ.get("BCE_ACCESS_KEY_ID", "")
     secret_key = reveal(config.secret_key or "env:BCE_SECRET_ACCESS_KEY")
@@ -89,7 +88,7 @@ def _bos(config: HubConfig) -> ObjectStore:
 
 def _oci(config: HubConfig) -> Hub:
     from cloudedge.config import home, reveal  # noqa: PLC0415
-    from cloudedge.hub._registry import RegistryHub, RegistrySettings  # noqa: PLC0415 - requests is slow to import
+    from cloudedge.hub.registry import RegistryHub, RegistrySettings  # noqa: PLC0415 - requests is slow to import
 
     settings = RegistrySettings(
         username=config.username or None,

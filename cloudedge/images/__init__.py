@@ -2,8 +2,9 @@
 
 from cloudedge.images._build import Build, build
 from cloudedge.images._catalogue import KINDS, Kind, dockerfiles_folder, local_name
-from cloudedge.images._listed import Listed, listed
-from cloudedge.images._plan import Planned, kinds_of, plan_build, plan_push
+from cloudedge.images._engine_errors import connect, engine_errors
+from cloudedge.images._image_plan import Planned, kinds_of, plan_build, plan_push
+from cloudedge.images._list_images import Listed, listed
 from cloudedge.images._push import Pushed, push
 from cloudedge.images._wheels import make_wheelhouse, wheel_commands
 
@@ -15,7 +16,9 @@ __all__ = [
     "Planned",
     "Pushed",
     "build",
+    "connect",
     "dockerfiles_folder",
+    "engine_errors",
     "kinds_of",
     "listed",
     "local_name",

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudedge.dockerengine import engine_errors
 from cloudedge.errors import CloudEdgeError, InputError, NotFound, Unavailable
 from cloudedge.images._catalogue import Kind, dockerfile_of, dockerfiles_folder, with_extras
+from cloudedge.images._engine_errors import engine_errors
 
 __all__ = ["Build", "build"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cloudedge.dockerengine import engine_errors
 from cloudedge.errors import CloudEdgeError, IntegrityError, NotFound, Rejected, Unavailable
-from cloudedge.images._plan import Planned
+from cloudedge.images._engine_errors import engine_errors
+from cloudedge.images._image_plan import Planned
 
 __all__ = ["Layers", "Pushed", "push", "refusal"]
 

@@ -17,18 +17,18 @@ Objects are plain mappings, as the API server writes them. Rules that hold for e
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cloudedge._lazy import lazy_names
 from cloudedge.kube._kinds import Kind, Object, identity
 
 if TYPE_CHECKING:
     from cloudedge.kube._cluster import FIELD_MANAGER, Cluster
     from cloudedge.kube._discovery import PADDLE_SERVICES, Capabilities, schema_has
+    from cloudedge.kube._events import Notice, state_of
     from cloudedge.kube._exec import Ran
     from cloudedge.kube._fields import dropped
     from cloudedge.kube._logs import LogLine
-    from cloudedge.kube._notices import Notice, state_of
     from cloudedge.kube._watch import Event
 
 __all__ = [
@@ -48,24 +48,15 @@ __all__ = [
     "state_of",
 ]
 
-_HOMES = {
-    "_cluster": ("FIELD_MANAGER", "Cluster"),
-    "_discovery": ("PADDLE_SERVICES", "Capabilities", "schema_has"),
-    "_exec": ("Ran",),
-    "_fields": ("dropped",),
-    "_logs": ("LogLine",),
-    "_notices": ("Notice", "state_of"),
-    "_watch": ("Event",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Who only describes objects needs neither the official client nor the time it takes to import.
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"cloudedge.kube.{home}"), name)
-    raise AttributeError(f"module 'cloudedge.kube' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_cluster": ("FIELD_MANAGER", "Cluster"),
+        "_discovery": ("PADDLE_SERVICES", "Capabilities", "schema_has"),
+        "_exec": ("Ran",),
+        "_fields": ("dropped",),
+        "_logs": ("LogLine",),
+        "_events": ("Notice", "state_of"),
+        "_watch": ("Event",),
+    },
+)

@@ -11,12 +11,12 @@ from typing import Any, Literal
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError, Conflict, InputError, NotFound, Unavailable
 from cloudedge.kube._discovery import Capabilities, Discovery
+from cloudedge.kube._events import Notice, notices, selector_of
 from cloudedge.kube._exec import Ran, run_in_pod
 from cloudedge.kube._forward import Forward
 from cloudedge.kube._kinds import Kind, Object, api_version, identity
 from cloudedge.kube._listing import listed
 from cloudedge.kube._logs import LogLine, Logs
-from cloudedge.kube._notices import Notice, notices, selector_of
 from cloudedge.kube._session import Session, configured
 from cloudedge.kube._waiting import Waiting
 from cloudedge.kube._watch import WINDOW_S, Event, Watch

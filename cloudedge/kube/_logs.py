@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudedge.errors import CloudEdgeError, InputError, NotFound
+from cloudedge.kube._errors import Passing
 from cloudedge.kube._kinds import Kind, Object
 from cloudedge.kube._listing import listed
-from cloudedge.kube._refusals import Passing
 from cloudedge.kube._session import Session
 from cloudedge.kube._watch import Watch
 

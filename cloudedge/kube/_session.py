@@ -28,7 +28,7 @@ import yaml
 
 from cloudedge.clock import Clock
 from cloudedge.errors import ConfigError, InputError, Unavailable
-from cloudedge.kube._refusals import Passing, Status, refusal, translated
+from cloudedge.kube._errors import Passing, Status, refusal, translated
 from cloudedge.kube._websocket import open_websocket
 
 __all__ = ["ATTEMPTS", "LONGEST_WAIT_S", "Query", "Session", "configured"]

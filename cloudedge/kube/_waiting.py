@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cloudedge.errors import DeadlineExceeded, Unavailable
+from cloudedge.kube._events import Notice, state_of
 from cloudedge.kube._kinds import Kind, Object
-from cloudedge.kube._notices import Notice, state_of
 from cloudedge.kube._watch import Watch
 
 __all__ = ["Waiting"]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cloudedge.errors import CloudEdgeError, Unavailable
+from cloudedge.kube._errors import Passing, Status, refusal
 from cloudedge.kube._kinds import Kind, Object
 from cloudedge.kube._listing import listed
-from cloudedge.kube._refusals import Passing, Status, refusal
 from cloudedge.kube._session import Session
 
 __all__ = ["WINDOW_S", "Event", "Watch", "changes"]

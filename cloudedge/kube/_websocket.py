@@ -11,7 +11,7 @@ import websocket
 from kubernetes.stream import ws_client
 
 from cloudedge.errors import Unavailable
-from cloudedge.kube._refusals import Passing, Status, refusal
+from cloudedge.kube._errors import Passing, Status, refusal
 
 __all__ = ["BROKEN", "open_websocket"]
 

@@ -15,9 +15,9 @@ are imported when they are first used: who only writes pipelines needs no Kubern
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cloudedge._lazy import lazy_names
 from cloudedge.pipeline._inputs import (
     STEPS,
     Action,
@@ -32,12 +32,12 @@ from cloudedge.pipeline._inputs import (
 if TYPE_CHECKING:
     from cloudedge.pipeline._cluster import ClusterSteps
     from cloudedge.pipeline._components import component, component_yaml, launcher_image
-    from cloudedge.pipeline._graph import Compiled, Step, compile_file, steps_of
+    from cloudedge.pipeline._graph import Compiled, PipelineStep, compile_file, steps_of
     from cloudedge.pipeline._local import LocalSteps, stop
-    from cloudedge.pipeline._modelhub import ModelHub, Record
+    from cloudedge.pipeline._modelhub import ModelHub, ModelRecord
     from cloudedge.pipeline._objects import objects_of
     from cloudedge.pipeline._run import PipelineFailed, default_root, run_local, submit
-    from cloudedge.pipeline._suites import Place, Suite, register, suites
+    from cloudedge.pipeline._suites import Suite, SuitePaths, register, suites
 
 __all__ = [
     "STEPS",
@@ -48,13 +48,13 @@ __all__ = [
     "LocalSteps",
     "ModelHub",
     "ModelHubInputs",
+    "ModelRecord",
     "PipelineFailed",
-    "Place",
-    "Record",
+    "PipelineStep",
     "ServingInputs",
-    "Step",
     "StepInputs",
     "Suite",
+    "SuitePaths",
     "TrainingInputs",
     "VisualDLInputs",
     "compile_file",
@@ -71,24 +71,21 @@ __all__ = [
     "suites",
 ]
 
-_HOMES = {
-    "_cluster": ("ClusterSteps",),
-    "_components": ("component", "component_yaml", "launcher_image"),
-    "_graph": ("Compiled", "Step", "compile_file", "steps_of"),
-    "_local": ("LocalSteps", "stop"),
-    "_modelhub": ("ModelHub", "Record"),
-    "_objects": ("objects_of",),
-    "_run": ("PipelineFailed", "default_root", "run_local", "submit"),
-    "_suites": ("Place", "Suite", "register", "suites"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"cloudedge.pipeline.{home}"), name)
-    raise AttributeError(f"module 'cloudedge.pipeline' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_cluster": ("ClusterSteps",),
+        "_components": ("component", "component_yaml", "launcher_image"),
+        "_graph": ("Compiled", "PipelineStep", "compile_file", "steps_of"),
+        "_local": ("LocalSteps", "stop"),
+        "_modelhub": ("ModelHub", "ModelRecord"),
+        "_objects": ("objects_of",),
+        "_run": ("PipelineFailed", "default_root", "run_local", "submit"),
+        "_suites": ("SuitePaths", "Suite", "register", "suites"),
+    },
+    {
+        "Place": "cloudedge.pipeline.SuitePaths",
+        "Record": "cloudedge.pipeline.ModelRecord",
+        "Step": "cloudedge.pipeline.PipelineStep",
+    },
+)

@@ -10,7 +10,7 @@ from pathlib import Path
 from cloudedge.bundle import published
 from cloudedge.errors import InputError
 from cloudedge.serving import conf
-from cloudedge.serving._program import read_signature
+from cloudedge.serving.model import read_signature
 
 __all__ = ["convert", "pack"]
 

@@ -20,7 +20,7 @@ from cloudedge.errors import ConfigError, InputError
 from cloudedge.pipeline._components import LAUNCHER
 from cloudedge.pipeline._inputs import STEPS, StepInputs, read_values
 
-__all__ = ["Compiled", "Step", "compile_file", "for_this_machine", "steps_of"]
+__all__ = ["Compiled", "PipelineStep", "compile_file", "for_this_machine", "steps_of"]
 
 _MAKES_CLAIM = "argostub/createpvc"
 """What kfp-kubernetes calls the executor of CreatePVC; no such image is ever run."""
@@ -71,7 +71,7 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Step:
+class PipelineStep:
     """One task of a pipeline that the launcher does."""
 
     task: str
@@ -105,7 +105,7 @@ def compile_file(file: Path, function: str = "") -> Compiled:
             return _read(target.read_text(encoding="utf-8"), str(file))
 
 
-def steps_of(compiled: Compiled, arguments: Mapping[str, Any] | None = None) -> list[Step]:
+def steps_of(compiled: Compiled, arguments: Mapping[str, Any] | None = None) -> list[PipelineStep]:
     """List what a pipeline has the launcher do, in an order in which it may be done.
 
     Args:
@@ -147,7 +147,7 @@ def for_this_machine(compiled: Compiled) -> str:
     return yaml.safe_dump(spec)
 
 
-def _walk(spec: Mapping[str, Any], dag: Mapping[str, Any], scope: Mapping[str, Any]) -> Iterator[Step]:
+def _walk(spec: Mapping[str, Any], dag: Mapping[str, Any], scope: Mapping[str, Any]) -> Iterator[PipelineStep]:
     produced: dict[tuple[str, str], Any] = {}
     for name, task in _in_order(dag["tasks"]):
         component = spec["components"][task["componentRef"]["name"]]
@@ -165,7 +165,9 @@ def _walk(spec: Mapping[str, Any], dag: Mapping[str, Any], scope: Mapping[str, A
         words = container.get("command") or []
         if tuple(words[:-1]) == LAUNCHER and words[-1] in STEPS:
             kind = STEPS[words[-1]]
-            yield Step(name, read_values(kind, {key: each for key, each in values.items() if key in _names(component)}))
+            yield PipelineStep(
+                name, read_values(kind, {key: each for key, each in values.items() if key in _names(component)})
+            )
 
 
 def _names(component: Mapping[str, Any]) -> set[str]:

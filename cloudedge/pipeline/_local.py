@@ -39,7 +39,7 @@ from cloudedge.pipeline._inputs import (
 )
 from cloudedge.pipeline._modelhub import ModelHub, unpack
 from cloudedge.pipeline._steps import Result, Steps
-from cloudedge.pipeline._suites import ON_CLUSTER, Place, find_suite
+from cloudedge.pipeline._suites import ON_CLUSTER, SuitePaths, find_suite
 from cloudedge.supervisor import ProcessSpec
 from cloudedge.training import Role, TrainingJob
 from cloudedge.training import local as local_training
@@ -202,11 +202,11 @@ class LocalSteps(Steps):
         self._keep(ProcessSpec(process, tuple(words), whole=True), f"{url}{objects.VISUALDL_ALIVE}")
         return result | {"url": f"{url}{inputs.public_path}"}
 
-    def _place(self, inputs: TrainingInputs) -> Place:
+    def _place(self, inputs: TrainingInputs) -> SuitePaths:
         data = self._mounted() if _has_fuse() else self._root / "data"
         if not (data / inputs.dataset).is_dir():
             raise NotFound(f"there is no data set {inputs.dataset!r} here", hint="Run its dataset step first.")
-        return Place(str(data), str(self.claim(inputs.pvc_name)))
+        return SuitePaths(str(data), str(self.claim(inputs.pvc_name)))
 
     def _in_claim(self, inputs: VisualDLInputs, path: str) -> Path:
         """Return where on this machine a path is that the pod would see below the claim's mount."""

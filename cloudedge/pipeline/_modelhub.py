@@ -36,7 +36,7 @@ from cloudedge.hub import (
     verified,
 )
 
-__all__ = ["BUCKET", "LATEST", "ModelHub", "Record", "archive_key", "archive_url", "read_record", "unpack"]
+__all__ = ["BUCKET", "LATEST", "ModelHub", "ModelRecord", "archive_key", "archive_url", "read_record", "unpack"]
 
 BUCKET = "model-center"
 LATEST = "latest"
@@ -48,7 +48,7 @@ _HTTP_S = 30.0
 
 
 @dataclass(frozen=True)
-class Record:
+class ModelRecord:
     """What is known of a version."""
 
     sha256: str
@@ -99,7 +99,7 @@ class ModelHub:
             prepare_bucket(config, public=True)
         return cls(open_store(config))
 
-    def push(self, file: Path, model: str, version: str = LATEST) -> Record:
+    def push(self, file: Path, model: str, version: str = LATEST) -> ModelRecord:
         """Bring a packed model into the hub; the same one twice is once.
 
         Raises:
@@ -113,7 +113,7 @@ class ModelHub:
                 hint="Model Name must be the training's Name, and the training must have had Need Convert.",
             )
         hashed = hash_file(file)
-        wanted = Record(hashed.digest.removeprefix("sha256:"), hashed.size)
+        wanted = ModelRecord(hashed.digest.removeprefix("sha256:"), hashed.size)
         with self._alone(model, version):
             there = self.record(model, version)
             if there != wanted:
@@ -132,7 +132,7 @@ class ModelHub:
             self._store.settle([key])
         return wanted
 
-    def fetch(self, model: str, version: str, target: Path) -> Record:
+    def fetch(self, model: str, version: str, target: Path) -> ModelRecord:
         """Copy a version to a file that is not there yet, checked.
 
         Raises:
@@ -148,7 +148,7 @@ class ModelHub:
                 out.write(chunk)
         return record
 
-    def record(self, model: str, version: str) -> Record | None:
+    def record(self, model: str, version: str) -> ModelRecord | None:
         """Return what is known of a version, or None if it is not in the hub."""
         archive_key(model, version)
         key = _record_key(model, version)
@@ -167,7 +167,7 @@ class ModelHub:
         return self._store.lock(f"{model}-{version}")
 
 
-def read_record(endpoint: str, model: str, version: str) -> Record:
+def read_record(endpoint: str, model: str, version: str) -> ModelRecord:
     """Ask a hub behind HTTP what it knows of a version; its objects may be read by everybody.
 
     Raises:
@@ -205,10 +205,10 @@ def _record_key(model: str, version: str) -> str:
     return f"{model}/{version}/model.json"
 
 
-def _parsed(data: bytes, what: str) -> Record:
+def _parsed(data: bytes, what: str) -> ModelRecord:
     value = parse_json(data, what)
     try:
-        record = Record(str(value["sha256"]), int(value["size"]))
+        record = ModelRecord(str(value["sha256"]), int(value["size"]))
     except (KeyError, TypeError, ValueError) as error:
         raise IntegrityError(f"{what} is no record of a model") from error
     if not re.fullmatch(r"[0-9a-f]{64}", record.sha256):

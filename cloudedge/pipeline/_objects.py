@@ -22,7 +22,7 @@ from cloudedge.pipeline._inputs import (
     TrainingInputs,
     VisualDLInputs,
 )
-from cloudedge.pipeline._modelhub import Record, archive_key, archive_url
+from cloudedge.pipeline._modelhub import ModelRecord, archive_key, archive_url
 from cloudedge.pipeline._suites import ON_CLUSTER, Suite, find_suite
 from cloudedge.serving.knative import Endpoint, PaddleService
 from cloudedge.training import CleanPodPolicy, Intranet, PvcMount, Role, Samples, TrainingJob
@@ -48,7 +48,7 @@ __all__ = [
 
 DATA_CENTER = "data-center"
 """The one SampleSet whose folders are data sets, and the secret of its file system."""
-UNKNOWN = Record("0" * 64, 0)
+UNKNOWN = ModelRecord("0" * 64, 0)
 """Stands for what the hub says about a version when the step runs."""
 VISUALDL_ALIVE = "/alive"
 """Where VisualDL says that it is there; its pages fail for whoever names no language."""
@@ -165,7 +165,7 @@ def upload_job(inputs: ModelHubInputs) -> Manifest:
     return _job(f"{inputs.name}-model-hub", inputs, launcher_image(), command, env=env)
 
 
-def paddle_service(inputs: ServingInputs, record: Record) -> PaddleService:
+def paddle_service(inputs: ServingInputs, record: ModelRecord) -> PaddleService:
     """Return the service: it fetches the model, checks that it is the one that was pushed, and answers with it.
 
     Args:
@@ -246,7 +246,7 @@ def visualdl_command(inputs: VisualDLInputs, logdir: str, host: str) -> list[str
     return words + (["--api-only"] if inputs.api_only else [])
 
 
-def objects_of(inputs: StepInputs, *, record: Record = UNKNOWN, kind: Kind | None = None) -> list[Manifest]:
+def objects_of(inputs: StepInputs, *, record: ModelRecord = UNKNOWN, kind: Kind | None = None) -> list[Manifest]:
     """Return every object a step makes, in the order in which it makes them; for reading, and for tests.
 
     Args:

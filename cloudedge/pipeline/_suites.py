@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 from cloudedge.errors import ConfigError, InputError
 from cloudedge.pipeline._inputs import TrainingInputs
 
-__all__ = ["ON_CLUSTER", "PaddleOCR", "Place", "Script", "Suite", "changes_of", "find_suite", "register", "suites"]
+__all__ = ["ON_CLUSTER", "PaddleOCR", "Script", "Suite", "SuitePaths", "changes_of", "find_suite", "register", "suites"]
 
 _GROUP = "cloudedge.suites"
 _CHANGE = re.compile(r"[\w.\-]+=.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Place:
+class SuitePaths:
     """Where a training finds its data and leaves its models."""
 
     data: str = "/mnt/data-center"
@@ -55,7 +55,7 @@ class Place:
         return f"{self.task}/pretrain_model/{PurePosixPath(urlsplit(address).path).stem}"
 
 
-ON_CLUSTER = Place()
+ON_CLUSTER = SuitePaths()
 
 
 class Suite(Protocol):
@@ -71,15 +71,15 @@ class Suite(Protocol):
         """The image of its pods, where the training names none; empty if there is none."""
         ...
 
-    def train_command(self, task: TrainingInputs, place: Place) -> Sequence[str]:
+    def train_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
         """Return the words that train a model in `place`."""
         ...
 
-    def export_command(self, task: TrainingInputs, place: Place) -> Sequence[str]:
+    def export_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
         """Return the words that turn the trained weights into an inference model."""
         ...
 
-    def convert_command(self, task: TrainingInputs, place: Place) -> Sequence[str]:
+    def convert_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
         """Return the words that write ``NAME/server`` and ``NAME/client`` for a server, run in the task's folder."""
         ...
 
@@ -90,7 +90,7 @@ class PaddleOCR:
     name = "PaddleOCR"
     default_image = "registry.baidubce.com/paddleflow-public/paddleocr:2.1.3-gpu-cuda10.2-cudnn7"
 
-    def train_command(self, task: TrainingInputs, place: Place) -> Sequence[str]:
+    def train_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
         """Return the words that train a model in `place`."""
         words = ["python"]
         if task.worker_replicas > 1 or task.gpu_per_node > 1:
@@ -107,12 +107,12 @@ class PaddleOCR:
         ]
         return [*words, "tools/train.py", "-c", task.config_path, "-o", *options]
 
-    def export_command(self, task: TrainingInputs, place: Place) -> Sequence[str]:
+    def export_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
         """Return the words that export the best weights of this training, with the network it was told to train."""
         weights = f"Global.pretrained_model={place.models}best_accuracy"
         return ["python", "tools/export_model.py", "-c", task.config_path, "-o", *self._common(task, place), weights]
 
-    def convert_command(self, task: TrainingInputs, place: Place) -> Sequence[str]:
+    def convert_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
         """Return the words of Paddle Serving's own converter."""
         return [
             *("python3", "-m", "paddle_serving_client.convert", "--dirname", place.inference),
@@ -120,7 +120,7 @@ class PaddleOCR:
             *("--serving_server", f"./{task.name}/server/", "--serving_client", f"./{task.name}/client/"),
         ]
 
-    def _common(self, task: TrainingInputs, place: Place) -> list[str]:
+    def _common(self, task: TrainingInputs, place: SuitePaths) -> list[str]:
         # A change may alter the network itself, so that both commands need all of them.
         shown = ["Global.use_visualdl=True"] if task.use_visualdl else []
         folders = [f"Global.save_model_dir={place.models}", f"Global.save_inference_dir={place.inference}"]
@@ -139,7 +139,7 @@ class Script:
     name = "Script"
     default_image = ""
 
-    def train_command(self, task: TrainingInputs, place: Place) -> Sequence[str]:
+    def train_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
         """Return the words that train a model in `place`."""
         data = place.dataset(task.dataset)
         optional = {
@@ -151,12 +151,12 @@ class Script:
         folders = ["--data", data, "--models", place.models, "--logs", place.logs]
         return ["python", task.config_path, "train", *folders, *given, *_told(task)]
 
-    def export_command(self, task: TrainingInputs, place: Place) -> Sequence[str]:
+    def export_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
         """Return the words that export the trained model."""
         folders = ["--models", place.models, "--inference", place.inference]
         return ["python", task.config_path, "export", *folders, *_told(task)]
 
-    def convert_command(self, task: TrainingInputs, place: Place) -> Sequence[str]:
+    def convert_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
         """Return the words of our own converter: Paddle Serving's does not read what Paddle 3 writes."""
         return ["python", "-m", "cloudedge.pipeline", "convert", "--inference", place.inference, "--output", task.name]
 

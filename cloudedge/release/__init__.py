@@ -1,41 +1,54 @@
 """Releases: one bundle live on one target, everywhere or nowhere. Plan, apply, resume, roll back, watch."""
 
-from cloudedge.release._apply import Outcome
-from cloudedge.release._errors import Refused, ReleaseUndone, Unfinished
-from cloudedge.release._ground import Ground, Runner, Shelf, in_threads
-from cloudedge.release._kinds import register_kind
-from cloudedge.release._layouts import FixedLayout, Layouts
-from cloudedge.release._places import (
+from cloudedge._lazy import renamed_names
+from cloudedge.release.core import (
+    BundleSource,
     Estimate,
+    FixedLayout,
     Group,
     Health,
+    Layouts,
     Leg,
+    Life,
+    Limits,
     Loaded,
     Member,
     Observed,
+    Options,
+    Outcome,
     Part,
     Place,
+    PlaceStatus,
+    Plan,
+    Record,
+    Refusal,
+    Refused,
+    ReleaseContext,
+    ReleaseUndone,
+    ReleaseWorld,
+    Runner,
     Shares,
     Shipped,
+    Status,
+    Step,
+    TableFacts,
     Traffic,
+    Unfinished,
+    Version,
+    in_threads,
+    plan,
 )
-from cloudedge.release._plan import World, plan
-from cloudedge.release._release import Release
-from cloudedge.release._rows import CubeRows
-from cloudedge.release._shelf import HubShelf
-from cloudedge.release._status import PlaceStatus, Record, Status
-from cloudedge.release._steps import Life, Limits, Options, Plan, Refusal, Step
-from cloudedge.release._target import Target
-from cloudedge.release._version import TableFacts, Version
+from cloudedge.release.places import CubeRows
+from cloudedge.release.target import HubBundleSource, Release, Target, register_kind
 
 __all__ = [
+    "BundleSource",
     "CubeRows",
     "Estimate",
     "FixedLayout",
-    "Ground",
     "Group",
     "Health",
-    "HubShelf",
+    "HubBundleSource",
     "Layouts",
     "Leg",
     "Life",
@@ -53,10 +66,11 @@ __all__ = [
     "Refusal",
     "Refused",
     "Release",
+    "ReleaseContext",
     "ReleaseUndone",
+    "ReleaseWorld",
     "Runner",
     "Shares",
-    "Shelf",
     "Shipped",
     "Status",
     "Step",
@@ -65,8 +79,17 @@ __all__ = [
     "Traffic",
     "Unfinished",
     "Version",
-    "World",
     "in_threads",
     "plan",
     "register_kind",
 ]
+
+__getattr__ = renamed_names(
+    __name__,
+    {
+        "Ground": "cloudedge.release.ReleaseContext",
+        "HubShelf": "cloudedge.release.HubBundleSource",
+        "Shelf": "cloudedge.release.BundleSource",
+        "World": "cloudedge.release.ReleaseWorld",
+    },
+)

@@ -1,6 +1,7 @@
 """Processes that shall run on this machine, kept running by a process of its own: for local targets and edge nodes."""
 
 from cloudedge.supervisor._files import write_json, write_text
+from cloudedge.supervisor._lifecycle import change, down, has_read, is_up, log_tail, process_states, tell, up
 from cloudedge.supervisor._supervisor import (
     MARK,
     ProcessSpec,
@@ -11,7 +12,6 @@ from cloudedge.supervisor._supervisor import (
     save_specs,
     specs_digest,
 )
-from cloudedge.supervisor._up import change, down, has_read, is_up, log_tail, process_states, tell, up
 
 __all__ = [
     "MARK",

@@ -1,16 +1,17 @@
 """The simulator and its parts, public so that others can test what they build on releases.
 
-`simulate` tells many seeds' stories; `run_seed` tells one, with a trace. `World`, `SimPlace`, `SimShelf` and `Clients`
-are the parts, for stories of your own. `FolderPlace` is a place that keeps real bytes in a folder.
+`simulate` runs many seeds; `run_seed` runs one, with a trace. `SimulatedWorld`, `SimPlace`, `SimBundleSource` and
+`Clients` are the parts, for scenarios of your own. `FolderPlace` is a place that keeps real bytes in a folder.
 """
 
+from cloudedge._lazy import renamed_names
 from cloudedge.testing._folder import FolderPlace
-from cloudedge.testing._parts import SimLayouts, SimShelf, sim_target, sim_version
-from cloudedge.testing._places import SimPlace
 from cloudedge.testing._requests import Clients
 from cloudedge.testing._scenario import Result, run_seed
 from cloudedge.testing._simulate import Report, simulate
-from cloudedge.testing._world import FAULTS, Killed, SimClock, SimJournal, Violation, World
+from cloudedge.testing._simulated_places import SimPlace
+from cloudedge.testing._simulated_world import FAULTS, Killed, SimClock, SimJournal, SimulatedWorld, Violation
+from cloudedge.testing._target_parts import SimBundleSource, SimLayouts, sim_target, sim_version
 
 __all__ = [
     "FAULTS",
@@ -19,15 +20,19 @@ __all__ = [
     "Killed",
     "Report",
     "Result",
+    "SimBundleSource",
     "SimClock",
     "SimJournal",
     "SimLayouts",
     "SimPlace",
-    "SimShelf",
+    "SimulatedWorld",
     "Violation",
-    "World",
     "run_seed",
     "sim_target",
     "sim_version",
     "simulate",
 ]
+
+__getattr__ = renamed_names(
+    __name__, {"SimShelf": "cloudedge.testing.SimBundleSource", "World": "cloudedge.testing.SimulatedWorld"}
+)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from cloudedge.errors import CloudEdgeError, Unavailable
 from cloudedge.testing._copies import DAMAGED, ZEROS
-from cloudedge.testing._cube import Readers, SimCube
+from cloudedge.testing._simulated_cube import Readers, SimCube
 
 if TYPE_CHECKING:
-    from cloudedge.testing._places import SimPlace
-    from cloudedge.testing._world import World
+    from cloudedge.testing._simulated_places import SimPlace
+    from cloudedge.testing._simulated_world import SimulatedWorld
 
 __all__ = ["Clients", "Request"]
 
@@ -50,7 +50,7 @@ class Request:
 class Clients:
     """Everybody who sends requests, and the judge of what they get."""
 
-    def __init__(self, world: World, *, pinned: bool = True) -> None:
+    def __init__(self, world: SimulatedWorld, *, pinned: bool = True) -> None:
         self._world = world
         self._pinned = pinned
         self._under_way: list[Request] = []

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from cloudedge.errors import CloudEdgeError
 from cloudedge.release import Life, Limits, Options, Target
-from cloudedge.testing._parts import SimLayouts, SimShelf, sim_target, sim_version
-from cloudedge.testing._places import SimPlace
 from cloudedge.testing._requests import Clients
-from cloudedge.testing._stock import stock_delivery
-from cloudedge.testing._world import FAULTS, Killed, SimJournal, Violation, World
+from cloudedge.testing._simulated_places import SimPlace
+from cloudedge.testing._simulated_world import FAULTS, Killed, SimJournal, SimulatedWorld, Violation
+from cloudedge.testing._stock_flow import stock_delivery
+from cloudedge.testing._target_parts import SimBundleSource, SimLayouts, sim_target, sim_version
 
 __all__ = ["Result", "run_seed"]
 
@@ -35,7 +35,7 @@ class Result:
 
 class _Story:
     def __init__(self, seed: int, faults: frozenset[str], *, traced: bool) -> None:
-        world = self.world = World(seed, faults, traced=traced)
+        world = self.world = SimulatedWorld(seed, faults, traced=traced)
         rng = world.rng
         tables = {name: rng.choice((1, 2)) for name in ("emb", "ids")[: rng.choice((1, 1, 2))]}
         self.layouts = SimLayouts(world, tables)
@@ -53,7 +53,7 @@ class _Story:
         ]
         world.is_calm = True
         self.journal = SimJournal(world)
-        self.shelf = SimShelf(world, self.versions, self.layouts)
+        self.shelf = SimBundleSource(world, self.versions, self.layouts)
         self.shelf.wanted = [version.ref for version in self.versions[1:]]
         self.clients = Clients(world)
         if rng.random() < 0.3:  # noqa: PLR2004

@@ -14,7 +14,7 @@ from typing import Any
 
 from cloudedge.errors import InputError
 from cloudedge.testing._scenario import Result, run_seed
-from cloudedge.testing._world import FAULTS
+from cloudedge.testing._simulated_world import FAULTS
 
 __all__ = ["Report", "simulate"]
 

@@ -12,33 +12,35 @@ Kubernetes client, and `local` no cluster.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cloudedge._lazy import lazy_names
 from cloudedge.findings import Finding
-from cloudedge.training._adapt import Surroundings
-from cloudedge.training._classes import GUARANTEED, JOB_CLASSES, OPPORTUNISTIC, JobClass, job_class
-from cloudedge.training._errors import TrainingFailed
-from cloudedge.training._job import TrainingJob
-from cloudedge.training._outputs import Outputs
-from cloudedge.training._status import JobStatus, RoleStatus, State
-from cloudedge.training._values import (
+from cloudedge.training.job import TrainingJob
+from cloudedge.training.manifest import (
+    GUARANTEED,
+    JOB_CLASSES,
+    OPPORTUNISTIC,
     CleanPodPolicy,
     Elastic,
     Flavour,
     Gang,
     HostMount,
     Intranet,
+    JobClass,
+    LifecyclePolicy,
     PvcMount,
     Role,
     Samples,
+    Surroundings,
+    Task,
+    job_class,
 )
-from cloudedge.training._volcano import Policy, Task
+from cloudedge.training.results import JobStatus, Outputs, RoleStatus, State, TrainingFailed
 
 if TYPE_CHECKING:
     from cloudedge.training import local
-    from cloudedge.training._run import Run, attach, list_runs
-    from cloudedge.training._submit import Submission, carry_out, plan_submit, submit
+    from cloudedge.training.cluster import Run, Submission, attach, carry_out, list_runs, plan_submit, submit
 
 __all__ = [
     "GUARANTEED",
@@ -53,8 +55,8 @@ __all__ = [
     "Intranet",
     "JobClass",
     "JobStatus",
+    "LifecyclePolicy",
     "Outputs",
-    "Policy",
     "PvcMount",
     "Role",
     "RoleStatus",
@@ -75,20 +77,11 @@ __all__ = [
     "submit",
 ]
 
-_HOMES = {
-    "Run": "_run",
-    "attach": "_run",
-    "list_runs": "_run",
-    "Submission": "_submit",
-    "carry_out": "_submit",
-    "plan_submit": "_submit",
-    "submit": "_submit",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name == "local":
-        return importlib.import_module("cloudedge.training.local")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cloudedge.training' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"cloudedge.training.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "cluster": ("Run", "Submission", "attach", "carry_out", "list_runs", "plan_submit", "submit"),
+        "local": (),
+    },
+    {"Policy": "cloudedge.training.LifecyclePolicy"},
+)

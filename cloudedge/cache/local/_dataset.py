@@ -12,13 +12,13 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Literal
 
-from cloudedge.cache._paths import check_paths
-from cloudedge.cache.local._deal import deal
 from cloudedge.cache.local._juicefs import KEYS, VOLUME, Ended, JuiceFs
 from cloudedge.cache.local._meta import Meta
 from cloudedge.cache.local._overlay import can_overlay, is_mounted, lay, lift
+from cloudedge.cache.local._partition import deal
 from cloudedge.cache.local._settings import DatasetSettings, refuse_password, stored
 from cloudedge.cache.local._warm import WarmFiles
+from cloudedge.cache.paths import check_paths
 from cloudedge.errors import InputError, NotFound, StorageError
 from cloudedge.findings import refuse_errors
 

@@ -13,8 +13,8 @@ from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import CloudConfig
 from cloudedge.edge_bie.client._apps import App
 from cloudedge.edge_bie.client._audit import Audit
+from cloudedge.edge_bie.client._configs import Config, Registry, Secret
 from cloudedge.edge_bie.client._http import Transport
-from cloudedge.edge_bie.client._items import Config, Registry, Secret
 from cloudedge.edge_bie.client._node_calls import NodeCalls
 from cloudedge.edge_bie.client._resources import read_as, whole
 from cloudedge.edge_bie.client._rules import (
@@ -23,7 +23,7 @@ from cloudedge.edge_bie.client._rules import (
     check_registry,
     check_secret,
 )
-from cloudedge.edge_bie.client._turns import turn
+from cloudedge.edge_bie.client._writer_lock import turn
 from cloudedge.edge_bie.client._writes import Writer, Written
 from cloudedge.errors import Conflict, InputError
 

@@ -18,8 +18,8 @@ import requests
 
 from cloudedge.clock import Clock
 from cloudedge.config import CloudConfig
-from cloudedge.edge_bie.client._answers import refusal
-from cloudedge.edge_bie.client._signers import open_signer
+from cloudedge.edge_bie.client._auth import open_signer
+from cloudedge.edge_bie.client._errors import refusal
 from cloudedge.errors import CloudEdgeError, ConfigError, DeadlineExceeded, Rejected, Unavailable
 
 __all__ = ["REQUEST_ID", "Transport", "new_request_id"]

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
-from cloudedge.edge_bie._names import check_name
 from cloudedge.edge_bie.client._apps import App
+from cloudedge.edge_bie.client._configs import Config, Registry, Secret
 from cloudedge.edge_bie.client._http import Transport
-from cloudedge.edge_bie.client._items import Config, Registry, Secret
-from cloudedge.edge_bie.client._normal import differences, kept_by_server, same
+from cloudedge.edge_bie.client._normalise import differences, kept_by_server, same
 from cloudedge.edge_bie.client._writes import Writer, Written
+from cloudedge.edge_bie.model import check_name
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound, Unavailable
 
 __all__ = ["PAGE", "Resources", "read_as", "there", "whole"]

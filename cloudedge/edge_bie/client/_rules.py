@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudedge.edge_bie._names import check_key, check_name
 from cloudedge.edge_bie.client._apps import App
-from cloudedge.edge_bie.client._items import Config, File, Registry, Secret, Text
+from cloudedge.edge_bie.client._configs import Config, File, Registry, Secret, Text
 from cloudedge.edge_bie.client._nodes import Node
+from cloudedge.edge_bie.model import check_key, check_name
 from cloudedge.errors import InputError
 from cloudedge.hub import canonical_json
 

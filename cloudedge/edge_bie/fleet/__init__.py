@@ -1,16 +1,17 @@
 """Fleets: which revision of an app runs on which nodes, and how a new one gets there in waves."""
 
-from cloudedge.edge_bie.fleet._decide import Seen, decide
-from cloudedge.edge_bie.fleet._engine import Cloud, Engine, Outcome
+from cloudedge._lazy import renamed_names
 from cloudedge.edge_bie.fleet._errors import RolloutUndone
 from cloudedge.edge_bie.fleet._fleet import Fleet
-from cloudedge.edge_bie.fleet._judge import Verdict, judge
+from cloudedge.edge_bie.fleet._fleet_view import Life
+from cloudedge.edge_bie.fleet._next_action import Seen, decide
+from cloudedge.edge_bie.fleet._node_verdict import Verdict, judge
 from cloudedge.edge_bie.fleet._publish import Proposal, Published, Publisher
 from cloudedge.edge_bie.fleet._revision import Revision
-from cloudedge.edge_bie.fleet._rollout import RolloutPlan, State, Unfit
+from cloudedge.edge_bie.fleet._rollout import RolloutPlan, RolloutState, Unfit
+from cloudedge.edge_bie.fleet._rollout_engine import Cloud, Engine, Outcome
 from cloudedge.edge_bie.fleet._status import FleetStatus, NodeStatus
-from cloudedge.edge_bie.fleet._view import Life
-from cloudedge.edge_bie.fleet._waves import Policy, Wave, Window, in_waves
+from cloudedge.edge_bie.fleet._waves import RolloutPolicy, Wave, Window, in_waves
 
 __all__ = [
     "Cloud",
@@ -20,15 +21,15 @@ __all__ = [
     "Life",
     "NodeStatus",
     "Outcome",
-    "Policy",
     "Proposal",
     "Published",
     "Publisher",
     "Revision",
     "RolloutPlan",
+    "RolloutPolicy",
+    "RolloutState",
     "RolloutUndone",
     "Seen",
-    "State",
     "Unfit",
     "Verdict",
     "Wave",
@@ -37,3 +38,7 @@ __all__ = [
     "in_waves",
     "judge",
 ]
+
+__getattr__ = renamed_names(
+    __name__, {"Policy": "cloudedge.edge_bie.fleet.RolloutPolicy", "State": "cloudedge.edge_bie.fleet.RolloutState"}
+)

@@ -11,16 +11,16 @@ from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import EdgeLeg, home, load
 from cloudedge.edge_bie.client import AuditFile, Bie, Node, open_objects
-from cloudedge.edge_bie.fleet._check import check_objects
-from cloudedge.edge_bie.fleet._engine import Engine, Outcome, Runner, in_threads
-from cloudedge.edge_bie.fleet._judge import Probed
-from cloudedge.edge_bie.fleet._planning import Planner
+from cloudedge.edge_bie.fleet._check_published import check_objects
+from cloudedge.edge_bie.fleet._fleet_view import FleetView
+from cloudedge.edge_bie.fleet._node_verdict import Probed
 from cloudedge.edge_bie.fleet._probe import HttpProbe
 from cloudedge.edge_bie.fleet._publish import Proposal, Published, Publisher
 from cloudedge.edge_bie.fleet._revision import Revision
 from cloudedge.edge_bie.fleet._rollout import RolloutPlan
-from cloudedge.edge_bie.fleet._view import FleetView
-from cloudedge.edge_bie.fleet._waves import Policy, Wave
+from cloudedge.edge_bie.fleet._rollout_engine import Engine, Outcome, Runner, in_threads
+from cloudedge.edge_bie.fleet._rollout_plan import Planner
+from cloudedge.edge_bie.fleet._waves import RolloutPolicy, Wave
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound
 from cloudedge.hub import LocalHub, who
 from cloudedge.journal import Journal, Operation, Writer
@@ -146,7 +146,7 @@ class Fleet(FleetView):
 
     # Rolling out.
 
-    def plan(self, bundle: Bundle, *, policy: Policy | None = None, skip_unfit: bool = False) -> RolloutPlan:
+    def plan(self, bundle: Bundle, *, policy: RolloutPolicy | None = None, skip_unfit: bool = False) -> RolloutPlan:
         """Decide which nodes a bundle would go to in which waves; writes nothing.
 
         Args:
@@ -157,7 +157,7 @@ class Fleet(FleetView):
         Raises:
             InputError: probes are required, and it has none.
         """
-        chosen = policy or Policy.of(self.leg)
+        chosen = policy or RolloutPolicy.of(self.leg)
         if chosen.probe == "required" and not bundle.probes.requests:
             raise InputError(
                 f"{bundle.name}:{bundle.version} has no recorded probe, and edge.probe is `required`",

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cloudedge.bundle import Probes, Signature
-from cloudedge.edge_bie._asking import ask_ready, ask_recorded
-from cloudedge.edge_bie.fleet._judge import Probed
+from cloudedge.edge_bie.fleet._node_verdict import Probed
+from cloudedge.edge_bie.model import ask_ready, ask_recorded
 from cloudedge.errors import InputError, Unavailable
 
 if TYPE_CHECKING:

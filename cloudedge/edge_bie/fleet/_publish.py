@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from cloudedge.bundle import Bundle
 from cloudedge.config import EdgeLeg, reveal
-from cloudedge.edge_bie._names import APP_LABEL, OWNER_LABEL, blob_config, statement_config
-from cloudedge.edge_bie._statement import Blob, Statement
 from cloudedge.edge_bie.client import App, Bie, Config, File, normal
 from cloudedge.edge_bie.fleet._revision import (
     Revision,
@@ -27,6 +25,7 @@ from cloudedge.edge_bie.fleet._revision import (
     statement_body,
     with_content,
 )
+from cloudedge.edge_bie.model import APP_LABEL, OWNER_LABEL, Blob, Statement, blob_config, statement_config
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound
 from cloudedge.hub import Descriptor, LocalHub, parse_digest
 from cloudedge.journal import Journal, Writer
@@ -294,4 +293,4 @@ def _content(app: App) -> object:
 
 
 def _entry() -> str:
-    return (Path(__file__).parent.parent / "entry.py").read_text(encoding="utf-8")
+    return (Path(__file__).parent.parent / "container_entrypoint.py").read_text(encoding="utf-8")

@@ -10,23 +10,27 @@ from pathlib import Path
 
 from cloudedge.bundle import Bundle
 from cloudedge.config import EdgeLeg
-from cloudedge.edge_bie._content import content_of, texts_digest
-from cloudedge.edge_bie._documents import App as NodeApp
-from cloudedge.edge_bie._mounted import Config as NodeConfig
-from cloudedge.edge_bie._mounted import Object
-from cloudedge.edge_bie._names import (
+from cloudedge.edge_bie.client import App, Config, File, Mount, Port, Service, Text, Volume
+from cloudedge.edge_bie.model import (
     APP_LABEL,
     OWNER_LABEL,
     PROBE,
     REVISION_LABEL,
+    SIGNATURE_KEY,
+    STATEMENT_KEY,
+    Blob,
+    Object,
+    Statement,
     app_name,
     blob_config,
+    content_of,
     node_label,
     script_config,
     statement_config,
+    texts_digest,
 )
-from cloudedge.edge_bie._statement import SIGNATURE_KEY, STATEMENT_KEY, Blob, Statement
-from cloudedge.edge_bie.client import App, Config, File, Mount, Port, Service, Text, Volume
+from cloudedge.edge_bie.model import DesiredApp as NodeApp
+from cloudedge.edge_bie.model import MountedConfig as NodeConfig
 from cloudedge.errors import InputError, IntegrityError
 from cloudedge.hub import Descriptor, current, signature_tag
 

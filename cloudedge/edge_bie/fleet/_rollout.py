@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from cloudedge.edge_bie.fleet._waves import Policy, Wave
+from cloudedge.edge_bie.fleet._waves import RolloutPolicy, Wave
 from cloudedge.journal import Entry, Wish
 
-__all__ = ["Labelled", "RolloutPlan", "Settled", "State", "Unfit"]
+__all__ = ["Labelled", "RolloutPlan", "RolloutState", "Settled", "Unfit"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RolloutPlan:
     offline: tuple[str, ...] = ()
     """Targets that were away then; they get their label, and catch up when they return."""
     unfit: tuple[Unfit, ...] = ()
-    policy: Policy = field(default_factory=Policy)
+    policy: RolloutPolicy = field(default_factory=RolloutPolicy)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class RolloutPlan:
             waves=tuple(Wave(wave["name"], wave["revision"], tuple(wave["nodes"])) for wave in value["waves"]),
             offline=tuple(value["offline"]),
             unfit=tuple(Unfit(**unfit) for unfit in value["unfit"]),
-            policy=Policy.from_json(value["policy"]),
+            policy=RolloutPolicy.from_json(value["policy"]),
         )
 
 
@@ -98,7 +98,7 @@ class Settled:
 
 
 @dataclass
-class State:
+class RolloutState:
     """How far a rollout got. Times are seconds of its own clock, which stands still while nobody works on it."""
 
     at: float = 0.0
@@ -129,7 +129,7 @@ class State:
     """Since when no maintenance window is open; None: one is."""
 
     @classmethod
-    def replay(cls, entries: Iterable[Entry], wishes: Iterable[Wish]) -> State:
+    def replay(cls, entries: Iterable[Entry], wishes: Iterable[Wish]) -> RolloutState:
         """Read from the journal how far a rollout got."""
         state = cls()
         for entry in entries:

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from cloudedge.edge_bie._names import node_label
-from cloudedge.edge_bie.fleet._judge import judge
+from cloudedge.edge_bie.fleet._node_verdict import judge
 from cloudedge.edge_bie.fleet._preflight import number
 from cloudedge.edge_bie.fleet._revision import Revision
+from cloudedge.edge_bie.model import node_label
 
 if TYPE_CHECKING:
     from cloudedge.edge_bie.client import Node

@@ -13,7 +13,7 @@ from cloudedge.config import EdgeLeg
 from cloudedge.edge_bie.client import matches
 from cloudedge.errors import ConfigError
 
-__all__ = ["Policy", "Wave", "Window", "in_waves", "is_open"]
+__all__ = ["RolloutPolicy", "Wave", "Window", "in_waves", "is_open"]
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _WINDOW = re.compile(
@@ -23,7 +23,7 @@ _WINDOW = re.compile(
 
 
 @dataclass(frozen=True)
-class Policy:
+class RolloutPolicy:
     """What somebody chose for a rollout; times in seconds."""
 
     waves: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Policy:
                 matches(wave, {})
 
     @classmethod
-    def of(cls, leg: EdgeLeg) -> Policy:
+    def of(cls, leg: EdgeLeg) -> RolloutPolicy:
         """Read it from a target's section of cloudedge.yaml."""
         return cls(
             waves=leg.waves,
@@ -73,7 +73,7 @@ class Policy:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Policy:
+    def from_json(cls, value: Mapping[str, Any]) -> RolloutPolicy:
         """Read what `to_json` wrote, here or in a newer cloudedge."""
         known = {item.name for item in fields(cls)}
         tuples = {name: tuple(value[name]) for name in ("waves", "windows")}

@@ -14,9 +14,9 @@ import orjson
 from cloudedge.edge_bie.lab import _apps, _configs, _nodes, _secrets, _selectors
 from cloudedge.edge_bie.lab._errors import ApiError, invalid, not_found, reserved
 from cloudedge.edge_bie.lab._http import Request
+from cloudedge.edge_bie.lab._json_types import write
 from cloudedge.edge_bie.lab._node_view import NEVER, OFFLINE, ONLINE, readiness, show
-from cloudedge.edge_bie.lab._shapes import write
-from cloudedge.edge_bie.lab._world import SYSTEM, World
+from cloudedge.edge_bie.lab._state import SYSTEM, LabState
 
 __all__ = ["NOTHING", "answer"]
 
@@ -33,11 +33,11 @@ class _Kind:
     """What can be done with one kind of object."""
 
     stored: str
-    create: Callable[[World, Any], Any]
-    replace: Callable[[World, str, Any], Any]
-    delete: Callable[[World, str], None]
-    get: Callable[[World, str], Any]
-    item: Callable[[World, Mapping[str, Any]], Any]
+    create: Callable[[LabState, Any], Any]
+    replace: Callable[[LabState, str, Any], Any]
+    delete: Callable[[LabState, str], None]
+    get: Callable[[LabState, str], Any]
+    item: Callable[[LabState, Mapping[str, Any]], Any]
     """As lists show it."""
     type: str = ""
     """Of a secret."""
@@ -72,7 +72,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def answer(world: World, request: Request) -> Any:
+def answer(world: LabState, request: Request) -> Any:
     """Do what a request asks for, and return what is answered.
 
     Raises:
@@ -121,7 +121,7 @@ def _check_ours(name: Any) -> None:
 # -- collections -----------------------------------------------------------------------------------------------------
 
 
-def _collection(world: World, request: Request, kind: str) -> Any:
+def _collection(world: LabState, request: Request, kind: str) -> Any:
     if request.method == "GET":
         return _list(world, request, kind)
     if request.method == "PUT" and kind == "nodes":
@@ -138,7 +138,7 @@ def _collection(world: World, request: Request, kind: str) -> Any:
     return _KINDS[kind].create(world, body)
 
 
-def _list(world: World, request: Request, kind: str) -> dict[str, Any]:
+def _list(world: LabState, request: Request, kind: str) -> dict[str, Any]:
     options: dict[str, Any] = {key: request.query[key] for key in _ECHOED if request.query.get(key)}
     for key in ("pageNo", "pageSize", "limit"):
         if request.query.get(key):
@@ -180,7 +180,9 @@ def _page(rows: list[Mapping[str, Any]], options: dict[str, Any]) -> list[Mappin
     return rows[start : start + size]
 
 
-def _sorted_nodes(world: World, rows: list[Mapping[str, Any]], options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _sorted_nodes(
+    world: LabState, rows: list[Mapping[str, Any]], options: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
     """Put nodes that are online first, each group newest first, unless somebody asks for something else."""
     checks: tuple[tuple[str, Iterable[str], str], ...] = (
         ("ready", _READY, "ready"), ("cluster", ("single", "cluster"), "cluster"),
@@ -203,7 +205,7 @@ def _sorted_nodes(world: World, rows: list[Mapping[str, Any]], options: Mapping[
 # -- single objects --------------------------------------------------------------------------------------------------
 
 
-def _object(world: World, request: Request, kind: str, name: str) -> Any:
+def _object(world: LabState, request: Request, kind: str, name: str) -> Any:
     known = _KINDS[kind]
     if request.method == "GET":
         return known.get(world, name)
@@ -217,7 +219,7 @@ def _object(world: World, request: Request, kind: str, name: str) -> Any:
     return None
 
 
-def _of_app(kind: str, world: World, name: str, _: Request) -> dict[str, Any]:
+def _of_app(kind: str, world: LabState, name: str, _: Request) -> dict[str, Any]:
     """Return what belongs to an app by its label, as only things of system apps do; without data."""
     world.need("app", name)
     selector = f"baetyl-app-name={name}"
@@ -226,7 +228,7 @@ def _of_app(kind: str, world: World, name: str, _: Request) -> dict[str, Any]:
     return {"total": len(items), "selector": selector, "items": items}
 
 
-def _apps_by_name(world: World, names: list[str]) -> dict[str, Any]:
+def _apps_by_name(world: LabState, names: list[str]) -> dict[str, Any]:
     kept = ("name", "labels", "version", "namespace", "selector", "nodeSelector", "createTime", "description",
             "cronStatus", "cronTime")  # fmt: skip
     apps = [app for name in names if (app := world.store.get("app", name)) is not None]
@@ -234,7 +236,7 @@ def _apps_by_name(world: World, names: list[str]) -> dict[str, Any]:
     return {"total": len(items), "items": items}
 
 
-def _namespace(world: World, request: Request) -> Any:
+def _namespace(world: LabState, request: Request) -> Any:
     if request.method == "POST":
         world.store.put("namespace", world.namespace, {"name": world.namespace})
     elif request.method == "DELETE":
@@ -246,39 +248,39 @@ def _namespace(world: World, request: Request) -> Any:
     return dict(world.need("namespace", world.namespace))
 
 
-def _property(world: World, name: str) -> dict[str, Any]:
+def _property(world: LabState, name: str) -> dict[str, Any]:
     if name != "sync-server-address":
         raise not_found("property", name)
     return {"name": name, "value": world.sync_url, "createTime": world.now(), "updateTime": world.now()}
 
 
-def _users(kind: str) -> Callable[[World, str, Request], Any]:
+def _users(kind: str) -> Callable[[LabState, str, Request], Any]:
     """Return the part that names the apps which mount something."""
 
-    def answer(world: World, name: str, _: Request) -> dict[str, Any]:
+    def answer(world: LabState, name: str, _: Request) -> dict[str, Any]:
         world.need(kind, name)
         return _apps_by_name(world, world.users(kind, name))
 
     return answer
 
 
-def _apps_of_node(world: World, name: str, _: Request) -> dict[str, Any]:
+def _apps_of_node(world: LabState, name: str, _: Request) -> dict[str, Any]:
     world.need("node", name)
     desire = world.store.get("desire", name) or {}
     return _apps_by_name(world, [app["name"] for key in ("sysapps", "apps") for app in desire.get(key, ())])
 
 
-def _install(world: World, name: str, _: Request) -> dict[str, Any]:
+def _install(world: LabState, name: str, _: Request) -> dict[str, Any]:
     world.need("node", name)
     return {"cmd": f"cloudedge edge node --cloud {world.sync_url} --name {name}"}
 
 
-def _functions(world: World, name: str, _: Request) -> dict[str, Any]:
+def _functions(world: LabState, name: str, _: Request) -> dict[str, Any]:
     world.need("node", name)
     return {"functions": []}
 
 
-_PARTS: dict[str, Callable[[World, str, Request], Any]] = {
+_PARTS: dict[str, Callable[[LabState, str, Request], Any]] = {
     **{f"GET {kind}/apps": _users(_KINDS[kind].stored) for kind in _KINDS if kind not in {"apps", "nodes"}},
     **{f"GET apps/{kind}": partial(_of_app, kind) for kind in ("configs", "secrets", "registries", "certificates")},
     "POST registries/refresh": lambda world, name, request: _secrets.refresh(world, name, _body(request)),

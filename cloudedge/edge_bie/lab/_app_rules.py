@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cloudedge.edge_bie.lab._app_shapes import APP_VIEW
+from cloudedge.edge_bie.lab._app_types import APP_VIEW
 from cloudedge.edge_bie.lab._errors import ApiError, invalid
-from cloudedge.edge_bie.lab._shapes import read
-from cloudedge.edge_bie.lab._world import World, check_name
+from cloudedge.edge_bie.lab._json_types import read
+from cloudedge.edge_bie.lab._state import LabState, check_name
 
 __all__ = ["check", "equal", "mirror", "parse"]
 
@@ -82,7 +82,7 @@ def _mirror_job(app: dict[str, Any], services: list[dict[str, Any]], first: Mapp
             service["jobConfig"] = dict(app["jobConfig"])
 
 
-def check(world: World, app: Mapping[str, Any]) -> None:
+def check(world: LabState, app: Mapping[str, Any]) -> None:
     """Refuse what refers to nothing, uses a port twice or should have happened already. Labels are not looked at.
 
     Raises:
@@ -102,7 +102,7 @@ def check(world: World, app: Mapping[str, Any]) -> None:
             raise invalid("minReplicas must be less than maxReplicas")
 
 
-def _check_references(world: World, app: Mapping[str, Any]) -> None:
+def _check_references(world: LabState, app: Mapping[str, Any]) -> None:
     for volume in app.get("volumes", ()):
         for kind in ("config", "secret", "certificate"):
             if kind in volume:

@@ -8,10 +8,10 @@ from typing import Any
 
 from cloudedge.edge_bie.lab import _desires
 from cloudedge.edge_bie.lab._app_rules import check, equal, mirror, parse
-from cloudedge.edge_bie.lab._app_shapes import APP, APP_ITEM, APP_VIEW
+from cloudedge.edge_bie.lab._app_types import APP, APP_ITEM, APP_VIEW
 from cloudedge.edge_bie.lab._errors import ApiError, in_use, invalid
-from cloudedge.edge_bie.lab._shapes import write
-from cloudedge.edge_bie.lab._world import APP_MODE, SYSTEM, World
+from cloudedge.edge_bie.lab._json_types import write
+from cloudedge.edge_bie.lab._state import APP_MODE, SYSTEM, LabState
 
 __all__ = ["create", "delete", "follow", "get", "item", "keep", "replace", "view", "wire"]
 
@@ -19,7 +19,7 @@ _WAITING = 1
 """The state of an app whose time has not come."""
 
 
-def create(world: World, body: Any, base: str | None = None) -> dict[str, Any]:
+def create(world: LabState, body: Any, base: str | None = None) -> dict[str, Any]:
     """Make an app, on top of another's services and volumes if one is named."""
     given = parse(body, "")
     check(world, given)
@@ -39,7 +39,7 @@ def create(world: World, body: Any, base: str | None = None) -> dict[str, Any]:
     return view(world, {**kept, "waiting": ""})
 
 
-def replace(world: World, name: str, body: Any) -> dict[str, Any]:
+def replace(world: LabState, name: str, body: Any) -> dict[str, Any]:
     """Replace an app; it gets a new version, and nodes deploy it again, if it looks different."""
     given = parse(body, name)
     check(world, given)
@@ -63,7 +63,7 @@ def replace(world: World, name: str, body: Any) -> dict[str, Any]:
     return view(world, {**app, **sent, "version": kept["version"], "waiting": ""})
 
 
-def delete(world: World, name: str) -> None:
+def delete(world: LabState, name: str) -> None:
     """Remove an app, from its nodes too; one that is not there is removed already."""
     app = world.store.get("app", name)
     if app is not None:
@@ -71,7 +71,7 @@ def delete(world: World, name: str) -> None:
         _desires.forget(world, app)
 
 
-def follow(world: World, name: str, kind: str, resource: str, version: str) -> None:
+def follow(world: LabState, name: str, kind: str, resource: str, version: str) -> None:
     """Re-version an app because a config or secret changed, if the new version is behind the pinned one as text."""
     app = world.store.get("app", name)
     if app is None or not any(
@@ -83,7 +83,7 @@ def follow(world: World, name: str, kind: str, resource: str, version: str) -> N
     _desires.refresh(world, kept)
 
 
-def keep(world: World, app: dict[str, Any], old: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+def keep(world: LabState, app: dict[str, Any], old: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """Pin what the app mounts to its newest version and keep the app, unless it equals the old one."""
     for volume in app["volumes"]:
         for kind in ("config", "secret"):
@@ -101,7 +101,7 @@ def keep(world: World, app: dict[str, Any], old: Mapping[str, Any] | None = None
     return app
 
 
-def view(world: World, app: Mapping[str, Any]) -> dict[str, Any]:
+def view(world: LabState, app: Mapping[str, Any]) -> dict[str, Any]:
     """Return an app as people write it: registries and certificates out of its secrets again."""
     shown: dict[str, Any] = copy.deepcopy(dict(app))
     shown["selector"] = shown.get("waiting") or shown["selector"]
@@ -124,7 +124,7 @@ def view(world: World, app: Mapping[str, Any]) -> dict[str, Any]:
     return dict(write(shown, APP_VIEW))
 
 
-def get(world: World, name: str) -> dict[str, Any]:
+def get(world: LabState, name: str) -> dict[str, Any]:
     """Return an app as people write it; the core and init apps of nodes are not shown."""
     app = world.need("app", name)
     _check_visible(app)
@@ -147,7 +147,7 @@ def _check_visible(app: Mapping[str, Any]) -> None:
         raise ApiError("ErrResourceInvisible", f"The (app) resource ({app['name']}) is not visible.")
 
 
-def _to_app(world: World, given: Mapping[str, Any]) -> dict[str, Any]:
+def _to_app(world: LabState, given: Mapping[str, Any]) -> dict[str, Any]:
     app = {key: copy.deepcopy(value) for key, value in given.items() if key in APP.fields}
     app["namespace"] = world.namespace
     for key, empty in (("selector", ""), ("nodeSelector", ""), ("description", ""), ("cronStatus", 0)):

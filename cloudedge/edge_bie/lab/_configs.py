@@ -10,8 +10,8 @@ import orjson
 
 from cloudedge.edge_bie.lab import _apps
 from cloudedge.edge_bie.lab._errors import ApiError, in_use, invalid, taken
-from cloudedge.edge_bie.lab._shapes import BOOL, STR, TIME, Listed, Mapped, Shape, Struct, read, write
-from cloudedge.edge_bie.lab._world import SYSTEM, World, check_name
+from cloudedge.edge_bie.lab._json_types import BOOL, STR, TIME, Listed, Mapped, Shape, Struct, read, write
+from cloudedge.edge_bie.lab._state import SYSTEM, LabState, check_name
 
 __all__ = ["INTERNAL", "create", "delete", "replace", "view"]
 
@@ -30,7 +30,7 @@ _NEEDED = {
 }
 
 
-def create(world: World, body: Any) -> dict[str, Any]:
+def create(world: LabState, body: Any) -> dict[str, Any]:
     """Make a config."""
     config = _parse(world, body, "")
     if world.store.get("config", config["name"]):
@@ -39,7 +39,7 @@ def create(world: World, body: Any) -> dict[str, Any]:
     return view(_keep(world, config))
 
 
-def replace(world: World, name: str, body: Any) -> dict[str, Any]:
+def replace(world: LabState, name: str, body: Any) -> dict[str, Any]:
     """Replace a config, and re-version every app that mounts it if its version is behind in the alphabet."""
     config = _parse(world, body, name)
     old = world.need("config", name)
@@ -54,7 +54,7 @@ def replace(world: World, name: str, body: Any) -> dict[str, Any]:
     return view(kept)
 
 
-def delete(world: World, name: str) -> None:
+def delete(world: LabState, name: str) -> None:
     """Remove a config that no app mounts; one that is not there is removed already."""
     if world.store.get("config", name) is None:
         return
@@ -74,7 +74,7 @@ def view(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(write({**config, "data": items}, _VIEW))
 
 
-def _keep(world: World, config: dict[str, Any]) -> dict[str, Any]:
+def _keep(world: LabState, config: dict[str, Any]) -> dict[str, Any]:
     size = len(orjson.dumps(config["data"]))
     if size >= _LIMIT:
         raise ApiError(
@@ -86,7 +86,7 @@ def _keep(world: World, config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _parse(world: World, body: Any, name: str) -> dict[str, Any]:
+def _parse(world: LabState, body: Any, name: str) -> dict[str, Any]:
     config: dict[str, Any] = read({"name": name, **body}, _VIEW)
     check_name(config.get("name", ""))
     data: dict[str, str] = {}

@@ -12,7 +12,7 @@ from cloudedge.edge_bie.lab._http import Answer, Request
 from cloudedge.errors import InputError
 
 if TYPE_CHECKING:
-    from cloudedge.edge_bie.lab._front import Front
+    from cloudedge.edge_bie.lab._request_pipeline import Front
 
 __all__ = ["Control"]
 

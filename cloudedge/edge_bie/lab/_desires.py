@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cloudedge.edge_bie.lab._world import World
+from cloudedge.edge_bie.lab._state import LabState
 
 __all__ = ["delta", "forget", "refresh", "rematch"]
 
 _COMPARED = ("apps", "sysapps", "nodeprops")
 
 
-def rematch(world: World, node: str, labels: Mapping[str, str]) -> None:
+def rematch(world: LabState, node: str, labels: Mapping[str, str]) -> None:
     """Give a node exactly the apps whose selectors match its labels."""
     lists: dict[str, list[dict[str, str]]] = {"apps": [], "sysapps": []}
     for app in world.apps_for(labels):
@@ -20,7 +20,7 @@ def rematch(world: World, node: str, labels: Mapping[str, str]) -> None:
     world.store.put("desire", node, {**(world.store.get("desire", node) or {}), **lists})
 
 
-def refresh(world: World, app: Mapping[str, Any]) -> None:
+def refresh(world: LabState, app: Mapping[str, Any]) -> None:
     """Give every node that an app's selector matches the app's version."""
     entry = {"name": app["name"], "version": app["version"]}
     key = _list_of(app)
@@ -36,7 +36,7 @@ def refresh(world: World, app: Mapping[str, Any]) -> None:
         world.store.put("desire", node, {**desire, key: apps})
 
 
-def forget(world: World, app: Mapping[str, Any]) -> None:
+def forget(world: LabState, app: Mapping[str, Any]) -> None:
     """Take an app away from every node that its selector matches."""
     key = _list_of(app)
     for node in world.nodes_for(app["selector"]):

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from cloudedge.adminhttp import is_loopback
+from cloudedge.admin import is_loopback
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.edge_bie.lab import _admin, _sync
 from cloudedge.edge_bie.lab._faults import Chance, Faults
-from cloudedge.edge_bie.lab._front import Front
 from cloudedge.edge_bie.lab._http import Connection, Handler
 from cloudedge.edge_bie.lab._objects import ObjectFiles
-from cloudedge.edge_bie.lab._world import World
+from cloudedge.edge_bie.lab._request_pipeline import Front
+from cloudedge.edge_bie.lab._state import LabState
 from cloudedge.errors import ConfigError, Conflict, StorageError
 
 __all__ = ["NAMESPACE", "Lab"]
@@ -86,7 +86,7 @@ class Lab:
         self._urls: dict[str, str] = {}
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
-        self._world = World(state, namespace=namespace, clock=clock or SystemClock(), seed=seed)
+        self._world = LabState(state, namespace=namespace, clock=clock or SystemClock(), seed=seed)
         self.objects.mkdir(parents=True, exist_ok=True)
         self._front = Front(self._world, ObjectFiles(self.objects), token)
         if faults is not None:

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from cloudedge.edge_bie.lab._errors import ApiError
-from cloudedge.edge_bie.lab._shapes import ANY, BOOL, INT, STR, TIME, Listed, Mapped, Struct, read, write
-from cloudedge.edge_bie.lab._world import HIDDEN_LABELS, World
+from cloudedge.edge_bie.lab._json_types import ANY, BOOL, INT, STR, TIME, Listed, Mapped, Struct, read, write
+from cloudedge.edge_bie.lab._state import HIDDEN_LABELS, LabState
 
 __all__ = ["NEVER", "OFFLINE", "ONLINE", "readiness", "show"]
 
@@ -73,7 +73,7 @@ _NODE = Struct(
 )  # fmt: skip
 
 
-def readiness(world: World, node: Mapping[str, Any], report: Mapping[str, Any] | None) -> int:
+def readiness(world: LabState, node: Mapping[str, Any], report: Mapping[str, Any] | None) -> int:
     """Tell whether a node was never heard of, is online or is offline."""
     if not report or not report.get("time"):
         return NEVER
@@ -81,7 +81,7 @@ def readiness(world: World, node: Mapping[str, Any], report: Mapping[str, Any] |
     return ONLINE if age * world.rate < node["frequency"] + _GRACE_S else OFFLINE
 
 
-def show(world: World, node: Mapping[str, Any], *, desire: bool = False, report: bool = True) -> dict[str, Any]:
+def show(world: LabState, node: Mapping[str, Any], *, desire: bool = False, report: bool = True) -> dict[str, Any]:
     """Return a node as people see it.
 
     Raises:
@@ -102,7 +102,7 @@ def show(world: World, node: Mapping[str, Any], *, desire: bool = False, report:
     return written
 
 
-def _shown(world: World, name: str, stored: Mapping[str, Any], *, online: bool) -> Any:
+def _shown(world: LabState, name: str, stored: Mapping[str, Any], *, online: bool) -> Any:
     """Return a report as people see it; it is asked for far more often than it changes."""
     kept = world.shown.get(name)
     if kept is not None and kept[0] is stored and kept[1] is online:

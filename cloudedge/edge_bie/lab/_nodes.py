@@ -9,9 +9,9 @@ from typing import Any
 
 from cloudedge.edge_bie.lab import _apps, _desires
 from cloudedge.edge_bie.lab._errors import ApiError, invalid, taken
+from cloudedge.edge_bie.lab._json_types import ANY, BOOL, INT, STR, Listed, Mapped, Struct, read
 from cloudedge.edge_bie.lab._node_view import show
-from cloudedge.edge_bie.lab._shapes import ANY, BOOL, INT, STR, Listed, Mapped, Struct, read
-from cloudedge.edge_bie.lab._world import APP_MODE, NODE_NAME, SYSTEM, World, check_name
+from cloudedge.edge_bie.lab._state import APP_MODE, NODE_NAME, SYSTEM, LabState, check_name
 
 __all__ = ["batch", "core", "create", "delete", "properties", "replace", "set_core", "set_mode", "set_properties"]
 
@@ -39,7 +39,7 @@ _CORE = Struct(
 _PROPERTIES = Struct({"state": Struct({"desire": Mapped(ANY)})})
 
 
-def create(world: World, body: Any) -> dict[str, Any]:
+def create(world: LabState, body: Any) -> dict[str, Any]:
     """Make a node with its system apps, and match it with all apps."""
     node = _parse(body, "")
     if world.store.get("node", node["name"]):
@@ -60,7 +60,7 @@ def create(world: World, body: Any) -> dict[str, Any]:
     return show(world, node, report=False)
 
 
-def replace(world: World, name: str, body: Any) -> dict[str, Any]:
+def replace(world: LabState, name: str, body: Any) -> dict[str, Any]:
     """Replace a node: what is left out is gone, labels, accelerator and optional system apps included."""
     node = _parse(body, name)
     old = world.need("node", name)
@@ -80,7 +80,7 @@ def replace(world: World, name: str, body: Any) -> dict[str, Any]:
     return show(world, node, report=False)
 
 
-def delete(world: World, name: str) -> None:
+def delete(world: LabState, name: str) -> None:
     """Remove a node and its system apps; nobody tells the node."""
     if world.store.get("node", name) is None:
         return
@@ -89,7 +89,7 @@ def delete(world: World, name: str) -> None:
         world.store.delete(kind, name)
 
 
-def batch(world: World, body: Any) -> dict[str, Any]:
+def batch(world: LabState, body: Any) -> dict[str, Any]:
     """Read several nodes; those that are not there are left out."""
     names = read(body, Struct({"names": Listed(STR)})).get("names", [])
     if len(names) > _BATCH:
@@ -98,7 +98,7 @@ def batch(world: World, body: Any) -> dict[str, Any]:
     return {"total": len(found), "items": found}
 
 
-def properties(world: World, name: str) -> dict[str, Any]:
+def properties(world: LabState, name: str) -> dict[str, Any]:
     """Return what a node should know of itself, and what it says it knows."""
     node = world.need("node", name)
     desire = (world.store.get("desire", name) or {}).get("nodeprops") or {}
@@ -108,7 +108,7 @@ def properties(world: World, name: str) -> dict[str, Any]:
     return {"state": state, "metadata": {"desire": times} if times else {}}
 
 
-def set_properties(world: World, name: str, body: Any) -> dict[str, Any]:
+def set_properties(world: LabState, name: str, body: Any) -> dict[str, Any]:
     """Replace what a node should know of itself."""
     wanted = read(body, _PROPERTIES).get("state", {}).get("desire", {})
     if not all(isinstance(value, str) for value in wanted.values()):
@@ -123,7 +123,7 @@ def set_properties(world: World, name: str, body: Any) -> dict[str, Any]:
     return properties(world, name)
 
 
-def set_mode(world: World, name: str, body: Any) -> None:
+def set_mode(world: LabState, name: str, body: Any) -> None:
     """Let a node follow the cloud, or itself."""
     mode = read(body, Struct({"mode": STR})).get("mode", "")
     if mode not in {"cloud", "local"}:
@@ -131,14 +131,14 @@ def set_mode(world: World, name: str, body: Any) -> None:
     world.store.put("node", name, {**world.need("node", name), "mode": mode})
 
 
-def core(world: World, name: str) -> dict[str, Any]:
+def core(world: LabState, name: str) -> dict[str, Any]:
     """Return how a node's core is set."""
     node = world.need("node", name)
     shown = {"frequency": node["frequency"], "logLevel": "debug", "byteUnit": "KB", **node["core"]}
     return {key: value for key, value in shown.items() if value and key != "previous"}
 
 
-def set_core(world: World, name: str, body: Any) -> dict[str, Any]:
+def set_core(world: LabState, name: str, body: Any) -> dict[str, Any]:
     """Set how often a node reports and the ports of its core; its core app gets a new version."""
     wanted = read(body, _CORE)
     if not 1 <= wanted.get("frequency", 0) <= 300:  # noqa: PLR2004 - the control plane's own rule
@@ -157,7 +157,7 @@ def set_core(world: World, name: str, body: Any) -> dict[str, Any]:
     return _apps.view(world, kept)
 
 
-def versions(world: World, name: str) -> dict[str, Any]:
+def versions(world: LabState, name: str) -> dict[str, Any]:
     """Return the core versions a node can have: the previous, the current and the newest."""
     node = world.need("node", name)
     known = [node["core"].get("previous"), node["core"]["version"], CORE_VERSION]
@@ -212,7 +212,7 @@ def _with_gpu(accelerator: str, aliases: list[str]) -> list[str]:
     return [*others, _GPU] if accelerator in _ACCELERATORS else others
 
 
-def _system_app(world: World, node: Mapping[str, Any], alias: str) -> None:
+def _system_app(world: LabState, node: Mapping[str, Any], alias: str) -> None:
     """Make one of the apps that a node needs for itself, with its config."""
     name, config = f"{alias}-{world.letters(9)}", f"{alias}-conf-{world.letters(9)}"
     labels = {SYSTEM: "true", NODE_NAME: node["name"], "baetyl-app-name": name}
@@ -238,7 +238,7 @@ def _system_app(world: World, node: Mapping[str, Any], alias: str) -> None:
     _apps.keep(world, app)
 
 
-def _remove_system_apps(world: World, node: str, chosen: Any) -> None:
+def _remove_system_apps(world: LabState, node: str, chosen: Any) -> None:
     for app in world.apps_for({NODE_NAME: node}):
         if app["system"] and chosen(app["name"]):
             _apps.delete(world, app["name"])

@@ -10,8 +10,8 @@ import orjson
 
 from cloudedge.edge_bie.lab import _apps
 from cloudedge.edge_bie.lab._errors import ApiError, in_use, invalid, taken
-from cloudedge.edge_bie.lab._shapes import STR, TIME, Mapped, Struct, read, write
-from cloudedge.edge_bie.lab._world import World, check_name
+from cloudedge.edge_bie.lab._json_types import STR, TIME, Mapped, Struct, read, write
+from cloudedge.edge_bie.lab._state import LabState, check_name
 
 __all__ = ["KINDS", "TYPE", "create", "delete", "refresh", "replace", "view", "wire"]
 
@@ -29,7 +29,7 @@ _SHAPES = {
 }
 
 
-def create(world: World, kind: str, body: Any) -> dict[str, Any]:
+def create(world: LabState, kind: str, body: Any) -> dict[str, Any]:
     """Make one."""
     given = _parse(kind, body, "")
     if world.store.get("secret", given["name"]):
@@ -45,7 +45,7 @@ def create(world: World, kind: str, body: Any) -> dict[str, Any]:
     return view(kind, _keep(world, secret))
 
 
-def replace(world: World, kind: str, name: str, body: Any) -> dict[str, Any]:
+def replace(world: LabState, kind: str, name: str, body: Any) -> dict[str, Any]:
     """Replace a secret; of a registry only the description changes."""
     given = _parse(kind, body, name)
     old = world.need("secret", name, called=kind)
@@ -60,7 +60,7 @@ def replace(world: World, kind: str, name: str, body: Any) -> dict[str, Any]:
     return view(kind, kept)
 
 
-def refresh(world: World, name: str, body: Any) -> dict[str, Any]:
+def refresh(world: LabState, name: str, body: Any) -> dict[str, Any]:
     """Give a registry another password."""
     given = _parse("registry", body, name)
     old = world.need("secret", name, called="registry")
@@ -71,7 +71,7 @@ def refresh(world: World, name: str, body: Any) -> dict[str, Any]:
     return view("registry", kept)
 
 
-def delete(world: World, kind: str, name: str) -> None:
+def delete(world: LabState, kind: str, name: str) -> None:
     """Remove one that no app uses; one that is not there is removed already."""
     if world.store.get("secret", name) is None:
         return
@@ -99,7 +99,7 @@ def wire(secret: Mapping[str, Any]) -> dict[str, Any]:
     return dict(write({**secret, "data": data}, shape))
 
 
-def _propagate(world: World, secret: Mapping[str, Any]) -> None:
+def _propagate(world: LabState, secret: Mapping[str, Any]) -> None:
     for app in world.users("secret", secret["name"]):
         _apps.follow(world, app, "secret", secret["name"], secret["version"])
 
@@ -123,7 +123,7 @@ def _check(kind: str, data: Mapping[str, str]) -> None:
         raise invalid("private key and certificate can't be empty")
 
 
-def _keep(world: World, secret: dict[str, Any]) -> dict[str, Any]:
+def _keep(world: LabState, secret: dict[str, Any]) -> dict[str, Any]:
     size = len(orjson.dumps({key: base64.b64encode(value.encode()).decode() for key, value in secret["data"].items()}))
     if size >= _LIMIT:
         raise ApiError(

@@ -18,7 +18,7 @@ import orjson
 
 from cloudedge.errors import StorageError
 
-__all__ = ["Store"]
+__all__ = ["LabStore"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS object (kind TEXT, name TEXT, seq INTEGER, body BLOB, PRIMARY KEY (kind, name)) WITHOUT ROWID
@@ -27,7 +27,7 @@ _Row = tuple[str, str]
 Value = Mapping[str, Any]
 
 
-class Store:
+class LabStore:
     """Objects by kind and name.
 
     Args:

@@ -12,9 +12,9 @@ from cloudedge.edge_bie.lab import _apps, _desires, _secrets
 from cloudedge.edge_bie.lab._configs import INTERNAL
 from cloudedge.edge_bie.lab._errors import ApiError, invalid, not_found
 from cloudedge.edge_bie.lab._http import Request
+from cloudedge.edge_bie.lab._json_types import STR, Listed, Struct, read, write
 from cloudedge.edge_bie.lab._nodes import not_ready
-from cloudedge.edge_bie.lab._shapes import STR, Listed, Struct, read, write
-from cloudedge.edge_bie.lab._world import World
+from cloudedge.edge_bie.lab._state import LabState
 
 __all__ = ["answer", "identity"]
 
@@ -37,7 +37,7 @@ def identity(request: Request) -> tuple[str, str]:
     return namespace, name
 
 
-def answer(world: World, request: Request) -> Any:
+def answer(world: LabState, request: Request) -> Any:
     """Do what a node asks for."""
     namespace, name = identity(request)
     if request.method != "POST" or request.path not in {"/v1/sync/report", "/v1/sync/desire"}:
@@ -55,7 +55,7 @@ def answer(world: World, request: Request) -> Any:
     return {"values": [_value(world, namespace, info) for info in read(body, _WANTED).get("infos", ())] or None}
 
 
-def _report(world: World, name: str, request: Request, report: dict[str, Any]) -> Any:
+def _report(world: LabState, name: str, request: Request, report: dict[str, Any]) -> Any:
     node = world.need("node", name)
     for host in report["node"].values() if isinstance(report.get("node"), dict) else ():
         if isinstance(host, dict):
@@ -88,7 +88,7 @@ def _keep_core(report: dict[str, Any], old: Mapping[str, Any]) -> None:
         report[key] = entries or None
 
 
-def _value(world: World, namespace: str, info: Mapping[str, str]) -> dict[str, Any]:
+def _value(world: LabState, namespace: str, info: Mapping[str, str]) -> dict[str, Any]:
     """Return one object; the version that was asked for is not looked at."""
     kind = _KINDS.get(info.get("kind", ""))
     if kind is None:

@@ -28,17 +28,17 @@ from typing import Any
 
 from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.edge_bie._documents import App, AppRef, slot_of
+from cloudedge.edge_bie.model import AppRef, DesiredApp, slot_of
 from cloudedge.edge_bie.node._assemble import free_port
 from cloudedge.edge_bie.node._download import Downloads, Pace
 from cloudedge.edge_bie.node._failures import Failures
 from cloudedge.edge_bie.node._install import Installer
-from cloudedge.edge_bie.node._plan import plan
+from cloudedge.edge_bie.node._machine_stats import Machine
+from cloudedge.edge_bie.node._node_plan import plan
 from cloudedge.edge_bie.node._probe import ask_probes, await_answers
 from cloudedge.edge_bie.node._report import Phase, Trouble, app_stats, make_report
 from cloudedge.edge_bie.node._runtime import Runtime, listens, targets_of
-from cloudedge.edge_bie.node._stats import Machine
-from cloudedge.edge_bie.node._store import Store
+from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._sync import Link
 from cloudedge.edge_bie.node._units import NodeState, Slot, Unit
 from cloudedge.errors import CloudEdgeError, Conflict
@@ -119,7 +119,7 @@ class NodeAgent:
             stop=self._stop.is_set,
             tls=link.tls,
         )
-        self.store = Store(settings.folder, downloads)
+        self.store = NodeStore(settings.folder, downloads)
         self.store.sweep_unfinished()
         self._installer = Installer(
             link.fetch,
@@ -284,7 +284,7 @@ class NodeAgent:
         self._apply()
         self._news.set()
 
-    def _install(self, app: App) -> None:
+    def _install(self, app: DesiredApp) -> None:
         name = slot_of(app)
         self._failures.note(app.ref, Trouble("verifying", "Downloading"))
         try:

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Literal
 
 from cloudedge.bundle import Bundle, published
-from cloudedge.edge_bie._documents import App, Service, Volume, slot_of
-from cloudedge.edge_bie._mounted import Config
-from cloudedge.edge_bie._statement import Statement
-from cloudedge.edge_bie.node._store import Store
-from cloudedge.edge_bie.node._units import Bind, Lead, Run, Unit
+from cloudedge.edge_bie.model import DesiredApp, DesiredService, DesiredVolume, MountedConfig, Statement, slot_of
+from cloudedge.edge_bie.node._store import NodeStore
+from cloudedge.edge_bie.node._units import Bind, Lead, ServiceRun, Unit
 from cloudedge.errors import InputError
 from cloudedge.hub import Descriptor, Digest
 
@@ -37,9 +35,9 @@ _TABLES = ".bundle/tables/"
 class Parts:
     """Everything an app consists of, fetched."""
 
-    app: App
-    configs: Mapping[str, Config]
-    secrets: Mapping[str, Config]
+    app: DesiredApp
+    configs: Mapping[str, MountedConfig]
+    secrets: Mapping[str, MountedConfig]
     statement: Statement | None = None
     bundle: Bundle | None = None
 
@@ -51,7 +49,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def assemble(parts: Parts, store: Store, *, kind: Kind, node: str, key: Path | None, created: str) -> Unit:
+def assemble(parts: Parts, store: NodeStore, *, kind: Kind, node: str, key: Path | None, created: str) -> Unit:
     """Make a unit's folder, which appears whole, and return the unit.
 
     Raises:
@@ -95,9 +93,9 @@ def assemble(parts: Parts, store: Store, *, kind: Kind, node: str, key: Path | N
     )
 
 
-def _mounts(app: App) -> dict[str, Volume]:
+def _mounts(app: DesiredApp) -> dict[str, DesiredVolume]:
     volumes = {volume.name: volume for volume in app.volumes}
-    found: dict[str, Volume] = {}
+    found: dict[str, DesiredVolume] = {}
     for service in app.services:
         for mount in service.mounts:
             volume = volumes[mount.volume]
@@ -106,12 +104,12 @@ def _mounts(app: App) -> dict[str, Volume]:
     return dict(sorted(found.items()))
 
 
-def _is_linked(volume: Volume, objects: Mapping[str, Path]) -> bool:
+def _is_linked(volume: DesiredVolume, objects: Mapping[str, Path]) -> bool:
     """Tell whether a volume is a folder elsewhere: containers mount it from there, processes get a link to it."""
     return volume.kind == "hostPath" or (volume.kind == "config" and volume.source in objects)
 
 
-def _check_nesting(app: App, objects: Mapping[str, Path], own: Sequence[str]) -> None:
+def _check_nesting(app: DesiredApp, objects: Mapping[str, Path], own: Sequence[str]) -> None:
     """Refuse a mount below one that is a link for a process: it would be written into the folder behind the link.
 
     Raises:
@@ -124,7 +122,7 @@ def _check_nesting(app: App, objects: Mapping[str, Path], own: Sequence[str]) ->
             raise InputError(f"app {app.ref.name}: {below} is inside of {path}, which is a folder of the host")
 
 
-def _fill(target: Path, volume: Volume, parts: Parts, store: Store, objects: Mapping[str, Path]) -> None:
+def _fill(target: Path, volume: DesiredVolume, parts: Parts, store: NodeStore, objects: Mapping[str, Path]) -> None:
     """Put what a volume holds where it is mounted."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if volume.kind == "config" and _is_blob(parts, volume):
@@ -146,7 +144,7 @@ def _fill(target: Path, volume: Volume, parts: Parts, store: Store, objects: Map
         target.mkdir()
 
 
-def host_path(store: Store, volume: Volume) -> Path:
+def host_path(store: NodeStore, volume: DesiredVolume) -> Path:
     """Return the folder of this machine that a volume means.
 
     Raises:
@@ -159,7 +157,7 @@ def host_path(store: Store, volume: Volume) -> Path:
     return store.folder / "host" / volume.source
 
 
-def _is_blob(parts: Parts, volume: Volume) -> bool:
+def _is_blob(parts: Parts, volume: DesiredVolume) -> bool:
     """Tell whether a config refers to blobs of the app's own bundle, which are in the hub."""
     if parts.statement is None or volume.kind != "config":
         return False
@@ -175,7 +173,7 @@ def _stated(statement: Statement) -> dict[str, int]:
     return {blob.digest: blob.size for blob in statement.every_blob}
 
 
-def _link(store: Store, key: str, target: Path, parts: Parts) -> None:
+def _link(store: NodeStore, key: str, target: Path, parts: Parts) -> None:
     assert parts.statement is not None  # noqa: S101 - `_is_blob` said so
     digest = _digest_of(key)
     source = store.hub.blob_path(Descriptor("", Digest(digest), _stated(parts.statement)[digest]))
@@ -230,16 +228,16 @@ def _probe_service(parts: Parts) -> str:
 
 
 def _run(
-    service: Service,
+    service: DesiredService,
     parts: Parts,
     folder: Path,
-    store: Store,
+    store: NodeStore,
     objects: Mapping[str, Path],
     *,
     kind: Kind,
     node: str,
     key: Path | None,
-) -> Run:
+) -> ServiceRun:
     in_container = kind == "docker"
     model = _model_path(parts)
     own = [path for path in (*_mounts(parts.app), model, "/cloudedge") if path]
@@ -269,7 +267,7 @@ def _run(
         env[f"PORT_{lead.container}"] = str(port)
     if not in_container:
         env["PATH"] = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
-    return Run(
+    return ServiceRun(
         service.name,
         tuple(placed(word) for word in (*service.command, *service.args)),
         env,
@@ -285,7 +283,7 @@ def _run(
     )
 
 
-def _own_env(parts: Parts, model: str, store: Store, *, in_container: bool, key: str) -> dict[str, str]:
+def _own_env(parts: Parts, model: str, store: NodeStore, *, in_container: bool, key: str) -> dict[str, str]:
     if parts.bundle is None:
         return {}
     return {
@@ -298,7 +296,7 @@ def _own_env(parts: Parts, model: str, store: Store, *, in_container: bool, key:
 
 
 def _binds(
-    service: Service, parts: Parts, folder: Path, store: Store, *, objects: Mapping[str, Path], model: str
+    service: DesiredService, parts: Parts, folder: Path, store: NodeStore, *, objects: Mapping[str, Path], model: str
 ) -> tuple[Bind, ...]:
     volumes = {volume.name: volume for volume in parts.app.volumes}
     found = []

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudedge.dockerengine import connect, engine_errors
 from cloudedge.edge_bie.node._assemble import Kind
-from cloudedge.edge_bie.node._runtime import Login, Observed, Supervised
-from cloudedge.edge_bie.node._units import Run, Unit
+from cloudedge.edge_bie.node._runtime import Login, ObservedService, Supervised
+from cloudedge.edge_bie.node._units import ServiceRun, Unit
 from cloudedge.errors import NotFound, Rejected, Unavailable
+from cloudedge.images import connect, engine_errors
 from cloudedge.supervisor import down
 
 __all__ = ["DockerRuntime"]
@@ -93,12 +93,12 @@ class DockerRuntime:
         """Make sure that the host's ports can be had."""
         self._supervised.require_ports(targets)
 
-    def observe(self, unit: Unit) -> Mapping[str, Observed]:
+    def observe(self, unit: Unit) -> Mapping[str, ObservedService]:
         """Return how each service of a unit is."""
         try:
             found = {str(container.name): container for container in self._containers()}
         except (NotFound, Rejected, Unavailable) as error:
-            return {run.name: Observed("Waiting", "NoEngine", error.message) for run in unit.runs}
+            return {run.name: ObservedService("Waiting", "NoEngine", error.message) for run in unit.runs}
         return {run.name: _observed(found.get(self._name(unit, run.name))) for run in unit.runs}
 
     def tail(self, unit: Unit, service: str) -> str:
@@ -124,7 +124,7 @@ class DockerRuntime:
     def _name(self, unit: Unit, service: str) -> str:
         return f"cloudedge-{self._mark}-{unit.id}-{service}"
 
-    def _start(self, name: str, unit: Unit, run: Run) -> None:
+    def _start(self, name: str, unit: Unit, run: ServiceRun) -> None:
         with engine_errors(f"start {name} from {run.image}"):
             self._client.containers.run(
                 self._known(run.image) or run.image,
@@ -152,11 +152,11 @@ class DockerRuntime:
             container.remove(force=True)
 
 
-def _digest(run: Run) -> str:
+def _digest(run: ServiceRun) -> str:
     return hashlib.sha256(repr(run).encode()).hexdigest()[:16]
 
 
-def _limits(run: Run) -> dict[str, Any]:
+def _limits(run: ServiceRun) -> dict[str, Any]:
     """Return an app's limits as the engine takes them: "2" or "500m" processors, "4Gi" of memory, GPUs by count."""
     limits: dict[str, Any] = {}
     if run.cpus:
@@ -172,18 +172,18 @@ def _limits(run: Run) -> dict[str, Any]:
     return limits
 
 
-def _observed(container: Any) -> Observed:
+def _observed(container: Any) -> ObservedService:
     if container is None:
-        return Observed("Waiting", "ContainerCreating")
+        return ObservedService("Waiting", "ContainerCreating")
     state, restarts = container.attrs["State"], int(container.attrs.get("RestartCount", 0))
     if container.status == "running":
-        return Observed("Running", restarts=restarts)
+        return ObservedService("Running", restarts=restarts)
     if state.get("OOMKilled"):
-        return Observed("Waiting", "OOMKilled", restarts=restarts)
+        return ObservedService("Waiting", "OOMKilled", restarts=restarts)
     if container.status == "restarting" or restarts:
-        return Observed("Waiting", "CrashLoopBackOff", f"exit {state.get('ExitCode')}", restarts)
+        return ObservedService("Waiting", "CrashLoopBackOff", f"exit {state.get('ExitCode')}", restarts)
     if container.status == "exited":
-        return Observed(
+        return ObservedService(
             "Terminated", "Error", f"exit {state.get('ExitCode')} {state.get('Error') or ''}".strip(), restarts
         )
-    return Observed("Waiting", "ContainerCreating", container.status, restarts)
+    return ObservedService("Waiting", "ContainerCreating", container.status, restarts)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cloudedge.clock import Clock
-from cloudedge.edge_bie._documents import AppRef
+from cloudedge.edge_bie.model import AppRef
 from cloudedge.edge_bie.node._report import Phase, Trouble, trouble_of
 from cloudedge.errors import CloudEdgeError
 

@@ -9,13 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.clock import Clock, rfc3339
-from cloudedge.edge_bie._documents import App, AppRef, Volume, slot_of
-from cloudedge.edge_bie._mounted import Config, Object, filled_in
-from cloudedge.edge_bie._statement import SIGNATURE_KEY, STATEMENT_KEY, Statement
+from cloudedge.edge_bie.model import (
+    SIGNATURE_KEY,
+    STATEMENT_KEY,
+    AppRef,
+    DesiredApp,
+    DesiredVolume,
+    MountedConfig,
+    Object,
+    Statement,
+    filled_in,
+    slot_of,
+)
 from cloudedge.edge_bie.node._assemble import Parts, assemble
-from cloudedge.edge_bie.node._plan import admit
+from cloudedge.edge_bie.node._node_plan import admit
 from cloudedge.edge_bie.node._runtime import Login, Runtime
-from cloudedge.edge_bie.node._store import Store
+from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._units import NodeState, Slot, Unit
 from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound, SignatureInvalid, Unavailable
 
@@ -27,13 +36,13 @@ Fetch = Callable[[str, Sequence[tuple[str, str]]], Mapping[tuple[str, str], Any]
 
 def read_apps(
     refs: Sequence[AppRef], values: Mapping[tuple[str, str], Any], fields: Mapping[str, str]
-) -> tuple[dict[AppRef, App], dict[AppRef, CloudEdgeError]]:
+) -> tuple[dict[AppRef, DesiredApp], dict[AppRef, CloudEdgeError]]:
     """Read apps that came; those that cannot be read are told apart, and stop no other."""
-    apps: dict[AppRef, App] = {}
+    apps: dict[AppRef, DesiredApp] = {}
     bad: dict[AppRef, CloudEdgeError] = {}
     for ref in refs:
         try:
-            app = App.parse(filled_in(values[("application", ref.name)], fields), version=ref.version)
+            app = DesiredApp.parse(filled_in(values[("application", ref.name)], fields), version=ref.version)
             if app.ref != ref:
                 raise Unavailable(
                     f"app {ref.name} is at version {app.ref.version}; version {ref.version} was asked for"
@@ -47,12 +56,12 @@ def read_apps(
 
 
 def read_configs(
-    volumes: Sequence[Volume],
+    volumes: Sequence[DesiredVolume],
     values: Mapping[tuple[str, str], Any],
     fields: Mapping[str, str],
     *,
     kind: str = "configuration",
-) -> dict[str, Config]:
+) -> dict[str, MountedConfig]:
     """Read the configs (or secrets) an app was pinned to.
 
     Raises:
@@ -61,7 +70,7 @@ def read_configs(
         NotFound: one did not come.
     """
     found = {}
-    parse = Config.parse_secret if kind == "secret" else Config.parse
+    parse = MountedConfig.parse_secret if kind == "secret" else MountedConfig.parse
     for volume in volumes:
         if (kind, volume.source) not in values:
             raise NotFound(f"the cloud sent no {kind} {volume.source}")
@@ -75,7 +84,7 @@ def read_configs(
     return found
 
 
-def _statement_of(app: App, configs: Mapping[str, Config]) -> tuple[bytes, str] | None:
+def _statement_of(app: DesiredApp, configs: Mapping[str, MountedConfig]) -> tuple[bytes, str] | None:
     """Return an app's statement and its signature as they came; None for an app that is not ours."""
     for volume in app.configs:
         texts = configs[volume.source].texts if volume.source in configs else {}
@@ -84,7 +93,9 @@ def _statement_of(app: App, configs: Mapping[str, Config]) -> tuple[bytes, str] 
     return None
 
 
-def checked_statement(app: App, configs: Mapping[str, Config], slot: Slot, key: Path | None) -> Statement | None:
+def checked_statement(
+    app: DesiredApp, configs: Mapping[str, MountedConfig], slot: Slot, key: Path | None
+) -> Statement | None:
     """Return what an app's statement says, if it may be believed; None for an app that has none.
 
     Raises:
@@ -111,7 +122,7 @@ def checked_statement(app: App, configs: Mapping[str, Config], slot: Slot, key: 
     return statement
 
 
-def objects_by_digest(configs: Mapping[str, Config]) -> dict[str, Object]:
+def objects_by_digest(configs: Mapping[str, MountedConfig]) -> dict[str, Object]:
     """Return where blobs can be had, by digest."""
     return {
         f"sha256:{item.key.removeprefix('sha256-')}": item
@@ -136,7 +147,7 @@ class Installer:
     def __init__(
         self,
         fetch: Fetch,
-        store: Store,
+        store: NodeStore,
         *,
         runtime: Runtime,
         node: str,
@@ -152,7 +163,7 @@ class Installer:
         self._clock = clock
         self._fields = {"BAETYL_NODE_NAME": node, "BAETYL_NAMESPACE": namespace}
 
-    def apps(self, refs: Sequence[AppRef]) -> tuple[dict[AppRef, App], dict[AppRef, CloudEdgeError]]:
+    def apps(self, refs: Sequence[AppRef]) -> tuple[dict[AppRef, DesiredApp], dict[AppRef, CloudEdgeError]]:
         """Ask for apps. One that the cloud does not have fails a whole request: they are then asked for one by one."""
         try:
             values = dict(self._fetch("application", [(ref.name, ref.version) for ref in refs]))
@@ -165,7 +176,7 @@ class Installer:
                     continue
         return read_apps(refs, values, self._fields)
 
-    def prepare(self, app: App, state: NodeState, at: Callable[[str], None]) -> tuple[Unit, int]:
+    def prepare(self, app: DesiredApp, state: NodeState, at: Callable[[str], None]) -> tuple[Unit, int]:
         """Get an app ready; returns it, and the bytes that were here already.
 
         Args:
@@ -203,7 +214,7 @@ class Installer:
         at("assemble")
         return self._assemble(Parts(app, configs, secrets, statement, bundle)), kept
 
-    def _bring_images(self, app: App, secrets: Mapping[str, Config], at: Callable[[str], None]) -> None:
+    def _bring_images(self, app: DesiredApp, secrets: Mapping[str, MountedConfig], at: Callable[[str], None]) -> None:
         at("bring-images")
         held = [{key: data.decode("utf-8", "replace") for key, data in each.texts.items()} for each in secrets.values()]
         logins = [Login(**each) for each in held if set(each) == {"address", "username", "password"}]
@@ -219,5 +230,5 @@ class Installer:
         return assemble(parts, self._store, kind=kind, node=self._node, key=self._key, created=created)
 
 
-def _pins(volumes: Sequence[Volume]) -> list[tuple[str, str]]:
+def _pins(volumes: Sequence[DesiredVolume]) -> list[tuple[str, str]]:
     return list({volume.source: (volume.source, volume.version) for volume in volumes}.values())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.edge_bie._asking import ask_ready, ask_recorded
+from cloudedge.edge_bie.model import ask_ready, ask_recorded
 from cloudedge.edge_bie.node._runtime import listens
 from cloudedge.edge_bie.node._units import Unit
 from cloudedge.errors import Unavailable

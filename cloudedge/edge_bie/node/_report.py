@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cloudedge.edge_bie._documents import AppRef
-from cloudedge.edge_bie._names import PROBE, VERIFY
-from cloudedge.edge_bie.node._runtime import Observed
+from cloudedge.edge_bie.model import PROBE, VERIFY, AppRef
+from cloudedge.edge_bie.node._runtime import ObservedService
 from cloudedge.edge_bie.node._units import NodeState, Unit
 from cloudedge.errors import CloudEdgeError, StorageError
 
@@ -106,7 +105,7 @@ def app_stats(
     *,
     machine: str,
     unit: Unit | None = None,
-    observed: Mapping[str, Observed] | None = None,
+    observed: Mapping[str, ObservedService] | None = None,
     probe: str | None = None,
     trouble: Trouble | None = None,
 ) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Making exactly some units run, as processes, and leading the host's ports to the live ones.
 
-A port of the host belongs to a front (`cloudedge.front`), a process that stays while versions change and passes
-requests on to the private port of the live one. So the next version starts and is tried beside the live one, and the
-hand-over is a file that the front reads again: requests under way end where they began, and no connection is refused.
+A port of the host belongs to a `cloudedge.http1.switching_proxy`, a process that stays while versions change and
+passes requests on to the private port of the live one. So the next version starts and is tried beside the live one,
+and the hand-over is a file that the proxy reads again: requests under way end where they began, and no connection is
+refused.
 Fronts and apps are processes of a supervisor of their own: they outlive the node's agent and come back after a crash.
 """
 
@@ -18,14 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from cloudedge import front
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.edge_bie.node._assemble import Kind
-from cloudedge.edge_bie.node._units import Run, Unit
+from cloudedge.edge_bie.node._units import ServiceRun, Unit
 from cloudedge.errors import Conflict, Unavailable
+from cloudedge.http1 import switching_proxy
 from cloudedge.supervisor import ProcessSpec, down, has_read, is_up, log_tail, process_states, read_specs, tell
 
-__all__ = ["Login", "Observed", "ProcessRuntime", "Runtime", "Supervised", "listens", "targets_of"]
+__all__ = ["Login", "ObservedService", "ProcessRuntime", "Runtime", "Supervised", "listens", "targets_of"]
 
 _WITHIN_S = 60.0
 _POLL_S = 0.05
@@ -34,7 +35,7 @@ _SETTLE_S = 0.5
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedService:
     """One service of a unit as it is."""
 
     state: str
@@ -83,7 +84,7 @@ class Runtime(Protocol):
         """
         ...
 
-    def observe(self, unit: Unit) -> Mapping[str, Observed]:
+    def observe(self, unit: Unit) -> Mapping[str, ObservedService]:
         """Return how each service of a unit is."""
         ...
 
@@ -141,7 +142,7 @@ class Supervised:
                 f"front-{host}",
                 (
                     sys.executable,
-                    front.__file__,
+                    switching_proxy.__file__,
                     str(self._port_map.get(host, host)),
                     str(self._target(host)),
                     self._address,
@@ -269,18 +270,18 @@ class ProcessRuntime:
         """Make sure that the host's ports can be had."""
         self._supervised.require_ports(targets)
 
-    def observe(self, unit: Unit) -> Mapping[str, Observed]:
+    def observe(self, unit: Unit) -> Mapping[str, ObservedService]:
         """Return how each service of a unit is."""
         states = process_states(self._supervised.folder)
         found = {}
         for run in unit.runs:
             state = states.get(_process(unit, run.name))
             if state is None:
-                found[run.name] = Observed("Waiting", "ContainerCreating")
+                found[run.name] = ObservedService("Waiting", "ContainerCreating")
             elif state["state"] == "running":
-                found[run.name] = Observed("Running", restarts=state["restarts"])
+                found[run.name] = ObservedService("Running", restarts=state["restarts"])
             else:
-                found[run.name] = Observed("Waiting", "CrashLoopBackOff", state["last_exit"], state["restarts"])
+                found[run.name] = ObservedService("Waiting", "CrashLoopBackOff", state["last_exit"], state["restarts"])
         return found
 
     def tail(self, unit: Unit, service: str) -> str:
@@ -297,5 +298,5 @@ def _process(unit: Unit, service: str) -> str:
     return f"{unit.id}--{service}"
 
 
-def _spec(unit: Unit, run: Run) -> ProcessSpec:
+def _spec(unit: Unit, run: ServiceRun) -> ProcessSpec:
     return ProcessSpec(_process(unit, run.name), run.argv, dict(run.env), cwd=run.cwd, whole=True)

@@ -20,11 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cloudedge.bundle import Bundle, check_signature, published
-from cloudedge.edge_bie._mounted import Config, Object
-from cloudedge.edge_bie._statement import Blob, Statement
+from cloudedge.edge_bie.model import Blob, MountedConfig, Object, Statement
 from cloudedge.edge_bie.node._archives import unpack_archive
 from cloudedge.edge_bie.node._download import Downloads, digest_name
-from cloudedge.edge_bie.node._plan import bytes_needed
+from cloudedge.edge_bie.node._node_plan import bytes_needed
 from cloudedge.edge_bie.node._units import Unit
 from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound, StorageError
 from cloudedge.hub import (
@@ -39,7 +38,7 @@ from cloudedge.hub import (
     storage_errors,
 )
 
-__all__ = ["Store"]
+__all__ = ["NodeStore"]
 
 _SPARE = 16 << 20
 """Bytes that stay free whatever is installed: logs and the node's own state need room too."""
@@ -47,7 +46,7 @@ _JOBS = 4
 _IDLE_S = 7 * 86400.0
 
 
-class Store:
+class NodeStore:
     """The files of a node.
 
     Args:
@@ -178,7 +177,7 @@ class Store:
 
     # -- files of configs ---------------------------------------------------------------------------------------------
 
-    def bring_objects(self, config: Config) -> Path:
+    def bring_objects(self, config: MountedConfig) -> Path:
         """Download and unpack the files of a config, as BIE means it; returns the folder they are in.
 
         Raises:
@@ -198,7 +197,7 @@ class Store:
             self.downloads.drop(digest_name(item.url, config.version, item.key))
         return folder
 
-    def _bring_object(self, config: Config, item: Object, folder: Path) -> None:
+    def _bring_object(self, config: MountedConfig, item: Object, folder: Path) -> None:
         name = digest_name(item.url, config.version, item.key)
         try:
             room = max(0, self.free_bytes() + self.downloads.has(name) - _SPARE)
@@ -264,7 +263,7 @@ def _checked(part: Path, blob: Blob, item: Object) -> Hashed:
     return hashed
 
 
-def _check_object(config: Config, item: Object, part: Path) -> None:
+def _check_object(config: MountedConfig, item: Object, part: Path) -> None:
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     with part.open("rb") as file:
         while chunk := file.read(1 << 20):

@@ -16,9 +16,9 @@ from typing import Any
 
 import requests
 
-from cloudedge.edge_bie._documents import AppRef
+from cloudedge.edge_bie.model import AppRef
 from cloudedge.errors import ConfigError, InputError, NotFound, Rejected, Unavailable
-from cloudedge.httpbody import read_body
+from cloudedge.io import read_body
 
 __all__ = ["Desire", "Link", "asked_for", "merge_patch", "read_answer", "take_delta", "values_of"]
 

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cloudedge.edge_bie._documents import AppRef
+from cloudedge.edge_bie.model import AppRef
 from cloudedge.edge_bie.node._sync import Desire
 from cloudedge.errors import IntegrityError
 from cloudedge.hub import storage_errors
 from cloudedge.supervisor import write_json
 
-__all__ = ["Bind", "Lead", "NodeState", "Run", "Slot", "Unit", "remembered"]
+__all__ = ["Bind", "Lead", "NodeState", "ServiceRun", "Slot", "Unit", "remembered"]
 
 _FORMAT = 1
 
@@ -43,7 +43,7 @@ class Bind:
 
 
 @dataclass(frozen=True)
-class Run:
+class ServiceRun:
     """One service of a unit, ready to be started."""
 
     name: str
@@ -60,7 +60,7 @@ class Run:
     entry_words: int = 0
     """So many of the first words replace the image's own entry point; the rest follow it."""
 
-    def with_ports(self, port: Callable[[int], int]) -> Run:
+    def with_ports(self, port: Callable[[int], int]) -> ServiceRun:
         """Return it with other private ports, where `port` says so."""
         leads = tuple(replace(lead, private=port(lead.private)) for lead in self.leads)
         moved = {str(old.private): str(new.private) for old, new in zip(self.leads, leads, strict=True)}
@@ -68,7 +68,7 @@ class Run:
         return replace(self, leads=leads, env=env)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Run:
+    def from_json(cls, value: Mapping[str, Any]) -> ServiceRun:
         """Read what `asdict` wrote."""
         return cls(
             **{
@@ -87,7 +87,7 @@ class Unit:
     ref: AppRef
     slot: str
     created: str
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ServiceRun, ...] = ()
     sequence: int = 0
     revision: str = ""
     bundle: str = ""
@@ -111,7 +111,7 @@ class Unit:
             **{
                 **value,
                 "ref": AppRef(**value["ref"]),
-                "runs": tuple(Run.from_json(run) for run in value["runs"]),
+                "runs": tuple(ServiceRun.from_json(run) for run in value["runs"]),
                 "blobs": tuple(value["blobs"]),
                 "objects": tuple(value["objects"]),
             }

@@ -21,8 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from cloudedge.clock import SystemClock, rfc3339
-from cloudedge.edge_bie._documents import App, AppRef, slot_of
-from cloudedge.edge_bie._statement import Statement
+from cloudedge.edge_bie.model import AppRef, DesiredApp, Statement, slot_of
 from cloudedge.edge_bie.node._http import Http
 from cloudedge.edge_bie.node._install import (
     checked_statement,
@@ -30,11 +29,11 @@ from cloudedge.edge_bie.node._install import (
     read_apps,
     read_configs,
 )
-from cloudedge.edge_bie.node._plan import plan
+from cloudedge.edge_bie.node._node_plan import plan
 from cloudedge.edge_bie.node._report import Trouble, app_stats, make_report, trouble_of
-from cloudedge.edge_bie.node._runtime import Observed
+from cloudedge.edge_bie.node._runtime import ObservedService
 from cloudedge.edge_bie.node._sync import DESIRE, REPORT, asked_for, read_answer, take_delta, values_of
-from cloudedge.edge_bie.node._units import NodeState, Run, Slot, Unit
+from cloudedge.edge_bie.node._units import NodeState, ServiceRun, Slot, Unit
 from cloudedge.errors import CloudEdgeError, InputError, Unavailable
 from cloudedge.hub import digest_of
 
@@ -76,12 +75,12 @@ class SwarmNode:
     """Whether it is without power: it reports nothing and does nothing."""
     reports: int = 0
     fetched: int = 0
-    known: dict[AppRef, App] = field(default_factory=dict)
+    known: dict[AppRef, DesiredApp] = field(default_factory=dict)
 
     def report(self) -> dict[str, Any]:
         """Return what it would report now."""
         live = {slot.live.ref: slot.live for slot in self.state.slots.values() if slot.live is not None}
-        running = {"serving": Observed("Running")}
+        running = {"serving": ObservedService("Running")}
         stats = [
             app_stats(ref, machine=self.name, unit=live[ref], observed=running, probe="")
             if ref in live
@@ -229,7 +228,7 @@ class Swarm:
                 await self._install(node, app)
         return True
 
-    async def _install(self, node: SwarmNode, app: App) -> None:
+    async def _install(self, node: SwarmNode, app: DesiredApp) -> None:
         name = slot_of(app)
         try:
             unit, statement = await self._prepare(node, app)
@@ -247,7 +246,7 @@ class Swarm:
         node.blobs &= {digest for held in node.state.units for digest in held.blobs}
         node.troubles.pop(app.ref, None)
 
-    async def _prepare(self, node: SwarmNode, app: App) -> tuple[Unit, Statement]:
+    async def _prepare(self, node: SwarmNode, app: DesiredApp) -> tuple[Unit, Statement]:
         pins = list({volume.source: (volume.source, volume.version) for volume in app.configs}.values())
         configs = read_configs(app.configs, await self._fetch(node, "configuration", pins), {})
         statement = checked_statement(app, configs, node.state.slots.get(slot_of(app), Slot()), self._key)
@@ -270,7 +269,7 @@ class Swarm:
             app.ref,
             slot_of(app),
             rfc3339(SystemClock().now()),
-            (Run("serving", (), {}),),
+            (ServiceRun("serving", (), {}),),
             sequence=statement.sequence,
             revision=statement.revision,
             bundle=statement.bundle,

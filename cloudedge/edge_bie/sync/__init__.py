@@ -1,12 +1,13 @@
 """BIE's configuration as code: a folder of documents is the desired state, and this makes an account be that."""
 
+from cloudedge._lazy import renamed_names
 from cloudedge.edge_bie.sync._deployed import Arrival, Verdict, judge, wait_deployed
-from cloudedge.edge_bie.sync._desired import Desired, desired_state
-from cloudedge.edge_bie.sync._documents import dump_documents, load_documents
+from cloudedge.edge_bie.sync._desired import DesiredAccount, desired_state
 from cloudedge.edge_bie.sync._export import export_documents, write_documents
 from cloudedge.edge_bie.sync._history import AppliedState, History
-from cloudedge.edge_bie.sync._plan import Observed, Plan, Step, plan
 from cloudedge.edge_bie.sync._sync import Applied, Sync
+from cloudedge.edge_bie.sync._sync_documents import dump_documents, load_documents
+from cloudedge.edge_bie.sync._sync_plan import ObservedAccount, SyncPlan, SyncStep, plan
 from cloudedge.edge_bie.sync._verify import Check, verify
 
 __all__ = [
@@ -14,12 +15,12 @@ __all__ = [
     "AppliedState",
     "Arrival",
     "Check",
-    "Desired",
+    "DesiredAccount",
     "History",
-    "Observed",
-    "Plan",
-    "Step",
+    "ObservedAccount",
     "Sync",
+    "SyncPlan",
+    "SyncStep",
     "Verdict",
     "desired_state",
     "dump_documents",
@@ -31,3 +32,13 @@ __all__ = [
     "wait_deployed",
     "write_documents",
 ]
+
+__getattr__ = renamed_names(
+    __name__,
+    {
+        "Desired": "cloudedge.edge_bie.sync.DesiredAccount",
+        "Observed": "cloudedge.edge_bie.sync.ObservedAccount",
+        "Plan": "cloudedge.edge_bie.sync.SyncPlan",
+        "Step": "cloudedge.edge_bie.sync.SyncStep",
+    },
+)

@@ -14,8 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Final, Literal
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.edge_bie._running import broken, nameless_cause, unready
-from cloudedge.edge_bie.client import App, AppStats, Bie, Node, Report
+from cloudedge.edge_bie.client import App, AppStats, Bie, Node, Report, broken, nameless_cause, unready
 
 __all__ = ["Arrival", "Verdict", "judge", "wait_deployed"]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.config import reveal
-from cloudedge.edge_bie._names import OWNER_LABEL
 from cloudedge.edge_bie.client import (
     App,
     Config,
@@ -29,7 +28,8 @@ from cloudedge.edge_bie.client import (
     check_secret,
     is_secret,
 )
-from cloudedge.edge_bie.sync._documents import (
+from cloudedge.edge_bie.model import OWNER_LABEL
+from cloudedge.edge_bie.sync._sync_documents import (
     AppDocument,
     ConfigDocument,
     FileEntry,
@@ -46,7 +46,7 @@ from cloudedge.hub import CHUNK, storage_errors
 __all__ = [
     "KEEP",
     "SET_LABEL",
-    "Desired",
+    "DesiredAccount",
     "Upload",
     "app_of",
     "desired_state",
@@ -73,7 +73,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Desired:
+class DesiredAccount:
     """What there should be."""
 
     set: str = "default"
@@ -90,7 +90,7 @@ class Desired:
     """Resolved."""
 
 
-def desired_state(documents: Iterable[tuple[Any, Path]], objects: Objects | None = None) -> Desired:
+def desired_state(documents: Iterable[tuple[Any, Path]], objects: Objects | None = None) -> DesiredAccount:
     """Work out what documents stand for.
 
     Args:
@@ -165,8 +165,8 @@ class _Builder:
         self._uploads: dict[str, Upload] = {}
         self._documents: list[Any] = [SetDocument(name=named)]
 
-    def built(self) -> Desired:
-        return Desired(
+    def built(self) -> DesiredAccount:
+        return DesiredAccount(
             set=self._set,
             configs=self._configs,
             secrets=self._secrets,

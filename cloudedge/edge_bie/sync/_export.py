@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cloudedge.edge_bie._names import OWNER_LABEL
 from cloudedge.edge_bie.client import App, Bie, Config, File, Text, masked, normal
+from cloudedge.edge_bie.model import OWNER_LABEL
 from cloudedge.edge_bie.sync._desired import SET_LABEL, owner_of, unmarked
-from cloudedge.edge_bie.sync._documents import (
+from cloudedge.edge_bie.sync._sync_documents import (
     AppDocument,
     ConfigDocument,
     FileEntry,
@@ -19,7 +19,7 @@ from cloudedge.edge_bie.sync._documents import (
     SetDocument,
     dump_documents,
 )
-from cloudedge.edge_bie.sync._plan import Thing, owner
+from cloudedge.edge_bie.sync._sync_plan import Thing, owner
 from cloudedge.errors import Conflict
 from cloudedge.hub import storage_errors
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from cloudedge.clock import Clock
 from cloudedge.edge_bie.client import Registry
-from cloudedge.edge_bie.sync._documents import read_documents
-from cloudedge.edge_bie.sync._plan import Plan, Step
+from cloudedge.edge_bie.sync._sync_documents import read_documents
+from cloudedge.edge_bie.sync._sync_plan import SyncPlan, SyncStep
 from cloudedge.errors import NotFound
 from cloudedge.hub import who
 from cloudedge.journal import Journal, Operation, Writer
@@ -49,7 +49,7 @@ class Attempt:
         self.number = number
 
     @contextmanager
-    def step(self, step: Step) -> Iterator[None]:
+    def step(self, step: SyncStep) -> Iterator[None]:
         """Note a step before and after it is made."""
         name = f"{step.verb} {step.kind}/{step.name}"
         self._writer.record(self.number, name, "intent")
@@ -129,7 +129,7 @@ class History:
             yield writer
 
     @contextmanager
-    def applying(self, writer: Writer, plan: Plan, documents: tuple[Any, ...]) -> Iterator[Attempt]:
+    def applying(self, writer: Writer, plan: SyncPlan, documents: tuple[Any, ...]) -> Iterator[Attempt]:
         """Carry out a plan; it is on disk before the block begins, and what came of it after."""
         what = {
             "documents": [each.model_dump(mode="json") for each in documents],

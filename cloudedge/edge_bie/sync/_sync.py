@@ -9,23 +9,23 @@ from typing import Any
 
 from cloudedge.clock import Clock
 from cloudedge.edge_bie.client import App, Bie, File, Mountable, Objects, put_file, state_folder
-from cloudedge.edge_bie.sync._desired import Desired, app_of, desired_state
-from cloudedge.edge_bie.sync._documents import AppDocument
+from cloudedge.edge_bie.sync._desired import DesiredAccount, app_of, desired_state
 from cloudedge.edge_bie.sync._history import AppliedState, History
-from cloudedge.edge_bie.sync._plan import Kind, Observed, Plan, Step, filled, mounted, owner, plan
+from cloudedge.edge_bie.sync._sync_documents import AppDocument
+from cloudedge.edge_bie.sync._sync_plan import Kind, ObservedAccount, SyncPlan, SyncStep, filled, mounted, owner, plan
 from cloudedge.errors import InputError, NotFound
 from cloudedge.journal import Writer
 
 __all__ = ["Applied", "Sync"]
 
-Told = Callable[[Step], None]
+Told = Callable[[SyncStep], None]
 
 
 @dataclass(frozen=True)
 class Applied:
     """What an apply did."""
 
-    plan: Plan
+    plan: SyncPlan
     number: int | None
     """Of the state in the history; None if it was applied already."""
     sent_bytes: int = 0
@@ -59,12 +59,12 @@ class Sync:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def plan(self, desired: Desired, *, adopt: bool = False, delete: bool = False) -> Plan:
+    def plan(self, desired: DesiredAccount, *, adopt: bool = False, delete: bool = False) -> SyncPlan:
         """Say what it would take, and change nothing."""
         return plan(desired, self.observe(desired), adopt=adopt, delete=delete)
 
     def apply(
-        self, desired: Desired, *, adopt: bool = False, delete: bool = False, on_step: Told = lambda _: None
+        self, desired: DesiredAccount, *, adopt: bool = False, delete: bool = False, on_step: Told = lambda _: None
     ) -> Applied:
         """Make it so: configs, secrets, registries, apps, labels, then deletes. Does nothing where nothing differs.
 
@@ -78,7 +78,9 @@ class Sync:
             planned = plan(desired, observed, adopt=adopt, delete=delete)
             return self._apply(writer, desired, observed, planned, on_step)
 
-    def _apply(self, writer: Writer, desired: Desired, observed: Observed, planned: Plan, on_step: Told) -> Applied:
+    def _apply(
+        self, writer: Writer, desired: DesiredAccount, observed: ObservedAccount, planned: SyncPlan, on_step: Told
+    ) -> Applied:
         if planned.problems:
             raise InputError(
                 f"set {desired.set} cannot be applied: {'; '.join(planned.problems)}",
@@ -99,7 +101,7 @@ class Sync:
             self._tell_nodes(desired)
             return Applied(planned, attempt.number, sent)
 
-    def drift(self, named: str) -> Plan:
+    def drift(self, named: str) -> SyncPlan:
         """Say what others changed since the state that was applied last.
 
         Raises:
@@ -112,12 +114,12 @@ class Sync:
             )
         return self.plan(self.recall(last))
 
-    def recall(self, state: AppliedState) -> Desired:
+    def recall(self, state: AppliedState) -> DesiredAccount:
         """Return an applied state as a desired one."""
         # Paths were resolved when it was applied, but for those of probes.
         return desired_state([(document, Path()) for document in state.documents])
 
-    def observe(self, desired: Desired) -> Observed:
+    def observe(self, desired: DesiredAccount) -> ObservedAccount:
         """Look at everything a plan has to know of."""
         summaries = {app.name: app for app in self.bie.apps()}
         whole = {name: app for name in desired.apps if name in summaries and (app := self.bie.app(name)) is not None}
@@ -133,7 +135,7 @@ class Sync:
             ("secret", secrets, desired.secrets),
             ("registry", registries, desired.registries),
         )
-        return Observed(
+        return ObservedAccount(
             configs=configs,
             secrets=secrets | opened,
             registries=registries,
@@ -167,7 +169,7 @@ class Sync:
         apps = [app_of(each) for each in state.documents if isinstance(each, AppDocument)]
         return frozenset(pair for app in apps for pair in mounted(app))
 
-    def _upload(self, desired: Desired, planned: Plan) -> int:
+    def _upload(self, desired: DesiredAccount, planned: SyncPlan) -> int:
         written = {step.name for step in planned.steps if step.kind == "config" and step.verb != "delete"}
         needed = {
             f"sha256:{item.sha256}"
@@ -181,7 +183,7 @@ class Sync:
                 sent += put_file(self.objects, upload.path, expected=upload.digest).sent_bytes
         return sent
 
-    def _make(self, step: Step, desired: Desired, observed: Observed) -> None:
+    def _make(self, step: SyncStep, desired: DesiredAccount, observed: ObservedAccount) -> None:
         if step.verb == "delete":
             self.bie.delete(step.kind, step.name)
         elif step.kind == "node":
@@ -195,7 +197,7 @@ class Sync:
         else:
             self._put(step, desired, observed)
 
-    def _tell_nodes(self, desired: Desired) -> None:
+    def _tell_nodes(self, desired: DesiredAccount) -> None:
         """Make sure that every node which matches an app was told of it, whichever of the two was written.
 
         The control plane forgets one when two writes meet; it matches anew when the node is written.
@@ -206,7 +208,7 @@ class Sync:
             for node in nodes:
                 self.bie.set_labels(node, {}, apps={name: version})
 
-    def _put(self, step: Step, desired: Desired, observed: Observed) -> None:
+    def _put(self, step: SyncStep, desired: DesiredAccount, observed: ObservedAccount) -> None:
         groups: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
             "config": (desired.configs, observed.configs, self.bie.put_config),
             "secret": (desired.secrets, observed.secrets, self.bie.put_secret),

@@ -13,10 +13,10 @@ from typing import Any, Final
 import requests
 
 from cloudedge.edge_bie.client import Bie, File, Node
-from cloudedge.edge_bie.sync._desired import Desired
-from cloudedge.edge_bie.sync._documents import Probe
-from cloudedge.httpbody import read_body
+from cloudedge.edge_bie.sync._desired import DesiredAccount
+from cloudedge.edge_bie.sync._sync_documents import Probe
 from cloudedge.hub import CHUNK, storage_errors
+from cloudedge.io import read_body
 
 __all__ = ["Check", "verify"]
 
@@ -34,7 +34,7 @@ class Check:
     """Empty: it is as it should be."""
 
 
-def verify(desired: Desired, bie: Bie, *, files: bool = True) -> Iterator[Check]:
+def verify(desired: DesiredAccount, bie: Bie, *, files: bool = True) -> Iterator[Check]:
     """Check a desired state from this machine.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cloudedge.config import TargetConfig
-from cloudedge.release._seats import shard_place
+from cloudedge.release.places import shard_place
 
 __all__ = [
     "ADMIN",

@@ -18,7 +18,6 @@ import yaml
 from cloudedge.config import CubePods, PodsConfig, ServingPods, TargetConfig
 from cloudedge.errors import ConfigError
 from cloudedge.kube import Object
-from cloudedge.release._seats import cube_conf
 from cloudedge.release.kubernetes._names import (
     ADMIN,
     CUBE_ADMIN,
@@ -33,6 +32,7 @@ from cloudedge.release.kubernetes._names import (
     wanted_file,
 )
 from cloudedge.release.kubernetes._revision import check_knative
+from cloudedge.release.places import cube_conf
 
 __all__ = ["Facts", "check", "conf_map", "objects", "services"]
 

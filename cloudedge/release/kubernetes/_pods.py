@@ -10,11 +10,10 @@ from typing import TypeVar
 
 from cloudedge.errors import Unavailable
 from cloudedge.kube import Kind, Object
-from cloudedge.release._breach import add_up
-from cloudedge.release._places import Health, Traffic
-from cloudedge.release._servers import traffic_of, traffic_since
+from cloudedge.release.core import Health, Traffic, add_up
+from cloudedge.release.kubernetes._cluster_state import Site
 from cloudedge.release.kubernetes._names import SERVING_ADMIN
-from cloudedge.release.kubernetes._site import Site
+from cloudedge.release.places import traffic_of, traffic_since
 from cloudedge.serving import AdminClient
 
 __all__ = ["Pod", "Pods"]

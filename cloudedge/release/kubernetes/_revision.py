@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from cloudedge.config import KnativeConfig, PodsConfig, TargetConfig
 from cloudedge.errors import ConfigError
-from cloudedge.release._servers import tables_of
-from cloudedge.release._version import Version
+from cloudedge.release.core import Version
 from cloudedge.release.kubernetes._names import ADMIN, SERVING_ADMIN, SERVING_PORT, labels, named
+from cloudedge.release.places import tables_of
 from cloudedge.serving import Desired, DesiredVersion
 from cloudedge.serving.knative import Autoscale, Endpoint, PaddleService
 

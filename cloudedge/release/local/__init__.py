@@ -1,6 +1,6 @@
 """The local kind of target: a release's places as processes on this machine, supervised."""
 
-from cloudedge.release.local._local import down, layout_of, layouts, places, serving_urls, target_folder, up
+from cloudedge.release.local._local_target import down, layout_of, layouts, places, serving_urls, target_folder, up
 from cloudedge.supervisor import find_processes, is_up, process_states
 
 __all__ = [

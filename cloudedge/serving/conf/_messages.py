@@ -1,6 +1,6 @@
 """The protobuf messages of Paddle Serving's configuration files, and their text form.
 
-`cloudedge.serving._protobuf` says how to read the table of them.
+`cloudedge.serving.formats._protobuf_tables` says how to read the table of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from cloudedge.errors import ConfigError
-from cloudedge.serving._protobuf import make_messages
+from cloudedge.serving.formats import make_messages
 
 __all__ = [
     "GeneralModelConfig",

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudedge import front
-from cloudedge.dockerengine import connect, engine_errors
 from cloudedge.errors import NotFound, Unavailable
-from cloudedge.serving.docker._plan import Found, Wanted
+from cloudedge.http1 import switching_proxy
+from cloudedge.images import connect, engine_errors
+from cloudedge.serving.docker._service_plan import Found, WantedService
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -23,7 +23,7 @@ __all__ = ["Containers", "engine_errors"]
 SERVICE, ROLE, PORT, WHAT = (f"cloudedge.serving.{name}" for name in ("service", "role", "port", "what"))
 NETWORK = "cloudedge-serving"
 FRONT_PORT = 8080
-FRONT = Path(front.__file__)
+FRONT = Path(switching_proxy.__file__)
 FRONT_FOLDER = "/front"
 
 
@@ -68,7 +68,7 @@ class Containers:
             return str(self.client.images.get(image).id)
         return ""
 
-    def start_model(self, wanted: Wanted, what: str) -> None:
+    def start_model(self, wanted: WantedService, what: str) -> None:
         """Start what answers; nobody is sent to it yet, and no port of this machine leads to it."""
         with engine_errors(f"start {wanted.model_container}"):
             self._network()
@@ -84,7 +84,7 @@ class Containers:
                 **_confined(),
             )
 
-    def start_front(self, wanted: Wanted) -> None:
+    def start_front(self, wanted: WantedService) -> None:
         """Start the front, turned to the wanted container."""
         with engine_errors(f"start {wanted.front_container} on port {wanted.host_port}"):
             self._network()
@@ -107,7 +107,7 @@ class Containers:
                 container.remove(force=True)
                 raise
 
-    def switch(self, wanted: Wanted) -> None:
+    def switch(self, wanted: WantedService) -> None:
         """Turn the front to the wanted container."""
         with engine_errors(f"turn {wanted.front_container} to {wanted.model_container}"):
             front = self.client.containers.get(wanted.front_container)
@@ -182,7 +182,7 @@ def _is_ready(container: Container) -> bool:
     return bool(state["Running"]) and health.get("Status", "none") in {"healthy", "none"}
 
 
-def _target(wanted: Wanted) -> dict[str, bytes]:
+def _target(wanted: WantedService) -> dict[str, bytes]:
     ports = {"target": wanted.container_port, "target.grpc": wanted.grpc_port or wanted.container_port}
     return {f"{FRONT_FOLDER}/{file}": f"{wanted.model_container}:{port}\n".encode() for file, port in ports.items()}
 

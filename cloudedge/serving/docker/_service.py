@@ -11,7 +11,7 @@ from pathlib import Path
 from cloudedge.errors import InputError, NotFound, Unavailable
 from cloudedge.images import Build, build, local_name
 from cloudedge.serving.docker._containers import Containers
-from cloudedge.serving.docker._plan import Step, Wanted, plan_run, plan_stop
+from cloudedge.serving.docker._service_plan import ServiceStep, WantedService, plan_run, plan_stop
 
 __all__ = ["DockerService", "own_runtime", "stock_runtime"]
 
@@ -23,7 +23,7 @@ MODELS, CUBE, HOOKS = "/models", "/cube/cube.conf", "/hooks"
 def own_runtime(
     name: str, reference: str, digest: str, hub: Path, *, port: int, image: str = "",
     cube: Path | None = None, on_missing_shard: str = "", ops: str = "",
-) -> Wanted:  # fmt: skip
+) -> WantedService:  # fmt: skip
     """Say how our runtime serves a bundle of a local hub: the hub is mounted read-only.
 
     Args:
@@ -55,7 +55,7 @@ def own_runtime(
         command += ["--ops", f"{inside}:{hooks}"]
         if file.endswith(".py"):
             mounts[inside], environment["CLOUDEDGE_HOOKS"] = _file(Path(file))
-    return Wanted(
+    return WantedService(
         name, image or OWN_IMAGE, "", tuple(command), mounts, OWN_PORT, port, environment, grpc_port=OWN_GRPC_PORT
     )
 
@@ -68,7 +68,7 @@ def _file(path: Path) -> tuple[str, str]:
         raise InputError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
 
 
-def stock_runtime(name: str, model: Path, *, port: int, image: str = "") -> Wanted:
+def stock_runtime(name: str, model: Path, *, port: int, image: str = "") -> WantedService:
     """Say how stock Paddle Serving serves a directory in its own form, or an export that holds one, read-only."""
     if (model / "serving_server").is_dir():
         model /= "serving_server"
@@ -79,7 +79,7 @@ def stock_runtime(name: str, model: Path, *, port: int, image: str = "") -> Want
         )
     command = (MODELS, name, str(STOCK_RPC_PORT), str(STOCK_PORT))
     mounts = {MODELS: str(model.absolute())}
-    return Wanted(name, image or STOCK_IMAGE, "", command, mounts, STOCK_PORT, port, grpc_port=STOCK_RPC_PORT)
+    return WantedService(name, image or STOCK_IMAGE, "", command, mounts, STOCK_PORT, port, grpc_port=STOCK_RPC_PORT)
 
 
 @dataclass
@@ -91,14 +91,19 @@ class DockerService:
     drain_s: float = 5
     """How long requests may still be under way in a container that is replaced; longer ones are cut."""
 
-    def plan(self, wanted: Wanted) -> tuple[Wanted, list[Step]]:
+    def plan(self, wanted: WantedService) -> tuple[WantedService, list[ServiceStep]]:
         """Look at the engine and list what has to be done."""
         wanted = replace(wanted, image_id=self.containers.image_id(wanted.image))
         return wanted, plan_run(wanted, self.containers.found(wanted.name))
 
     def run(
-        self, wanted: Wanted, how: Callable[[], Build], *, what: str, progress: Callable[[str], None] = lambda _: None
-    ) -> Wanted:
+        self,
+        wanted: WantedService,
+        how: Callable[[], Build],
+        *,
+        what: str,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> WantedService:
         """Make a service be as wanted; doing it twice is doing it once.
 
         Args:
@@ -121,7 +126,7 @@ class DockerService:
             self._do(step, wanted, what)
         return wanted
 
-    def _do(self, step: Step, wanted: Wanted, what: str) -> None:
+    def _do(self, step: ServiceStep, wanted: WantedService, what: str) -> None:
         if step.kind == "start-model":
             self.containers.start_model(wanted, what)
         elif step.kind == "await-ready":
@@ -139,7 +144,7 @@ class DockerService:
         elif step.kind == "remove":
             self.containers.remove(step.subject)
 
-    def stop(self, name: str, *, dry_run: bool = False) -> Sequence[Step]:
+    def stop(self, name: str, *, dry_run: bool = False) -> Sequence[ServiceStep]:
         """End a service; returns what was done, or would be.
 
         Raises:

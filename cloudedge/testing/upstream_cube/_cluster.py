@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from cloudedge.cube import TransferConf
-from cloudedge.cube._transfer_conf import CubeAddress
+from cloudedge.cube.formats import CubeAddress
 from cloudedge.testing.upstream_cube._agent import UpstreamAgent
 from cloudedge.testing.upstream_cube._server import UpstreamServer
 

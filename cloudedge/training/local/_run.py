@@ -15,11 +15,9 @@ from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import home
 from cloudedge.errors import DeadlineExceeded, InputError, NotFound, StorageError
 from cloudedge.hub import storage_errors
-from cloudedge.training._errors import TrainingFailed
-from cloudedge.training._job import TrainingJob
-from cloudedge.training._outputs import Outputs, lineage_of
-from cloudedge.training._status import JobStatus, RoleStatus, State
+from cloudedge.training.job import TrainingJob
 from cloudedge.training.local._keeper import LAUNCH_LOG, is_kept, read_state
+from cloudedge.training.results import JobStatus, Outputs, RoleStatus, State, TrainingFailed, lineage_of
 
 __all__ = ["START_S", "LocalRun", "LogLine", "attach", "list_runs"]
 

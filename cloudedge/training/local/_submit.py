@@ -12,9 +12,9 @@ from pathlib import Path
 from cloudedge.clock import SystemClock
 from cloudedge.errors import Conflict, InputError, Unavailable
 from cloudedge.hub import storage_errors
-from cloudedge.training._job import TrainingJob
+from cloudedge.training.job import TrainingJob
 from cloudedge.training.local._keeper import read_state, write_json
-from cloudedge.training.local._plan import LocalPlan, plan_local
+from cloudedge.training.local._launch_plan import LocalPlan, plan_local
 from cloudedge.training.local._run import START_S, LocalRun
 
 __all__ = ["plan", "submit", "supports_servers"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from cloudedge.hub._oci import Descriptor
-from cloudedge.hub._registry import RegistryHub
+from cloudedge.hub.core._oci import Descriptor
+from cloudedge.hub.registry._registry_hub import RegistryHub
 
 url, number, targets = sys.argv[1], sys.argv[2], [Descriptor.from_json(v) for v in json.loads(sys.argv[3])]
 hub = RegistryHub(url)

@@ -1,0 +1,22 @@
+"""Packing a folder into a bundle, reading it, comparing two, and unpacking it again."""
+
+from __future__ import annotations
+
+from cloudedge.bundle.packing._bundle import Bundle, Member
+from cloudedge.bundle.packing._diff import BundleDiff, TableDiff, diff
+from cloudedge.bundle.packing._pack import Packed, PackPlan, pack, plan_pack
+from cloudedge.bundle.packing._unpack import export_zip, unpack
+
+__all__ = [
+    "Bundle",
+    "BundleDiff",
+    "Member",
+    "PackPlan",
+    "Packed",
+    "TableDiff",
+    "diff",
+    "export_zip",
+    "pack",
+    "plan_pack",
+    "unpack",
+]

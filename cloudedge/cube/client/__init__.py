@@ -1,0 +1,27 @@
+"""Clients that read rows from a table's shards."""
+
+from __future__ import annotations
+
+from cloudedge.cube.client._async_client import AsyncClient
+from cloudedge.cube.client._client import (
+    UNKNOWN_VERSION_CODE,
+    Client,
+    ClientConfig,
+    SeekResult,
+    ShardAnswer,
+    ShardAnswers,
+)
+from cloudedge.cube.client._errors import ShardUnavailable, UnknownVersion, VersionSkew
+
+__all__ = [
+    "UNKNOWN_VERSION_CODE",
+    "AsyncClient",
+    "Client",
+    "ClientConfig",
+    "SeekResult",
+    "ShardAnswer",
+    "ShardAnswers",
+    "ShardUnavailable",
+    "UnknownVersion",
+    "VersionSkew",
+]

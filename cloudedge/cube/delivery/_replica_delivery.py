@@ -1,0 +1,255 @@
+"""Bringing versions to replicas one at a time: what artifact each one gets, from where, and whether it arrived.
+
+The release layer calls `prepare`, `activate` and `forget` from its own journal; `Delivery` does all of it for all
+replicas with one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from cloudedge.bundle.tables import DeltaFile
+from cloudedge.clock import Clock, SystemClock
+from cloudedge.cube.delivery._artifact_cache import ArtifactCache
+from cloudedge.cube.delivery._cube_replica import CubeReplica
+from cloudedge.cube.delivery._delivery_plan import (
+    DeliveryPlan,
+    DeliveryPolicy,
+    DeliveryStep,
+    ObservedReplica,
+    WantedVersion,
+    plan_delivery,
+    plan_forget,
+)
+from cloudedge.cube.delivery._replica import Replica
+from cloudedge.cube.delivery._replica_steps import Hands, asked, table_of
+from cloudedge.cube.delivery._table_shards import TableVersion
+from cloudedge.cube.formats import DELTA_FILE, Artifact, Source
+from cloudedge.cube.server import FileServer
+from cloudedge.errors import CloudEdgeError, InputError, NotFound
+
+__all__ = ["ReplicaDelivery", "refuse"]
+
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+
+class ReplicaDelivery:
+    """Brings versions of tables to replicas.
+
+    Args:
+        replicas: All replicas of all tables; their shards are numbered from 0 without a gap.
+        workshop: Where artifacts are made.
+        policy: How.
+        files_host: Where the artifacts are served while this object is open; loopback unless told otherwise.
+        files_port: Their port; 0 takes any free one.
+        files_token: What those who fetch them must send; required unless the host is loopback.
+        public_host: What replicas call this machine; `files_host` if left out.
+        limit_bytes_per_s: For everything that leaves this machine.
+        clock: For pauses and deadlines.
+
+    Use as a context: files are served until it ends.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        workshop: ArtifactCache,
+        *,
+        policy: DeliveryPolicy | None = None,
+        files_host: str = "127.0.0.1",
+        files_port: int = 0,
+        files_token: str = "",
+        public_host: str = "",
+        limit_bytes_per_s: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.replicas = {replica.name: replica for replica in replicas}
+        if len(self.replicas) != len(replicas):
+            raise InputError("two replicas have the same name", hint="Name them table/shard/replica.")
+        self.workshop = workshop
+        self.policy = policy or DeliveryPolicy()
+        self._clock = clock or SystemClock()
+        self._hands = Hands(self.policy, self._clock)
+        self._public_host = public_host or None
+        self._files_token = files_token
+        self._files = FileServer(
+            workshop.artifacts, files_host, files_port, token=files_token or None, limit_bytes_per_s=limit_bytes_per_s,
+            clock=self._clock,
+        )  # fmt: skip
+        for replica in replicas:  # what is sent leaves this machine as well as what is fetched
+            if isinstance(replica, CubeReplica):
+                replica.limit = self._files.throttle
+
+    def close(self) -> None:
+        """Stop serving files."""
+        self._files.close()
+
+    def __enter__(self) -> ReplicaDelivery:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def observe(self) -> list[ObservedReplica]:
+        """Ask every replica what it has; one that does not answer after a few tries is a finding, not an error."""
+        return self._each(list(self.replicas.values()), self._look)
+
+    def _look(self, replica: Replica) -> ObservedReplica:
+        try:
+            return self._hands.call(replica, "to ask what is there", lambda: asked(replica), deadline=self._soon())
+        except CloudEdgeError as error:
+            why = error.__cause__ if isinstance(error.__cause__, CloudEdgeError) else error
+            return ObservedReplica(replica.name, table_of(replica), replica.shard, None, why)
+
+    def shards_of(self, table: str) -> int:
+        """Count a table's shards.
+
+        Raises:
+            InputError: no replica serves the table.
+        """
+        shards = {replica.shard for replica in self.replicas.values() if table_of(replica) == table}
+        if not shards:
+            known = ", ".join(sorted({table_of(replica) for replica in self.replicas.values()})) or "none"
+            raise InputError(
+                f"no replica serves table {table!r}", hint=f"Name its servers too; there are some for: {known}."
+            )
+        return max(shards) + 1
+
+    def prepare(self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion] = ()) -> int:
+        """Stage, load and verify a version on one replica; does what is left to do, returns bytes shipped.
+
+        Raises:
+            CloudEdgeError: names the replica and what to do; what is active stays active.
+        """
+        plan, wanted = self._plan_one(replica, version, bases)
+        refuse(plan)
+        deadline = self._soon()
+        shipped = 0
+        for step in plan.steps:
+            if step.kind == "stage":
+                shipped = self._call(replica, step, self._staging(replica, step, version, bases), deadline)
+            elif step.kind == "load":
+                self._call(replica, step, lambda: replica.load(version.version), deadline)
+            elif step.kind == "verify":
+                self._call(replica, step, self._verifying(replica, wanted), deadline)
+        return shipped
+
+    def plan_one(self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion] = ()) -> DeliveryPlan:
+        """Decide what `prepare` would do on one replica."""
+        return self._plan_one(replica, version, bases)[0]
+
+    def verify(self, replica: Replica, version: TableVersion) -> None:
+        """Compare what one replica loaded with what it should have, and read some rows back, pinned.
+
+        Raises:
+            IntegrityError: rows, checksum or a probe differ.
+        """
+        wanted = self._wanted(version, (), ())
+        step = DeliveryStep("verify", replica.name, version.version, "")
+        self._call(replica, step, self._verifying(replica, wanted), self._soon())
+
+    def activate(self, replica: Replica, version: str) -> None:
+        """Make one replica answer from a loaded version."""
+        step = DeliveryStep("activate", replica.name, version, "")
+        self._call(replica, step, lambda: replica.activate(version), self._soon())
+
+    def forget(self, replica: Replica, version: str) -> list[str]:
+        """Let versions of one replica go that are beyond retention once `version` is active; returns which."""
+        steps = plan_forget(self._look(replica), version, self.policy.keep)
+        for step in steps:
+            self._unload(replica.name, step.version)
+        return [step.version for step in steps]
+
+    def _plan_one(
+        self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion]
+    ) -> tuple[DeliveryPlan, WantedVersion]:
+        seen = self._look(replica)
+        wanted = self._wanted(version, bases, [seen])
+        plan = plan_delivery([wanted], [seen], self.policy)
+        # Whether the other shards have replicas is not asked here.
+        return DeliveryPlan(plan.steps, tuple(each for each in plan.refusals if "replica" in each.facts)), wanted
+
+    def _wanted(
+        self, version: TableVersion, bases: Sequence[TableVersion], seen: Sequence[ObservedReplica]
+    ) -> WantedVersion:
+        """Say what each shard of a version holds, and what deltas from versions that replicas have would take."""
+        shards, kind = self.shards_of(version.table), version.rows.kind
+        has = {
+            state.checksum
+            for each in seen
+            if each.table == version.table and each.status is not None and each.status.can_delta
+            for state in each.status.loaded().values()
+        }
+        usable = [
+            base
+            for base in bases
+            if base.table == version.table and base.rows.kind == kind and base.checksum != version.checksum
+        ]
+        sizes: dict[str, int] = {}
+        counts: dict[str, int] = {}
+        parent: TableVersion | None = None
+        for base in usable:
+            if any(rows.checksum in has for rows in self.workshop.shards(base, shards)):
+                deltas = self.workshop.delta(base, version, shards)
+                sizes |= {delta.base: delta.size for delta in deltas}
+                counts |= {delta.base: DeltaFile(delta.directory / DELTA_FILE, kind).count for delta in deltas}
+                parent = base
+        held = self.workshop.shards(version, shards, parent)
+        full = tuple(self.workshop.base_bytes(each.rows, kind.row_bytes) for each in held)
+        return WantedVersion(version.table, version.version, kind.row_bytes, held, full, sizes, counts)
+
+    def _artifact(
+        self, step: DeliveryStep, version: TableVersion, bases: Sequence[TableVersion], shard: int
+    ) -> Artifact:
+        shards = self.shards_of(version.table)
+        if step.how == "base":
+            return self.workshop.base(version, shards, step.form)[shard]
+        for base in bases:
+            if base.table == version.table and self.workshop.shards(base, shards)[shard].checksum == step.base:
+                return self.workshop.delta(base, version, shards)[shard]
+        raise NotFound(f"no version that was handed in has the rows {step.base}")
+
+    def _staging(
+        self, replica: Replica, step: DeliveryStep, version: TableVersion, bases: Sequence[TableVersion]
+    ) -> Callable[[], int]:
+        artifact = self._offer(self._artifact(step, version, bases, replica.shard), ())
+        return lambda: replica.stage(version.version, artifact)
+
+    def _verifying(self, replica: Replica, wanted: WantedVersion) -> Callable[[], None]:
+        return lambda: self._hands.verify(replica, wanted.version, wanted.shards[replica.shard])
+
+    def _offer(self, artifact: Artifact, peers: Sequence[Source]) -> Artifact:
+        """Say where a replica can fetch an artifact: from its peers, then from here."""
+        url = self._files.url(artifact.directory, host=self._public_host)
+        return replace(artifact, sources=(*peers, Source(url, self._files_token)))
+
+    def _unload(self, name: str, version: str) -> None:
+        replica = self.replicas[name]
+        step = DeliveryStep("forget", name, version, "")
+        self._call(replica, step, lambda: replica.unload(version), self._soon())
+
+    def _soon(self) -> float:
+        return self._clock.monotonic() + self.policy.deadline_s
+
+    def _call(self, replica: Replica, step: DeliveryStep, do: Callable[[], Result], deadline: float) -> Result:
+        return self._hands.call(replica, f"to {step.kind} version {step.version}", do, deadline=deadline)
+
+    def _each(self, items: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
+        """Do something for many at a time; all have ended when this returns or raises."""
+        if not items:
+            return []
+        with ThreadPoolExecutor(min(self.policy.jobs, len(items)), thread_name_prefix="deliver") as pool:
+            futures = [pool.submit(do, item) for item in items]
+        return [future.result() for future in futures]
+
+
+def refuse(plan: DeliveryPlan) -> None:
+    if not plan.refusals:
+        return
+    first, *more = plan.refusals
+    also = "".join(f"\n  also: {each.message}" for each in more)
+    raise type(first)(first.message + also, hint=first.hint, **first.facts) from first

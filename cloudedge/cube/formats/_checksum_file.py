@@ -1,0 +1,53 @@
+"""What the rows of a part add up to, in a small file beside it.
+
+Upstream's files carry no checksum, and a flipped bit in a value looks like any other value. The builder therefore
+leaves ``<part>.rows.json`` beside the directory of every base it builds, where the tar's ``.md5`` is too; no program of
+upstream's looks at it. Whoever loads the part from there finds out whether its rows are still those that were built.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cloudedge.cube.formats._workspace import write_synced
+from cloudedge.errors import IntegrityError
+
+__all__ = ["noted_checksum", "write_rows_note"]
+
+_MOST_BYTES = 4096
+_HALF = 64
+_Sum = tuple[int, int]
+
+
+def write_rows_note(directory: Path, rows: int, checksum: _Sum) -> None:
+    """Say what the rows of a part add up to: the low and the high half."""
+    low, high = checksum
+    write_synced(_beside(directory), json.dumps({"checksum": f"{high:016x}{low:016x}", "rows": rows}) + "\n")
+
+
+def noted_checksum(directory: Path) -> _Sum | None:
+    """Return what the rows of a part must add up to; None if nobody has said.
+
+    Raises:
+        IntegrityError: there is a note that cannot be read.
+    """
+    path = _beside(directory)
+    try:
+        with path.open("rb") as file:
+            text = json.loads(file.read(_MOST_BYTES))["checksum"]
+        total = int(text, 16)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise IntegrityError(
+            f"{path} does not say what the rows beside it add up to",
+            hint="Fetch or build the part again; without this file it is loaded unchecked.",
+            path=str(path),
+        ) from error
+    return total & (2**_HALF - 1), total >> _HALF
+
+
+def _beside(directory: Path) -> Path:
+    part = directory.absolute()
+    return part.with_name(f"{part.name}.rows.json")

@@ -1,0 +1,132 @@
+"""A build under way: hidden beside where it will appear, then published whole.
+
+The workspace ``.<version>.building-<random>`` is locked while its build lives. One whose lock is free belongs to a
+build that was killed; the next build removes it. The version's directory is moved into place last, in one rename: it
+is there if and only if the build is complete.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import final
+
+from cloudedge.cube.formats._build_layout import META_DIRECTORY, BuildName
+from cloudedge.errors import Conflict
+
+__all__ = ["Workspace", "sync_directory", "write_synced"]
+
+_MARK = ".building-"
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a small new file and wait until the device has it."""
+    with path.open("x") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the device has a directory's entries."""
+    with _opened(path) as descriptor:
+        os.fsync(descriptor)
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _alone_in(output: Path) -> Iterator[None]:
+    """Keep other builds into the same output from starting or publishing meanwhile; takes milliseconds."""
+    with _opened(output) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@final
+class Workspace:
+    """Use as a context: leaves nothing behind unless `publish` was called.
+
+    Attributes:
+        version: The directory that becomes the version's.
+        meta: The directory for its meta files.
+    """
+
+    def __init__(self, output: Path, name: BuildName) -> None:
+        """Make a workspace and remove those of killed builds.
+
+        Args:
+            output: The existing directory of all versions.
+            name: The build's name.
+        """
+        self._output = output
+        self._name = name
+        self._root = output / f".{name.directory}{_MARK}{secrets.token_hex(4)}"
+        self.version = self._root / "version"
+        self.meta = self._root / META_DIRECTORY
+        with _alone_in(output):
+            for abandoned in output.glob(f".*{_MARK}*"):
+                _remove_abandoned(abandoned, output)
+            self._root.mkdir()
+            self._lock = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.version.mkdir()
+        self.meta.mkdir()
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._root, ignore_errors=True)
+        os.close(self._lock)
+
+    def publish(self) -> Path:
+        """Move everything to where it belongs.
+
+        Raises:
+            Conflict: another build of this version was published meanwhile.
+        """
+        final = self._output / self._name.directory
+        with _alone_in(self._output):
+            if final.exists():
+                raise Conflict(f"{final} was built by someone else meanwhile", path=str(final))
+            sync_directory(self.version)
+            meta = self._output / META_DIRECTORY
+            meta.mkdir(exist_ok=True)
+            # Copies: should the build be killed from here on, what it copied can be told from the originals.
+            for path in sorted(self.meta.iterdir()):
+                unfinished = meta / f".{path.name}"
+                unfinished.unlink(missing_ok=True)
+                write_synced(unfinished, path.read_text())
+                unfinished.replace(meta / path.name)
+            sync_directory(meta)
+            self.version.rename(final)
+            sync_directory(self._output)
+        return final
+
+
+def _remove_abandoned(root: Path, output: Path) -> None:
+    try:
+        with _opened(root) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if (root / "version").exists():  # killed before its directory was moved: its meta files speak of nothing
+                for path in (root / META_DIRECTORY).glob("*.json"):
+                    (output / META_DIRECTORY / path.name).unlink(missing_ok=True)
+            shutil.rmtree(root)
+    except (BlockingIOError, FileNotFoundError):
+        pass  # its build lives, or someone else removed it

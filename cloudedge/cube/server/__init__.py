@@ -1,0 +1,22 @@
+"""The cube server: versions on disk and in memory, its admin API, and the files it hands out."""
+
+from __future__ import annotations
+
+from cloudedge.cube.server._admin_api import AdminServer
+from cloudedge.cube.server._download import Fetched, Throttle, fetch, plain_url
+from cloudedge.cube.server._file_server import FileServer
+from cloudedge.cube.server._server import Server, ServerConfig, VersionInfo
+from cloudedge.cube.server._version_store import VersionStore
+
+__all__ = [
+    "AdminServer",
+    "Fetched",
+    "FileServer",
+    "Server",
+    "ServerConfig",
+    "Throttle",
+    "VersionInfo",
+    "VersionStore",
+    "fetch",
+    "plain_url",
+]

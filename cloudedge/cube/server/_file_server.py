@@ -1,0 +1,304 @@
+"""A directory's files over HTTP, read-only: what servers and agents fetch versions from.
+
+Only regular files below the root are served, never anything hidden, and no listing. Ranges, ``If-Range`` and
+``If-None-Match`` are understood, so that a broken download goes on where it stopped. `fetch` in `_fetch` is the other
+half; wget is another one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import os
+import re
+import stat
+import threading
+from collections import Counter
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from cloudedge.admin import is_loopback
+from cloudedge.clock import Clock
+from cloudedge.cube.server._download import Throttle
+from cloudedge.errors import ConfigError, Conflict, InputError
+
+__all__ = ["FileServer", "parse_range"]
+
+_CHUNK = 64 * 1024
+_POLL_S = 0.05
+_RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
+
+
+class Span(NamedTuple):
+    """Bytes from `start` up to, not including, `stop`."""
+
+    start: int
+    stop: int
+
+
+def parse_range(header: str, size: int) -> Span | None:
+    """Read a Range header for a file of `size` bytes; None where it asks for nothing this understands.
+
+    Raises:
+        InputError: it asks for bytes the file does not have.
+    """
+    match = _RANGE.fullmatch(header.strip())
+    if match is None or match[1] == match[2] == "":
+        return None  # several ranges, other units: a server may answer with everything
+    if match[1] == "":
+        span = Span(max(0, size - int(match[2])), size)
+    else:
+        span = Span(int(match[1]), min(size, int(match[2]) + 1) if match[2] else size)
+    if span.start >= span.stop:
+        raise InputError(f"there is no range {header!r} in {size} bytes")
+    return span
+
+
+class FileServer:
+    """Serves the files below a directory until closed.
+
+    >>> with FileServer("out") as files:  # doctest: +SKIP
+    ...     files.url("ctr_part0.tar")
+    'http://127.0.0.1:37211/ctr_part0.tar'
+
+    Args:
+        root: What is served; nothing outside of it, whatever paths and links say.
+        host: Where to listen; loopback unless told otherwise.
+        port: 0 takes any free one.
+        token: What clients must send, as ``Authorization: Bearer TOKEN`` or, as wget does, as the password of Basic
+            authentication; required unless `host` is loopback.
+        limit_bytes_per_s: For all downloads together.
+        threads: Downloads at a time; more wait in the listener's queue.
+        clock: For the limit.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        token: str | None = None,
+        limit_bytes_per_s: float | None = None,
+        threads: int = 32,
+        clock: Clock | None = None,
+    ) -> None:
+        if not token and not is_loopback(host):
+            raise ConfigError(
+                f"files would be served on {host} without a token", hint="Set a token, or listen on 127.0.0.1."
+            )
+        if not Path(root).is_dir():
+            raise InputError(f"{root} is not a directory to serve", path=str(root))
+        self.root = Path(root).resolve()
+        self.host = host
+        self.token = token
+        self.throttle = None if limit_bytes_per_s is None else Throttle(limit_bytes_per_s, clock)
+        self._sent: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        try:
+            self._http = _Http((host, port), self, threads)
+        except OSError as error:
+            raise Conflict(
+                f"cannot serve files on {host}:{port}: {error.strerror}",
+                hint="Choose another port, or stop what listens there.",
+            ) from error
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(_POLL_S,), name="cube-files", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._http.server_address[1])
+
+    def url(self, path: str | os.PathLike[str], *, host: str | None = None) -> str:
+        """Return a file's address: `path` is absolute or relative to the root, `host` what others call this machine.
+
+        Raises:
+            InputError: the file would be outside of the root.
+        """
+        try:
+            inside = (self.root / path).relative_to(self.root)
+        except ValueError as error:
+            raise InputError(f"{path} is not below {self.root}, which is served", path=str(path)) from error
+        name = host or self.host
+        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/{quote(inside.as_posix())}"
+
+    def bytes_sent(self, path: str | os.PathLike[str]) -> int:
+        """Count the bytes of a file that were sent so far."""
+        with self._lock:
+            return self._sent[(self.root / path).relative_to(self.root).as_posix()]
+
+    def count(self, name: str, sent: int) -> None:
+        """Note that bytes of a file were sent."""
+        with self._lock:
+            self._sent[name] += sent
+
+    def authorised(self, header: str) -> bool:
+        """Tell whether an Authorization header carries the token."""
+        if self.token is None:
+            return True
+        kind, _, rest = header.partition(" ")
+        given = rest.strip().encode()
+        if kind.lower() == "basic":
+            try:
+                given = base64.b64decode(given, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return False
+        elif kind.lower() != "bearer":
+            return False
+        return hmac.compare_digest(given, self.token.encode())
+
+    def open(self, path: str) -> tuple[str, IO[bytes]] | None:
+        """Open what a request's path names; None where that is nothing this serves."""
+        parts = [unquote(part, errors="surrogateescape") for part in urlsplit(path).path.split("/")[1:]]
+        # Hidden files are workspaces and what is half there; the rest of this line is what climbs out of a directory.
+        if any(part == "" or part.startswith(".") or "/" in part or "\0" in part for part in parts):
+            return None
+        try:
+            real = self.root.joinpath(*parts).resolve(strict=True)
+            if not real.is_relative_to(self.root):
+                return None  # a link that leads out
+            # O_NONBLOCK: a pipe would make open() wait for its other end.
+            descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except (OSError, RuntimeError, ValueError):
+            return None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return None
+        return "/".join(parts), os.fdopen(descriptor, "rb", buffering=0)
+
+    def close(self) -> None:
+        """Stop listening; downloads under way break off."""
+        self._http.close()
+        self._thread.join()
+
+    def __enter__(self) -> FileServer:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], files: FileServer, threads: int) -> None:
+        self.files = files
+        self._slots = threading.BoundedSemaphore(threads)
+        self._closing = False
+        self._open: set[Any] = set()
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Wait for a slot; the listener's queue holds who comes meanwhile."""
+        while not self._slots.acquire(timeout=_POLL_S):
+            if self._closing:
+                self.shutdown_request(request)
+                return
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._open.discard(request)
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that goes away is its own affair."""
+
+    def close(self) -> None:
+        self._closing = True
+        self.shutdown()
+        self.server_close()
+        for request in list(self._open):
+            self.shutdown_request(request)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Http
+    protocol_version = "HTTP/1.1"
+    server_version = "cloudedge-files"
+    sys_version = ""
+    timeout = 30  # for a client that neither asks nor reads
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def _answer(self, *, body: bool) -> None:
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # nobody sends a body here; what follows would be read as a request
+        if not self.server.files.authorised(self.headers.get("Authorization", "")):
+            self._head(HTTPStatus.UNAUTHORIZED, 0, {"WWW-Authenticate": 'Basic realm="cloudedge"'})
+            return
+        found = self.server.files.open(self.path)
+        if found is None:
+            self._head(HTTPStatus.NOT_FOUND, 0)
+            return
+        name, file = found
+        with file:
+            self._send_file(name, file, body=body)
+
+    def _send_file(self, name: str, file: IO[bytes], *, body: bool) -> None:
+        about = os.fstat(file.fileno())
+        etag = f'"{about.st_ino:x}-{about.st_size:x}-{about.st_mtime_ns:x}"'
+        headers = {"ETag": etag, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+        headers["Last-Modified"] = self.date_time_string(int(about.st_mtime))
+        if self.headers.get("If-None-Match", "") == etag:
+            self._head(HTTPStatus.NOT_MODIFIED, None, headers)
+            return
+        span = None
+        if self.headers.get("If-Range", etag) == etag:
+            try:
+                span = parse_range(self.headers.get("Range", ""), about.st_size)
+            except InputError:
+                self._head(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, 0, {"Content-Range": f"bytes */{about.st_size}"})
+                return
+        if span is None:
+            span = Span(0, about.st_size)
+            self._head(HTTPStatus.OK, about.st_size, headers)
+        else:
+            headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{about.st_size}"
+            self._head(HTTPStatus.PARTIAL_CONTENT, span.stop - span.start, headers)
+        if body:
+            self._send_span(name, file, span)
+
+    def _send_span(self, name: str, file: IO[bytes], span: Span) -> None:
+        files, at = self.server.files, span.start
+        self.wfile.flush()
+        while at < span.stop:
+            step = min(span.stop - at, _CHUNK if files.throttle else 1 << 24)
+            if files.throttle:
+                files.throttle.take(step)
+            sent = self.connection.sendfile(file, at, step)
+            files.count(name, sent)
+            at += sent
+            if sent < step:  # the file became shorter: the client must not take the next answer for the rest
+                self.close_connection = True
+                return
+
+    def _head(self, status: HTTPStatus, length: int | None, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for key, value in (headers or {}).items():
+            self.send_header(key, value)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
+        """Keep quiet: a token may be in what was asked."""

@@ -1,0 +1,171 @@
+"""What a server does in the background because its admin API was asked to: fetching and loading versions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cloudedge.cube.formats import Artifact, Source
+from cloudedge.cube.server._server import Server
+from cloudedge.cube.server._version_store import VersionStore
+from cloudedge.errors import CloudEdgeError, Conflict, InputError
+
+__all__ = ["Jobs", "Load", "Stage"]
+
+_FETCHES = 2  # at the same time: one waits for the network while the other hashes
+
+
+@dataclass
+class _Job:
+    """Something asked for: ``queued``, under way, then ``failed`` or gone from here into the versions."""
+
+    name: str
+    state: str = "queued"
+    error: str = ""
+    hint: str = ""
+    kind: str = ""
+    """The error's class."""
+
+
+@dataclass
+class Load(_Job):
+    """Load a version from a path, or from its fetched files when there is none."""
+
+    path: str = ""
+    base: str | None = None
+    activate: bool = False
+
+
+@dataclass
+class Stage(_Job):
+    """Fetch a version's files."""
+
+    artifact: Artifact | None = None
+    sources: tuple[Source, ...] = field(default=(), repr=False)
+    deadline_s: float = 600.0
+    shipped_bytes: int = 0
+
+
+class Jobs:
+    """Loads versions one after the other and fetches a few at a time, in the background; remembers what failed."""
+
+    def __init__(self, server: Server, holdings: VersionStore | None) -> None:
+        self._server = server
+        self._holdings = holdings
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="cube-load")
+        self._fetcher = ThreadPoolExecutor(_FETCHES, thread_name_prefix="cube-stage")
+        self._lock = threading.Lock()
+        self._jobs: dict[str, _Job] = {}
+        self._shipped: dict[str, int] = {}
+
+    def load(self, job: Load) -> None:
+        """Load a version soon.
+
+        Raises:
+            Conflict: it is loaded, or something is under way with it.
+        """
+        if not job.path and self._holdings is None:
+            raise InputError("path is a non-empty string: this server keeps no versions of its own")
+        if any(version.name == job.name for version in self._server.versions()):
+            raise Conflict(f"version {job.name!r} is loaded already, and a version does not change under its name")
+        self._begin(self._loader, job, "loading", lambda: self._load(job))
+
+    def stage(self, job: Stage) -> None:
+        """Fetch a version's files soon.
+
+        Raises:
+            InputError: this server keeps no versions.
+            Conflict: something is under way with it.
+        """
+        if self._holdings is None:
+            raise InputError("this server keeps no versions of its own", hint="Start it with --state DIR.")
+        self._begin(self._fetcher, job, "staging", lambda: self._stage(job))
+
+    def require_idle(self, name: str) -> None:
+        """Make sure that nothing is under way with a version.
+
+        Raises:
+            Conflict: something is.
+        """
+        with self._lock:
+            before = self._jobs.get(name)
+            if before is not None and before.state != "failed":
+                raise Conflict(f"version {name!r} is being fetched or loaded already")
+            self._jobs.pop(name, None)
+
+    def _begin(self, pool: ThreadPoolExecutor, job: _Job, doing: str, work: Callable[[], None]) -> None:
+        with self._lock:
+            before = self._jobs.get(job.name)
+            if before is not None and before.state != "failed":
+                raise Conflict(f"version {job.name!r} is being fetched or loaded already")
+            self._jobs[job.name] = job
+        pool.submit(self._run, job, doing, work)
+
+    def _run(self, job: _Job, doing: str, work: Callable[[], None]) -> None:
+        job.state = doing
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whatever it was, whoever asks for the state has to learn it
+            job.error = error.message if isinstance(error, CloudEdgeError) else f"{type(error).__name__}: {error}"
+            job.hint = error.hint if isinstance(error, CloudEdgeError) else ""
+            job.kind = type(error).__name__
+            job.state = "failed"
+            return
+        with self._lock:
+            del self._jobs[job.name]
+
+    def _load(self, job: Load) -> None:
+        if self._holdings is None:
+            self._server.load(job.path, job.name, base=job.base, activate=job.activate)
+            return
+        self._holdings.load(job.name, path=job.path, base=job.base)
+        if job.activate:
+            self._holdings.activate(job.name)
+
+    def _stage(self, job: Stage) -> None:
+        if self._holdings is not None and job.artifact is not None:
+            shipped = self._holdings.staging.stage(job.name, job.artifact, job.sources, deadline_s=job.deadline_s)
+            self._shipped[job.name] = self._shipped.get(job.name, 0) + shipped
+
+    def forget(self, name: str) -> None:
+        """Forget that something failed.
+
+        Raises:
+            Conflict: it is still under way.
+        """
+        with self._lock:
+            job = self._jobs.get(name)
+            if job is not None and job.state != "failed":
+                raise Conflict(f"version {name!r} is being fetched or loaded")
+            self._jobs.pop(name, None)
+            self._shipped.pop(name, None)
+
+    def list(self) -> list[dict[str, Any]]:
+        """List what is loaded or staged, and what is under way or failed."""
+        if self._holdings is None:
+            there = [{**asdict(version), "state": "loaded"} for version in self._server.versions()]
+        else:
+            there = self._holdings.describe()
+        with self._lock:
+            waiting = {job.name: _about(job) for job in self._jobs.values()}
+            shipped = dict(self._shipped)
+        loaded = {each["name"] for each in there if each["state"] == "loaded"}
+        found = [
+            {**each, "shipped_bytes": shipped.get(each["name"], 0)} if each["state"] == "staged" else each
+            for each in there
+            if each["name"] in loaded or each["name"] not in waiting
+        ]
+        return found + [job for name, job in waiting.items() if name not in loaded]
+
+    def close(self) -> None:
+        """Begin nothing more; what is under way ends first."""
+        self._fetcher.shutdown(cancel_futures=True)
+        self._loader.shutdown(cancel_futures=True)
+
+
+def _about(job: _Job) -> dict[str, Any]:
+    shown = ("name", "state", "error", "hint", "kind", "path", "base", "activate")
+    return {key: getattr(job, key) for key in shown if hasattr(job, key)}

@@ -1,0 +1,131 @@
+"""An FTP server's files. User and password stand in the address, or nobody's do: ``ftp://user:password@host:21/path``."""
+
+from __future__ import annotations
+
+import ftplib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+from cloudedge.clock import Clock
+from cloudedge.cube.upstream._remote_files import RemoteFile, RemotePlace, bounded, save
+from cloudedge.errors import InputError, NotFound, Rejected, Unavailable
+
+__all__ = ["FtpPlace"]
+
+_TIMEOUT_S = 30
+_DEEPEST = 32
+_TRIES = 3
+_NOT_THERE = {"450", "550", "551"}
+"""Servers say any of these of a file that does not exist."""
+_BLOCK = 1 << 16
+
+T = TypeVar("T")
+
+
+class FtpPlace(RemotePlace):
+    """One FTP server; every call has a connection of its own, since idle ones are closed by servers."""
+
+    def __init__(self, address: str, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        parts = urlsplit(address)
+        self._host, self._port = parts.hostname or "", parts.port or ftplib.FTP_PORT
+        self._user, self._password = unquote(parts.username or "anonymous"), unquote(parts.password or "")
+
+    def address(self, path: str) -> str:
+        """Return the URL without user and password."""
+        return f"ftp://{self._host}:{self._port}{path}"
+
+    def version(self, path: str) -> str | None:
+        """Return time and size."""
+
+        def ask(ftp: ftplib.FTP) -> str:
+            ftp.voidcmd("TYPE I")  # sizes of text are not defined otherwise
+            return f"{ftp.sendcmd(f'MDTM {path}')} {ftp.size(path)}"
+
+        try:
+            return self._call(path, ask)
+        except NotFound:
+            return None
+
+    def read(self, path: str) -> bytes:
+        """Read a file."""
+
+        def ask(ftp: ftplib.FTP) -> bytes:
+            content = b""
+            ftp.voidcmd("TYPE I")
+            with ftp.transfercmd(f"RETR {path}") as data:
+                while chunk := data.recv(_BLOCK):
+                    content = bounded(content + chunk, self.address(path))
+            ftp.voidresp()
+            return content
+
+        return self._call(path, ask)
+
+    def walk(self, path: str) -> Iterator[RemoteFile]:
+        """List all files below a directory."""
+        yield from self._call(path, lambda ftp: list(self._below(ftp, path.rstrip("/"), "", 0)))
+
+    def _below(self, ftp: ftplib.FTP, directory: str, prefix: str, depth: int) -> Iterator[RemoteFile]:
+        if depth == _DEEPEST:
+            raise InputError(f"{self.address(directory)} is the {_DEEPEST}th directory inside another one")
+        for name, facts in list(ftp.mlsd(directory)):
+            if facts.get("type") == "dir":
+                yield from self._below(ftp, f"{directory}/{name}", f"{prefix}{name}/", depth + 1)
+            elif facts.get("type") == "file":
+                size = facts.get("size", "")
+                yield RemoteFile(
+                    f"{prefix}{name}",
+                    f"{directory}/{name}",
+                    int(size) if size.isdecimal() else None,
+                    facts.get("modify", ""),
+                )
+
+    def fetch(self, file: RemoteFile, target: Path, deadline: float) -> None:
+        """Bring a file here."""
+
+        def ask(ftp: ftplib.FTP) -> None:
+            ftp.voidcmd("TYPE I")
+            with ftp.transfercmd(f"RETR {file.key}") as data:
+                chunks = iter(lambda: data.recv(_BLOCK), b"")
+                save(chunks, target, file, self.address(file.key), lambda: self._clock.monotonic() < deadline)
+            ftp.voidresp()
+
+        self._call(file.key, ask)
+
+    def _call(self, path: str, ask: Callable[[ftplib.FTP], T]) -> T:
+        for attempt in range(1, _TRIES + 1):
+            try:
+                with self._connected(path) as ftp:
+                    return ask(ftp)
+            except Unavailable:
+                if attempt == _TRIES:
+                    raise
+                self._clock.sleep(0.5 * 2**attempt * (0.5 + self._clock.random()))
+        raise AssertionError
+
+    @contextmanager
+    def _connected(self, path: str) -> Iterator[ftplib.FTP]:
+        try:
+            with ftplib.FTP(timeout=_TIMEOUT_S) as ftp:  # noqa: S321 - what upstream offers
+                ftp.connect(self._host, self._port)
+                ftp.login(self._user, self._password)
+                yield ftp
+        except (ftplib.error_perm, ftplib.error_temp) as error:
+            code = str(error)[:3]
+            if code in _NOT_THERE:
+                raise NotFound(f"{self.address(path)} is not there ({code})", path=path) from error
+            if isinstance(error, ftplib.error_temp):
+                raise self._away(path, code) from error
+            raise Rejected(
+                f"{self.address(path)}: the server said no ({code})", hint="Check user, password and rights."
+            ) from error
+        except (ftplib.Error, EOFError, OSError) as error:
+            raise self._away(path, type(error).__name__) from error
+
+    def _away(self, path: str, why: str) -> Unavailable:
+        return Unavailable(
+            f"{self.address(path)} cannot be read: {why}", hint="See whether the server runs; it is asked again later."
+        )

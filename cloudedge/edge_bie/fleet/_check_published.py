@@ -1,0 +1,62 @@
+"""Fetching what was published, as a node would, before any node is told to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import requests
+
+from cloudedge.config import EdgeLeg
+from cloudedge.edge_bie.client import Bie, File
+from cloudedge.edge_bie.fleet._revision import Revision
+from cloudedge.edge_bie.model import Blob, blob_config
+from cloudedge.errors import IntegrityError, Unavailable
+from cloudedge.hub import CHUNK
+
+__all__ = ["check_objects"]
+
+_TIMEOUT_S = (10.0, 60.0)
+
+
+def check_objects(bie: Bie, leg: EdgeLeg, revisions: Sequence[Revision], live: Revision | None) -> None:
+    """Fetch every blob of some revisions that the live one does not have, and compare length and digest.
+
+    Raises:
+        IntegrityError: a config is missing, or what its URL leads to is something else.
+        Unavailable: the URL does not answer.
+    """
+    known = {blob.digest for blob in live.statement.every_blob} if live else set()
+    fresh = {blob.digest: blob for each in revisions for blob in each.statement.every_blob if blob.digest not in known}
+    with requests.Session() as session:
+        for blob in fresh.values():
+            config = bie.config(blob_config(leg.model, blob.digest))
+            item = next((item for item in config.items.values() if isinstance(item, File)), None) if config else None
+            if item is None:
+                raise IntegrityError(f"no config leads nodes to blob {blob.digest}", hint="Publish it again.")
+            _fetch(session, item.url, blob)
+
+
+def _fetch(session: requests.Session, url: str, blob: Blob) -> None:
+    sha256, size = hashlib.sha256(), 0
+    try:
+        with session.get(url, stream=True, timeout=_TIMEOUT_S) as answer:
+            if answer.status_code != requests.codes.ok:
+                raise IntegrityError(
+                    f"{url} answers {answer.status_code}, and nodes fetch from there",
+                    hint="Make the files readable for nodes, then try again.",
+                    url=url,
+                )
+            for chunk in answer.iter_content(CHUNK):
+                size += len(chunk)
+                sha256.update(chunk)
+                if size > blob.size:
+                    break
+    except requests.RequestException as error:
+        raise Unavailable(f"{url} does not answer: {type(error).__name__}", url=url) from error
+    if (size, f"sha256:{sha256.hexdigest()}") != (blob.size, blob.digest):
+        raise IntegrityError(
+            f"{url} leads to something else than blob {blob.digest} of {blob.size} bytes",
+            hint="Remove it there and publish again.",
+            url=url,
+        )

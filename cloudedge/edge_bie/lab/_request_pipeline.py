@@ -1,0 +1,144 @@
+"""What happens to every request before and after its meaning: tokens, faults, errors, commits, and a record of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+
+from cloudedge.edge_bie.lab._control import Control
+from cloudedge.edge_bie.lab._errors import ApiError
+from cloudedge.edge_bie.lab._faults import Chance
+from cloudedge.edge_bie.lab._http import Answer, Request
+from cloudedge.edge_bie.lab._objects import ObjectFiles
+from cloudedge.edge_bie.lab._state import LabState
+from cloudedge.errors import CloudEdgeError
+
+__all__ = ["Front"]
+
+_TRACE = "x-bce-request-id"
+_KEPT = 10_000
+_NODE = re.compile(r"/v1/nodes/([^/]+)")
+Meaning = Callable[[LabState, Request], Any]
+
+
+class Front:
+    """Answers the requests of all ports."""
+
+    def __init__(self, world: LabState, files: ObjectFiles, token: str | None) -> None:
+        self.world = world
+        self.files = files
+        self.chance: Chance | None = None
+        self.requests: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self.counts: Counter[str] = Counter()
+        self._token = token
+        self._control = Control(self)
+
+    def port(self, name: str, meaning: Meaning) -> Callable[[Request], Answer | Awaitable[Answer]]:
+        """Return the handler of a port whose requests mean something to the world."""
+
+        def handle(request: Request) -> Answer | Awaitable[Answer]:
+            if request.path == "/health":
+                return Answer(200, b'{"success":true}')
+            if not self._may(request):
+                return self._note(name, request, _failure(request, _denied()))
+            if name == "admin" and request.path.startswith("/_lab/"):
+                return self._control(request)
+            if self.chance is not None:
+                return self._unlucky(name, request, meaning, self.chance)
+            answer = self._answer(request, meaning)
+            if self.world.store.is_dirty:
+                return self._committed(name, request, answer)
+            return self._note(name, request, answer)
+
+        return handle
+
+    def serve_file(self, request: Request) -> Answer | Awaitable[Answer]:
+        """Answer a request of the objects port."""
+        if not self._may(request):
+            return self._note("objects", request, Answer(401, b"a token is needed\n", content_type="text/plain"))
+        if self.chance is None:
+            return self._note("objects", request, self.files(request))
+        return self._unlucky("objects", request, None, self.chance)
+
+    def _may(self, request: Request) -> bool:
+        given = request.headers.get("authorization", "")
+        return self._token is None or hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
+
+    async def _committed(self, name: str, request: Request, answer: Answer) -> Answer:
+        try:
+            await self.world.store.commit()
+        except CloudEdgeError as error:
+            answer = _failure(request, ApiError("UnknownError", error.message))
+        return self._note(name, request, answer)
+
+    async def _unlucky(self, name: str, request: Request, meaning: Meaning | None, chance: Chance) -> Answer:
+        if chance.happens("delay"):
+            await asyncio.sleep(chance.delay_s())
+        if chance.happens("drop"):
+            return self._note(name, request, Answer(0, drop=True))
+        if chance.happens("error"):
+            return self._note(name, request, _failure(request, ApiError("UnknownError", "a fault, as ordered")))
+        if meaning is None:
+            return self._note(name, request, self.files(request))
+        is_write = name == "admin" and request.method in {"PUT", "POST", "DELETE"}
+        if is_write and chance.happens("duplicate"):
+            self._answer(request, meaning)
+        if is_write and chance.happens("lost_write"):
+            self.world.store.begin()
+            answer = self._answer(request, meaning)
+            self.world.store.undo()
+        elif request.method == "PUT" and (node := _NODE.fullmatch(request.path)) and chance.happens("lost_desire"):
+            desire = self.world.store.get("desire", node[1])
+            answer = self._answer(request, meaning)
+            if desire is not None:
+                self.world.store.put("desire", node[1], desire)
+        else:
+            answer = self._answer(request, meaning)
+        await self.world.store.commit()
+        if chance.happens("lost_answer"):
+            answer = Answer(answer.status, drop=True)
+        return self._note(name, request, answer)
+
+    def _answer(self, request: Request, meaning: Meaning) -> Answer:
+        try:
+            answer = Answer(200, orjson.dumps(meaning(self.world, request)))
+        except ApiError as error:
+            answer = _failure(request, error)
+        answer.headers[_TRACE] = request.headers.get(_TRACE) or os.urandom(16).hex()
+        return answer
+
+    def _note(self, name: str, request: Request, answer: Answer) -> Answer:
+        self.counts[f"{name} {request.method} {_route(request.path)}"] += 1
+        self.requests.append(
+            {
+                "port": name, "method": request.method, "target": request.target, "status": answer.status,
+                "dropped": answer.drop, "requestId": request.headers.get(_TRACE, ""),
+                "node": request.headers.get("common-name", "").partition(".")[2],
+            }
+        )  # fmt: skip
+        return answer
+
+
+def _denied() -> ApiError:
+    return ApiError("ErrRequestAccessDenied", "访问已被拒绝。\nThe request access is denied. (a token is needed)")
+
+
+def _failure(request: Request, error: ApiError) -> Answer:
+    # Only the id that the client sent comes back in the body, although another one is in the header.
+    body = {"code": error.code, "message": error.message, "requestId": request.headers.get(_TRACE, "")}
+    return Answer(error.status, orjson.dumps(body))
+
+
+def _route(path: str) -> str:
+    """Leave names out of an address, so that there are few to count."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "v1" and len(parts) > 2 and parts[1] != "sync":  # noqa: PLR2004 - v1, a kind, a name
+        parts[2] = "NAME"
+    return "/" + "/".join(parts) if parts[0] in {"v1", "v2"} else "/..."

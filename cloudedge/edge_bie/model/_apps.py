@@ -1,0 +1,267 @@
+"""What a node is told to run: apps as the sync API sends them, checked before anything relies on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from cloudedge.edge_bie.model._names import APP_LABEL, NAME, PROBE
+from cloudedge.errors import InputError
+
+__all__ = [
+    "AppRef",
+    "DesiredApp",
+    "DesiredService",
+    "DesiredVolume",
+    "Mount",
+    "Port",
+    "read_name",
+    "read_text",
+    "read_version",
+    "slot_of",
+]
+
+_STATEMENT = re.compile(r"(.+)-statement-[0-9a-f]{10}")
+_CPUS = re.compile(r"\d{1,6}(\.\d{1,6})?m?")
+_MEMORY = re.compile(r"\d{1,15}(\.\d{1,6})?([KMGT]i|[kKMGT])?")
+_COUNT = re.compile(r"\d{1,3}")
+_VERSION = re.compile(r"[a-zA-Z0-9_][-._a-zA-Z0-9]{0,63}")
+
+
+@dataclass(frozen=True)
+class AppRef:
+    """One version of an app, as desires and reports name it."""
+
+    name: str
+    version: str
+
+    @classmethod
+    def parse(cls, value: Any) -> AppRef:
+        """Read one out of a desire.
+
+        Raises:
+            InputError: it is none.
+        """
+        if not isinstance(value, dict):
+            raise InputError(f"a desire names an app by {value!r}")
+        return cls(read_name(value.get("name"), "app"), read_version(value.get("version", ""), "app version"))
+
+    def to_json(self) -> dict[str, str]:
+        """Return the form of desires and reports."""
+        return {"name": self.name, "version": self.version}
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of the host that leads to one of the service."""
+
+    host: int
+    container: int
+
+
+@dataclass(frozen=True)
+class Mount:
+    """Where a service wants a volume."""
+
+    volume: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class DesiredVolume:
+    """What is mounted."""
+
+    name: str
+    kind: Literal["config", "secret", "hostPath", "emptyDir"]
+    source: str = ""
+    """The config's or secret's name, or the host's path."""
+    version: str = ""
+    """The version of the config that the app was pinned to."""
+
+
+@dataclass(frozen=True)
+class DesiredService:
+    """One container of an app, or one process."""
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    ports: tuple[Port, ...]
+    mounts: tuple[Mount, ...]
+    cwd: str = ""
+    cpus: str = ""
+    memory: str = ""
+    gpus: int = 0
+    privileged: bool = False
+
+
+@dataclass(frozen=True)
+class DesiredApp:
+    """An app as the node gets it."""
+
+    ref: AppRef
+    labels: Mapping[str, str]
+    services: tuple[DesiredService, ...]
+    volumes: tuple[DesiredVolume, ...]
+    workload: str = "deployment"
+
+    @classmethod
+    def parse(cls, value: Any, *, version: str = "") -> DesiredApp:
+        """Read an app.
+
+        Raises:
+            InputError: something in it cannot be, or cannot be run here; names it.
+        """
+        if not isinstance(value, dict):
+            raise InputError(f"an app is an object, not {type(value).__name__}")
+        name = read_name(value.get("name"), "app")
+        workload = str(value.get("workload") or "deployment")
+        if workload not in ("deployment", "daemonset"):
+            raise InputError(f"app {name}: workload {workload!r} does not run on this kind of node")
+        services = tuple(_service(item, name) for item in _list(value, "services"))
+        if not services:
+            raise InputError(f"app {name} has no services")
+        # Ours tries the server before it starts, on nodes that do not; this kind of node does that by itself.
+        if any(not isinstance(item, dict) or item.get("name") != PROBE for item in _list(value, "initServices")):
+            raise InputError(f"app {name} has init services, which this kind of node does not run")
+        volumes = tuple(_volume(item, name) for item in _list(value, "volumes"))
+        known = {volume.name for volume in volumes}
+        for service in services:
+            for mount in service.mounts:
+                if mount.volume not in known:
+                    raise InputError(f"app {name}: service {service.name} mounts {mount.volume!r}, which is no volume")
+        return cls(
+            AppRef(name, str(value.get("version") or version)),
+            {str(key): str(item) for key, item in (value.get("labels") or {}).items()},
+            services,
+            volumes,
+            workload,
+        )
+
+    @property
+    def host_ports(self) -> tuple[int, ...]:
+        """Every port of the host it wants."""
+        return tuple(port.host for service in self.services for port in service.ports if port.host)
+
+    @property
+    def configs(self) -> tuple[DesiredVolume, ...]:
+        """The configs it mounts."""
+        return tuple(volume for volume in self.volumes if volume.kind == "config")
+
+    @property
+    def secrets(self) -> tuple[DesiredVolume, ...]:
+        """The secrets it mounts, and those that open registries."""
+        return tuple(volume for volume in self.volumes if volume.kind == "secret")
+
+
+def slot_of(app: DesiredApp) -> str:
+    """Name the line of revisions an app belongs to: its predecessor is the one that runs under the same name."""
+    if app.labels.get(APP_LABEL):
+        return app.labels[APP_LABEL]
+    for volume in app.configs:
+        named = _STATEMENT.fullmatch(volume.source)
+        if named:
+            return named[1]
+    return app.ref.name
+
+
+def _service(value: Any, app: str) -> DesiredService:
+    try:
+        limits = (value.get("resources") or {}).get("limits") or {}
+        return DesiredService(
+            name=read_name(value.get("name"), "service"),
+            image=str(value.get("image") or ""),
+            command=tuple(str(word) for word in value.get("command") or ()),
+            args=tuple(str(word) for word in value.get("args") or ()),
+            env={str(item["name"]): str(item.get("value") or "") for item in value.get("env") or ()},
+            ports=tuple(_port(item) for item in value.get("ports") or ()),
+            mounts=tuple(_mount(item) for item in value.get("volumeMounts") or ()),
+            cwd=str(value.get("workingDir") or ""),
+            cpus=_limit(limits, "cpu", _CPUS),
+            memory=_limit(limits, "memory", _MEMORY),
+            gpus=int(_limit(limits, "nvidia.com/gpu", _COUNT) or 0),
+            privileged=bool((value.get("security") or {}).get("privileged")),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"app {app}: one of its services cannot be read: {error!r}") from error
+
+
+def _limit(limits: Mapping[str, Any], what: str, pattern: re.Pattern[str]) -> str:
+    value = str(limits.get(what) or "")
+    return read_text(value, f"limit {what}", pattern) if value else ""
+
+
+def _port(item: Mapping[str, Any]) -> Port:
+    host, container = int(item.get("hostPort") or 0), int(item.get("containerPort") or 0)
+    if str(item.get("protocol") or "TCP").upper() != "TCP":
+        raise InputError(f"port {container}: only TCP can be handed over from one version to the next")
+    if not 0 <= host < 1 << 16 or not 0 < container < 1 << 16:
+        raise InputError(f"port {host} → {container} is none")
+    return Port(host, container)
+
+
+def _mount(item: Mapping[str, Any]) -> Mount:
+    path = str(item.get("mountPath") or "")
+    if ".." in PurePosixPath(path).parts or not path.strip("/") or "\0" in path:
+        raise InputError(f"{path!r} is no path to mount at")
+    if item.get("subPath"):
+        raise InputError(f"{path}: subPath is not offered by this kind of node")
+    return Mount(str(item["name"]), "/" + path.strip("/"), bool(item.get("readOnly")))
+
+
+def _volume(value: Any, app: str) -> DesiredVolume:
+    try:
+        name = str(value["name"])
+        for kind in ("config", "secret"):
+            if value.get(kind):
+                source = read_name(value[kind].get("name"), kind)
+                return DesiredVolume(name, kind, source, str(value[kind].get("version") or ""))
+        if value.get("hostPath"):
+            return DesiredVolume(name, "hostPath", str(value["hostPath"]["path"]))
+        if "emptyDir" in value:
+            return DesiredVolume(name, "emptyDir")
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"app {app}: one of its volumes cannot be read: {error!r}") from error
+    raise InputError(f"app {app}: volume {name!r} is of a kind this node does not know")
+
+
+def _list(value: Mapping[str, Any], key: str) -> list[Any]:
+    items = value.get(key) or []
+    if not isinstance(items, list):
+        raise InputError(f"{key} is not a list")
+    return items
+
+
+def read_name(value: Any, what: str) -> str:
+    """Return the name of something.
+
+    Raises:
+        InputError: it is none.
+    """
+    return read_text(value, f"{what} name", NAME)
+
+
+def read_version(value: Any, what: str) -> str:
+    """Return a version; folders are called after some.
+
+    Raises:
+        InputError: it is none.
+    """
+    return read_text(value, what, _VERSION)
+
+
+def read_text(value: Any, what: str, pattern: re.Pattern[str]) -> str:
+    """Return a text of a form.
+
+    Raises:
+        InputError: it is none, or has another.
+    """
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise InputError(f"{what} {value!r} is none")
+    return value

@@ -1,0 +1,166 @@
+"""Moving a bundle from one hub to another: push, pull and copy are the same work.
+
+`plan_copy` decides which blobs have to travel; `copy` moves them, several at a time, then the manifest, then the
+signatures, and only then, once, the reference. Killed anywhere, it leaves the target as it was but for blobs
+nobody refers to yet; run again, it skips those and continues the one it was in.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudedge.errors import CloudEdgeError, Interrupted
+from cloudedge.hub.core import Descriptor, Digest, Manifest, current, verified
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cloudedge.hub.core import Hub, Progress
+
+__all__ = ["CopyPlan", "copy", "plan_copy", "signature_tag"]
+
+
+def signature_tag(digest: Digest) -> str:
+    """Return the tag under which signatures of a manifest are kept, the way cosign names it."""
+    return digest.replace(":", "-") + ".sig"
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """Which blobs travel and which are there already."""
+
+    manifest: Manifest
+    missing: tuple[Descriptor, ...]
+    present: tuple[Descriptor, ...]
+
+    @property
+    def bytes_missing(self) -> int:
+        """Bytes that have to travel."""
+        return sum(blob.size for blob in self.missing)
+
+    @property
+    def bytes_total(self) -> int:
+        """Bytes the bundle has in all."""
+        return self.bytes_missing + sum(blob.size for blob in self.present)
+
+
+def plan_copy(
+    source: Hub,
+    target: Hub,
+    name: str,
+    digest: Digest,
+    *,
+    jobs: int = 4,
+    wanted: Callable[[Descriptor], bool] = lambda _: True,
+) -> CopyPlan:
+    """Ask the target what it has. Reads only."""
+    manifest = source.read_manifest(name, digest)
+    needed = [blob for blob in manifest.blobs if wanted(blob)]
+    with ThreadPoolExecutor(jobs) as pool:
+        there = list(pool.map(lambda blob: target.has_blob(name, blob), needed))
+    blobs = list(zip(needed, there, strict=True))
+    return CopyPlan(
+        manifest,
+        missing=tuple(blob for blob, has in blobs if not has),
+        present=tuple(blob for blob, has in blobs if has),
+    )
+
+
+def copy(
+    source: Hub,
+    target: Hub,
+    name: str,
+    digest: Digest,
+    *,
+    tags: Sequence[str],
+    by: str,
+    at: str,
+    jobs: int = 4,
+    progress: Progress = lambda _: None,
+    planned: Callable[[CopyPlan], None] = lambda _: None,
+    wanted: Callable[[Descriptor], bool] = lambda _: True,
+) -> CopyPlan:
+    """Copy a bundle with its signatures and set `tags` on it.
+
+    Args:
+        source: Where the bundle is.
+        target: Where it shall be.
+        name: The bundle's name in both.
+        digest: The bundle's digest.
+        tags: What shall point at it in the target, versions first; set in this order, after everything else.
+        by: Who does this, for the tags' history.
+        at: When, for the tags' history.
+        jobs: How many blobs travel at the same time.
+        progress: Told of settled bytes.
+        planned: Told what will travel, before anything does.
+        wanted: Which blobs; a bundle without the others is good for whoever knows that it lacks them.
+
+    Returns:
+        What travelled.
+
+    Raises:
+        Interrupted: a transfer failed in a way that trying again can mend; what arrived is kept.
+    """
+    # Inside writing(): a collection between "it is there" and "now it is needed" would pull the rug.
+    with target.writing() as lock:
+        plan = plan_copy(source, target, name, digest, jobs=jobs, wanted=wanted)
+        planned(plan)
+        _move_blobs(source, target, name, plan.missing, jobs=jobs, progress=progress)
+        lock.check()
+        target.write_manifest(name, plan.manifest)
+        _copy_signatures(source, target, name, digest, by=by, at=at)
+        for tag in tags:
+            lock.check()
+            target.move_tag(name, tag, plan.manifest.descriptor, by=by, at=at)
+    return plan
+
+
+def _move_blobs(
+    source: Hub, target: Hub, name: str, blobs: Sequence[Descriptor], *, jobs: int, progress: Progress
+) -> None:
+    stop = threading.Event()
+
+    def reader(blob: Descriptor) -> Callable[[int], Iterator[bytes]]:
+        def read(start: int) -> Iterator[bytes]:
+            chunks = source.read_blob(name, blob, start)
+            # A target that continues at `start` hashes what it has itself, and so the whole.
+            for chunk in chunks if start else verified(chunks, blob, source.url):
+                if stop.is_set():
+                    raise Interrupted(f"stopped while {blob.digest} was on its way")
+                yield chunk
+
+        return read
+
+    with ThreadPoolExecutor(jobs) as pool:
+        # Large ones first: the last to finish is then a small one.
+        queue = sorted(blobs, key=lambda blob: -blob.size)
+        running = [pool.submit(target.write_blob, name, blob, reader(blob), progress) for blob in queue]
+        try:
+            for done in as_completed(running):
+                done.result()
+        except BaseException as error:
+            stop.set()
+            for waiting in running:
+                waiting.cancel()
+            if isinstance(error, CloudEdgeError) and error.retry_helps:
+                raise Interrupted(
+                    f"copying {name} from {source.url} to {target.url} stopped: {error.message}",
+                    hint="What arrived is kept. Run the same command again to continue.",
+                ) from error
+            raise
+
+
+def _copy_signatures(source: Hub, target: Hub, name: str, digest: Digest, *, by: str, at: str) -> None:
+    tag = signature_tag(digest)
+    entry = current(source.tags(name), tag)
+    if entry is None:
+        return
+    manifest = source.read_manifest(name, entry.target.digest)
+    for blob in manifest.blobs:
+        if not target.has_blob(name, blob):
+            target.write_blob(name, blob, lambda start, b=blob: source.read_blob(name, b, start), lambda _: None)  # type: ignore[misc]
+    target.write_manifest(name, manifest)
+    target.move_tag(name, tag, manifest.descriptor, by=by, at=at)

@@ -1,0 +1,352 @@
+"""Objects in a directory: files written beside their place and renamed into it.
+
+Locks are flock(2) on files under ``.locks/``, so the kernel takes them from a killed process. Unfinished uploads
+stay under ``uploads/`` and are continued. Nothing is ever changed in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from cloudedge.clock import Clock, SystemClock
+from cloudedge.errors import CloudEdgeError, Conflict, IntegrityError, NotFound, StorageError
+from cloudedge.hub.core import ANY, CHUNK, AnyVersion, Hashed, Lock, ObjectInfo, Progress, SureLock, verified
+
+if TYPE_CHECKING:
+    from cloudedge.hub.core import Descriptor, Reader
+
+Adoption = Literal["copy", "link", "move"]
+
+__all__ = ["Adoption", "DirectoryStore", "storage_errors"]
+
+_LIBC = ctypes.CDLL(None, use_errno=True)  # for syncfs(2), which the standard library does not offer
+_SYNC_ALL_FROM = 64
+"""Objects from which on one sync of the file system is cheaper than one of each; it also waits for others' writes."""
+
+_WHY = {
+    errno.ENOSPC: "no space is left",
+    errno.EDQUOT: "the quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission was denied",
+    errno.EPERM: "permission was denied",
+}
+
+
+@contextmanager
+def storage_errors(what: str, path: Path) -> Iterator[None]:
+    """Turn the operating system's errors into ours, saying what was attempted."""
+    try:
+        yield
+    except CloudEdgeError:
+        raise
+    except FileNotFoundError as error:
+        raise NotFound(f"{what}: {error.filename or path} is not there", path=str(path)) from error
+    except OSError as error:
+        why = _WHY.get(error.errno or 0, error.strerror or str(error))
+        raise StorageError(
+            f"{what}: {why} ({error.filename or path})",
+            hint="Nothing that was there before has changed. Make room or give write access, then repeat the command.",
+            path=str(path),
+            errno=error.errno,
+        ) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class DirectoryStore:
+    """An `ObjectStore` in a directory, which is made when first written to."""
+
+    compare_and_set = False  # the lock does it: flock costs nothing here
+
+    def __init__(self, root: str | os.PathLike[str], clock: Clock | None = None) -> None:
+        self.root = Path(root).expanduser().absolute()
+        self.url = str(self.root)
+        self._clock = clock or SystemClock()
+
+    def path(self, key: str) -> Path:
+        """Return where an object's file is, or would be."""
+        return self.root / key
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Describe an object, or return None. A linked file that was written to since is no longer that object."""
+        path = self.path(key)
+        try:
+            with storage_errors("looking into the hub", path):
+                stat = path.stat()
+        except NotFound:
+            return None
+        try:
+            is_as_linked = self._link_record(key).read_text() == _stamp(stat)
+        except FileNotFoundError:
+            is_as_linked = True  # not a link: nobody else can write to it
+        return _info(key, stat) if is_as_linked else None
+
+    def get(self, key: str, start: int = 0) -> Iterator[bytes]:
+        """Stream an object from a byte offset."""
+        path = self.path(key)
+        with storage_errors("reading from the hub", path), path.open("rb", buffering=0) as file:
+            file.seek(start)
+            while chunk := file.read(CHUNK):
+                yield chunk
+
+    def put(self, key: str, data: bytes, *, expected: str | AnyVersion | None = ANY) -> None:
+        """Write a small object by rename.
+
+        `expected` is compared by looking first: exact as long as a lock keeps other writers away.
+
+        Raises:
+            Conflict: it has another version than `expected`.
+        """
+        path = self.path(key)
+        if not isinstance(expected, AnyVersion):
+            there = self.head(key)
+            if (there.version if there else None) != expected:
+                raise Conflict(f"{self.url}: {key} was changed by someone else", hint="Repeat the command.", key=key)
+        temporary = self._scratch(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        with storage_errors("writing to the hub", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.rename(path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            with _opened(path.parent) as fd:
+                os.fsync(fd)
+
+    def upload(self, key: str, blob: Descriptor, read: Reader, progress: Progress) -> None:
+        """Write a large object, continuing where an earlier attempt stopped."""
+        path = self.path(key)
+        part = self._scratch(f"{path.name}.part")
+        with storage_errors("writing to the hub", path), part.open("ab") as file:
+            # Two writers of one blob: the second waits and then finds it there.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if (info := self.head(key)) is not None and info.size == blob.size:
+                part.unlink(missing_ok=True)
+                progress(blob.size)
+                return
+            if not part.exists() or part.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                # The writer we waited for failed and threw its part away; ours is nameless. Start over.
+                self.upload(key, blob, read, progress)
+                return
+            try:
+                self._append(file.fileno(), blob, read, progress)
+            except IntegrityError:
+                part.unlink()  # continuing would only repeat the damage
+                raise
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.rename(path)
+            self._link_record(key).unlink(missing_ok=True)
+
+    def _append(self, fd: int, blob: Descriptor, read: Reader, progress: Progress) -> None:
+        done = os.fstat(fd).st_size
+        if done > blob.size:
+            os.ftruncate(fd, 0)
+            done = 0
+        readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+
+        def whole() -> Iterator[bytes]:
+            left = done
+            while left:
+                chunk = os.read(readable, min(CHUNK, left))
+                left -= len(chunk)
+                yield chunk
+            yield from read(done)
+
+        try:
+            passed = 0
+            for chunk in verified(whole(), blob, self.url):
+                passed += len(chunk)
+                if passed > done:
+                    view = memoryview(chunk)
+                    while view:
+                        view = view[os.write(fd, view) :]
+                progress(len(chunk))
+        finally:
+            os.close(readable)
+
+    def adopt(self, key: str, source: Path, hashed: Hashed, *, how: Adoption) -> bool:
+        """Take in a local file that was just hashed.
+
+        Where the file system can share blocks between files, a copy is one of those, and costs nothing.
+
+        Args:
+            key: Where to.
+            source: The file.
+            hashed: What it held when it was hashed.
+            how: "copy" it; "move" it here; or "link" it, without a copy: whoever writes to it afterwards writes to the
+                hub as well, and `head` then says that the object is gone.
+
+        Returns:
+            Whether it is linked.
+
+        Raises:
+            IntegrityError: it was written to after it was hashed.
+        """
+        path, record = self.path(key), self._link_record(key)
+        if (info := self.head(key)) is not None and info.size == hashed.size:
+            return False
+        temporary = self._scratch(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        with storage_errors("writing to the hub", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                is_linked = _bring(source, temporary, how)
+                stat = (temporary if how == "move" else source).stat()
+                if (stat.st_size, stat.st_mtime_ns) != (hashed.size, hashed.mtime_ns):
+                    raise IntegrityError(f"{source} was written to while it was packed", hint="Pack it again.")
+                if is_linked:
+                    self.put(record.relative_to(self.root).as_posix(), _stamp(stat).encode())
+                temporary.rename(path)
+                if not is_linked:
+                    record.unlink(missing_ok=True)
+            finally:
+                # Also after success: rename() of two names of one file does nothing and leaves both.
+                temporary.unlink(missing_ok=True)
+        return is_linked
+
+    def settle(self, keys: Sequence[str]) -> None:
+        """Make some objects survive a power cut: few ones by one, many by a sync of their whole file system.
+
+        Those that are not here are left out: a replica has no tables where shards have them.
+        """
+        with storage_errors("writing to the hub", self.root):
+            if len(keys) > _SYNC_ALL_FROM:
+                with _opened(self.root) as fd:
+                    if _LIBC.syncfs(fd) != 0:
+                        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+                return
+            paths = [path for path in map(self.path, keys) if path.exists()]
+            for path in (*paths, *sorted({path.parent for path in paths})):
+                with _opened(path) as fd:
+                    os.fsync(fd)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List the objects in a folder and below; `prefix` is empty or ends with a slash."""
+        folder = self.path(prefix)
+        with storage_errors("listing the hub", folder):
+            try:
+                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            except FileNotFoundError:
+                return
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from self.list(f"{prefix}{entry.name}/")
+            else:
+                with suppress(FileNotFoundError):  # deleted while we look
+                    yield _info(f"{prefix}{entry.name}", entry.stat())
+
+    def delete(self, key: str) -> None:
+        """Delete an object; deleting nothing is fine."""
+        path = self.path(key)
+        with storage_errors("deleting from the hub", path):
+            path.unlink(missing_ok=True)
+            self._link_record(key).unlink(missing_ok=True)
+
+    def sweep(self, older_than_s: float) -> int:
+        """Drop unfinished uploads and scratch folders that nobody continued for so long."""
+        folder, gone = self.path("uploads"), 0
+        with storage_errors("deleting from the hub", folder):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                if time.time() - path.stat().st_mtime > older_than_s:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    gone += 1
+        return gone
+
+    @contextmanager
+    def lock(self, name: str, *, shared: bool = False, wait_s: float = 60) -> Iterator[Lock]:
+        """Hold a named lock, alone or with other sharers."""
+        path = self.path(f".locks/{name}")
+        with storage_errors("locking the hub", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+b")
+        with file:
+            deadline = self._clock.monotonic() + wait_s
+            while True:
+                try:
+                    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if self._clock.monotonic() >= deadline:
+                        raise Conflict(
+                            f"{self.url}: the lock {name} is held by {_holders(file.fileno())}",
+                            hint="Run the command again when that one is done.",
+                            lock=name,
+                        ) from None
+                    self._clock.sleep(0.005 + 0.02 * self._clock.random())
+            yield SureLock()
+
+    def _link_record(self, key: str) -> Path:
+        """Return the file that says what a linked object looked like when it was linked."""
+        return self.path("links") / key.rpartition("/")[2]
+
+    def _scratch(self, name: str) -> Path:
+        folder = self.path("uploads")
+        with storage_errors("writing to the hub", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder / name
+
+
+def _holders(fd: int) -> str:
+    """Name the processes that hold a lock on an open file, as far as the kernel tells."""
+    inode = f":{os.fstat(fd).st_ino}"
+    try:
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return "another process"
+    pids = sorted({f"pid {words[4]}" for words in locks if words[1] == "FLOCK" and words[5].endswith(inode)})
+    return ", ".join(pids) or "another process"
+
+
+def _info(key: str, stat: os.stat_result) -> ObjectInfo:
+    version = f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+    return ObjectInfo(key, stat.st_size, version, age_s=time.time() - stat.st_mtime)
+
+
+def _stamp(stat: os.stat_result) -> str:
+    return f"{stat.st_size} {stat.st_mtime_ns}"
+
+
+_FICLONE = 0x40049409  # linux/fs.h: share the blocks of another file until either is written
+
+
+def _bring(source: Path, target: Path, how: Adoption) -> bool:
+    """Make `target` hold what `source` holds; returns whether the two are one file now."""
+    if how == "move":
+        source.rename(target)
+        return False
+    with source.open("rb") as src, target.open("xb") as dst:
+        try:
+            fcntl.ioctl(dst, _FICLONE, src.fileno())
+        except OSError:
+            pass
+        else:
+            return False
+    if how == "link":
+        target.unlink()
+        with suppress(OSError):  # another file system, or one that knows no links
+            os.link(source, target, follow_symlinks=True)
+            return True
+    shutil.copyfile(source, target)
+    return False

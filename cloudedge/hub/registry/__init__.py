@@ -1,0 +1,7 @@
+"""Hubs in an OCI registry: authentication, uploads, and tags with their history."""
+
+from __future__ import annotations
+
+from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
+
+__all__ = ["RegistryHub", "RegistrySettings"]

@@ -1,0 +1,243 @@
+"""The distribution API of one repository: manifests, tags and whole blobs, one method per request.
+
+What the answers mean for bundles, and how large blobs get there, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound, Rejected, Unavailable
+from cloudedge.hub.core import (
+    IMAGE_INDEX,
+    IMAGE_MANIFEST,
+    MANIFEST_LIMIT,
+    Descriptor,
+    Manifest,
+    digest_of,
+    parse_digest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudedge.hub.registry._session import RegistrySession, Reply
+
+__all__ = ["Repository"]
+
+# Without docker's types an old registry converts images other tools pushed, and the digest is another one.
+_ACCEPT = (
+    f"{IMAGE_MANIFEST}, {IMAGE_INDEX}, "
+    "application/vnd.docker.distribution.manifest.v2+json, "
+    "application/vnd.docker.distribution.manifest.list.v2+json"
+)
+_IDLE_LIMIT = 2
+"""How often in a row a download may break without having brought a single byte."""
+_PUTS = 4
+"""How often a manifest is sent to a registry that says its digest is wrong."""
+_DELETED = (200, 202, 204)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """One repository of a registry."""
+
+    session: RegistrySession
+    path: str
+
+    def scope(self, actions: str) -> str:
+        """Return the token scope for ``pull``, ``pull,push`` or ``delete``."""
+        return f"repository:{self.path}:{actions}"
+
+    def _url(self, rest: str) -> str:
+        return self.session.url(f"{self.path}/{rest}")
+
+    def list_tags(self) -> list[str]:
+        """List every tag; empty if there is no such repository."""
+        pages = self.session.pages(
+            f"{self.path}/tags/list",
+            "tags",
+            what=f"listing the tags of {self.path}",
+            scope=self.scope("pull"),
+        )
+        try:
+            return list(pages)
+        except NotFound:
+            return []
+
+    def head_manifest(self, reference: str) -> Descriptor | None:
+        """Describe the manifest under a tag or digest, or return None."""
+        reply = self._manifest_call("HEAD", reference)
+        if reply.status == 404:  # noqa: PLR2004
+            return None
+        try:
+            digest = parse_digest(reply.headers["Docker-Content-Digest"])
+            size = int(reply.headers["Content-Length"])
+        except (KeyError, ValueError, InputError):
+            # Not every registry says; then the bytes do.
+            body = self._manifest_call("GET", reference)
+            digest, size = digest_of(body.body), len(body.body)
+            if body.status == 404:  # noqa: PLR2004 - deleted just now
+                return None
+        return Descriptor(reply.headers.get("Content-Type") or IMAGE_MANIFEST, digest, size)
+
+    def get_manifest(self, reference: str) -> Manifest:
+        """Read the manifest under a tag or digest; checked if it is a digest.
+
+        Raises:
+            NotFound: there is none.
+            IntegrityError: the registry sent other bytes.
+        """
+        reply = self._manifest_call("GET", reference)
+        where = f"{self.path} at {self.session.host}"
+        if reply.status == 404:  # noqa: PLR2004
+            raise NotFound(
+                f"there is no manifest {reference} in {where}",
+                hint="Push the bundle first.",
+                digest=reference,
+                hub=self.session.host,
+            )
+        if reference.startswith("sha256:") and digest_of(reply.body) != reference:
+            raise IntegrityError(
+                f"{where} answered with other bytes than manifest {reference}: {digest_of(reply.body)}",
+                hint="The registry, or something before it, is broken; push the bundle again elsewhere.",
+                digest=reference,
+                hub=self.session.host,
+            )
+        return Manifest.parse(reply.body)
+
+    def put_manifest(self, reference: str, manifest: Manifest) -> None:
+        """Store a manifest under a tag or its digest.
+
+        Raises:
+            NotFound: something the manifest names is not there.
+            IntegrityError: the registry received other bytes.
+        """
+        for left in reversed(range(_PUTS)):
+            try:
+                self.session.call(
+                    "PUT",
+                    self._url(f"manifests/{reference}"),
+                    what=f"writing manifest {reference} of {self.path}",
+                    scope=self.scope("pull,push"),
+                    accept=(200, 201, 202),
+                    headers={"Content-Type": manifest.media_type},
+                    data=manifest.raw,
+                )
+            except IntegrityError:
+                # docker-registry on a file system says so too when somebody else writes the same manifest at
+                # the same moment: it rewrites its own links in place and stumbles over one that is empty yet.
+                if not left:
+                    raise
+                self.session.clock.sleep(self.session.pause(1))
+            else:
+                return
+
+    def delete_manifest(self, reference: str) -> bool:
+        """Delete a manifest by digest, or a tag alone where the registry can; tell whether it was there.
+
+        Raises:
+            Rejected: the registry does not allow it; for a tag also if it only deletes by digest.
+        """
+        try:
+            reply = self.session.call(
+                "DELETE",
+                self._url(f"manifests/{reference}"),
+                what=f"deleting {reference} from {self.path}",
+                scope=self.scope("delete"),
+                accept=(*_DELETED, 404),
+            )
+        except CloudEdgeError as error:
+            status = error.facts.get("status")
+            if status == 405:  # noqa: PLR2004
+                raise Rejected(
+                    error.message,
+                    hint="Allow deletion: in docker-registry's configuration, storage.delete.enabled: true.",
+                    **error.facts,
+                ) from error
+            if status == 400:  # noqa: PLR2004 - what docker-registry 2 says to a tag, as a bad digest
+                raise Rejected(error.message, hint=error.hint, **error.facts) from error
+            raise
+        return reply.status in _DELETED
+
+    def _manifest_call(self, method: str, reference: str) -> Reply:
+        return self.session.call(
+            method,
+            self._url(f"manifests/{reference}"),
+            what=f"reading manifest {reference} of {self.path}",
+            scope=self.scope("pull"),
+            accept=(200, 404),
+            headers={"Accept": _ACCEPT},
+            limit=MANIFEST_LIMIT,
+        )
+
+    def has_blob(self, blob: Descriptor) -> bool:
+        """Tell whether a blob is there, whole."""
+        reply = self.session.call(
+            "HEAD",
+            self._url(f"blobs/{blob.digest}"),
+            what=f"looking for blob {blob.digest} in {self.path}",
+            scope=self.scope("pull"),
+            accept=(200, 404),
+        )
+        return reply.status == 200 and reply.headers.get("Content-Length") in (None, str(blob.size))  # noqa: PLR2004
+
+    def read_blob(self, blob: Descriptor, start: int) -> Iterator[bytes]:
+        """Stream a blob from an offset, taking up a broken connection where it broke.
+
+        Raises:
+            NotFound: there is no such blob.
+            IntegrityError: the registry sent more than the blob has, or from another offset.
+            Unavailable: the connection broke again and again without bringing anything.
+        """
+        at, idle = start, 0
+        while at < blob.size or at == start == 0:
+            before = at
+            try:
+                for chunk in self._blob_from(blob, at):
+                    at += len(chunk)
+                    yield chunk
+            except Unavailable:
+                idle = 0 if at > before else idle + 1
+                if at == start or idle == _IDLE_LIMIT:
+                    raise
+                self.session.clock.sleep(self.session.pause(idle + 1))
+                continue
+            if at < blob.size:
+                raise self._damaged(blob, f"it ended after {at} bytes")
+            return
+
+    def _blob_from(self, blob: Descriptor, at: int) -> Iterator[bytes]:
+        what = f"reading blob {blob.digest} of {self.path}"
+        with self.session.stream(
+            self._url(f"blobs/{blob.digest}"),
+            what=what,
+            scope=self.scope("pull"),
+            accept=(200, 206),
+            headers={"Range": f"bytes={at}-"} if at else {},
+        ) as (reply, chunks):
+            skip = at
+            if reply.status == 206:  # noqa: PLR2004
+                found = re.match(r"bytes (\d+)-", reply.headers.get("Content-Range", ""))
+                if found is None or int(found[1]) != at:
+                    raise self._damaged(blob, f"asked from byte {at}, it came as {found and found[0]!r}")
+                skip = 0
+            left = blob.size - at
+            for chunk in chunks:
+                wanted = chunk[skip:]
+                skip -= len(chunk) - len(wanted)
+                left -= len(wanted)
+                if left < 0:
+                    raise self._damaged(blob, f"more than the declared {blob.size} bytes")
+                if wanted:
+                    yield wanted
+
+    def _damaged(self, blob: Descriptor, found: str) -> IntegrityError:
+        return IntegrityError(
+            f"{self.path} at {self.session.host}: blob {blob.digest} is damaged: {found}",
+            hint="Push the bundle again from a place where it verifies.",
+            digest=blob.digest,
+            hub=self.session.host,
+        )

@@ -1,0 +1,337 @@
+"""One session with a registry: connections, authentication, retries, redirects, paging.
+
+Which requests make up a push or a pull is for others; what a refusal means is in `_registry_errors`. The
+rules:
+
+- credentials go to the registry and to the token server it names, never to where it redirects;
+- only what is safe to repeat is repeated: the caller says so, with `repeat`;
+- every body is read up to a limit, and nothing but `cloudedge.errors` leaves.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import requests
+import requests.adapters
+import requests.utils
+from requests.structures import CaseInsensitiveDict
+
+from cloudedge.errors import InputError, Rejected, Unavailable
+from cloudedge.hub.core import CHUNK, parse_json
+from cloudedge.hub.registry._auth import Authenticator
+from cloudedge.hub.registry._errors import Passing, refusal, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator, Mapping
+
+    from cloudedge.clock import Clock
+    from cloudedge.hub.registry._auth import RegistrySettings
+
+__all__ = ["RegistrySession", "Reply", "is_loopback"]
+
+ATTEMPTS = 5
+"""How often a request that is safe to repeat is sent before giving up."""
+LONGEST_WAIT_S = 30.0
+"""A registry that asks for a longer pause than this gets an error now rather than a request later."""
+
+_FIRST_WAIT_S = 0.5
+_REDIRECTS = 5
+_ERROR_LIMIT = 64 * 1024
+_PAGE_LIMIT = 32 * 1024 * 1024  # some registries list every tag on one page
+_PAGES = 10_000
+_POOL = 16  # connections kept: the transfer layer's threads, and a few for listing
+
+
+_T = TypeVar("_T")
+
+
+class Reply(NamedTuple):
+    """An answer whose body was read."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    url: str
+
+
+@dataclass(frozen=True)
+class _Request:
+    method: str
+    url: str
+    what: str
+    scope: str
+    headers: Mapping[str, str] | None = None
+    data: bytes | memoryview | None = None
+    extra_wait_s: float = 0.0
+
+
+class RegistrySession:
+    """Requests to one registry; shared by threads."""
+
+    def __init__(self, netloc: str, settings: RegistrySettings, clock: Clock, *, insecure: bool) -> None:
+        self.host = netloc
+        self.clock = clock
+        self._secure = not (insecure or is_loopback(netloc))
+        self._base = f"{'https' if self._secure else 'http'}://{netloc}/v2/"
+        self._timeout_s = settings.timeout_s
+        self._auth = Authenticator(netloc, settings, self._fetch_token, clock)
+        self._session = requests.Session()
+        self._session.headers.update({"User-Agent": "cloudedge", "Accept-Encoding": "identity"})
+        self._verify = str(settings.ca_file) if settings.ca_file else True
+        adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+
+    def url(self, path: str) -> str:
+        """Return the address of a path below ``/v2/``."""
+        return self._base + path
+
+    def call(
+        self,
+        method: str,
+        url: str,
+        *,
+        what: str,
+        scope: str,
+        accept: Container[int],
+        headers: Mapping[str, str] | None = None,
+        data: bytes | memoryview | None = None,
+        limit: int = _ERROR_LIMIT,
+        repeat: bool = True,
+        extra_wait_s: float = 0.0,
+    ) -> Reply:
+        """Send a request and read its answer.
+
+        Args:
+            method: GET, HEAD, ...
+            url: Absolute; credentials go along only if it is the registry's own.
+            what: The attempt in words, for errors: "reading tag live of ctr".
+            scope: The token scope it needs.
+            accept: The statuses that are answers; any other becomes an error.
+            headers: More headers.
+            data: The body.
+            limit: The most bytes the answer may have.
+            repeat: Whether sending it twice does no harm.
+            extra_wait_s: How much longer than usual the registry may be silent.
+
+        Raises:
+            CloudEdgeError: whichever class the table names for the refusal; `InputError` for a longer answer.
+        """
+
+        def attempt() -> Reply:
+            with self._open(_Request(method, url, what, scope, headers, data, extra_wait_s)) as response:
+                self._refuse(response, what, accept)
+                return Reply(response.status_code, response.headers, self._read(response, what, limit), response.url)
+
+        return self._persist(attempt, repeat=repeat)
+
+    @contextmanager
+    def stream(
+        self,
+        url: str,
+        *,
+        what: str,
+        scope: str,
+        accept: Container[int],
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[tuple[Reply, Iterator[bytes]]]:
+        """Get something too large to hold: yields the answer without its body, and the body in chunks.
+
+        Raises:
+            CloudEdgeError: as `call`; and `Unavailable` from the chunks when the connection breaks.
+        """
+
+        def attempt() -> requests.Response:
+            response = self._open(_Request("GET", url, what, scope, headers))
+            try:
+                self._refuse(response, what, accept)
+            except BaseException:
+                response.close()
+                raise
+            return response
+
+        def body() -> Iterator[bytes]:
+            try:
+                yield from self._chunks(response, what)
+            except Passing as passing:
+                # What was handed out cannot be taken back; the caller may go on from there.
+                raise passing.error from passing.__cause__
+
+        with self._persist(attempt, repeat=True) as response:
+            yield Reply(response.status_code, response.headers, b"", response.url), body()
+
+    def pages(self, path: str, key: str, *, what: str, scope: str) -> Iterator[str]:
+        """List the strings under a key of a paged JSON answer, following the registry's links."""
+        url, seen = self.url(path), set[str]()
+        while url not in seen and len(seen) < _PAGES:
+            seen.add(url)
+            reply = self.call("GET", url, what=what, scope=scope, accept=(200,), limit=_PAGE_LIMIT)
+            items = _json(reply.body, what, self.host).get(key) or []
+            if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+                raise Unavailable(f"{what} at {self.host}: the answer's {key} is not a list of names", hub=self.host)
+            yield from items
+            links = requests.utils.parse_header_links(reply.headers.get("Link", ""))
+            following = next((link["url"] for link in links if link.get("rel") == "next"), None)
+            if following is None:
+                return
+            url = urljoin(reply.url, following)
+        raise Unavailable(f"{what} at {self.host}: the pages do not end", hub=self.host)
+
+    def _open(self, request: _Request) -> requests.Response:
+        """Send a request, logging in once if asked to and following redirects."""
+        url, what, scope = request.url, request.what, request.scope
+        authorization = self._auth.header(scope)
+        asked = False
+        for _ in range(_REDIRECTS + 2):
+            own = _origin(url) == _origin(self._base)
+            headers = CaseInsensitiveDict(request.headers or {})
+            if own and authorization:
+                headers["Authorization"] = authorization
+            with translated(what, self.host):
+                response = self._session.request(
+                    request.method,
+                    url,
+                    headers=headers,
+                    # urllib3 takes any buffer; the stubs know only some.
+                    data=request.data,  # type: ignore[arg-type]
+                    auth=_as_given,
+                    verify=self._verify,
+                    stream=True,
+                    allow_redirects=False,
+                    timeout=(self._timeout_s, self._timeout_s + request.extra_wait_s),
+                )
+            with ExitStack() as unused:
+                unused.callback(response.close)
+                challenge = response.headers.get("WWW-Authenticate")
+                if response.status_code == 401 and challenge and own and not asked:  # noqa: PLR2004
+                    asked = True
+                    answer = self._auth.answer(challenge, scope, authorization)
+                    if answer is not None:
+                        authorization = answer
+                        continue
+                elif _is_redirect(request.method, response):
+                    url = self._redirected(response, what)
+                    continue
+                unused.pop_all()
+                return response
+        raise Unavailable(f"{what} at {self.host}: redirected more than {_REDIRECTS} times", hub=self.host)
+
+    def _redirected(self, response: requests.Response, what: str) -> str:
+        url = urljoin(response.url, response.headers["Location"])
+        if self._secure and urlsplit(url).scheme != "https":
+            raise Rejected(
+                f"{what} at {self.host}: redirected from https to {urlsplit(url).scheme or 'nowhere'}",
+                hint="Have the registry redirect to https.",
+                hub=self.host,
+            )
+        return url
+
+    def _fetch_token(self, url: str, authorization: str | None) -> dict[str, Any]:
+        where = urlsplit(url).netloc
+        what = f"fetching a token from {where}"
+        if self._secure and not url.startswith("https://"):
+            raise Rejected(
+                f"the registry {self.host} wants the password sent in the clear to {where}",
+                hint="Have the registry name an https address for its token server.",
+                hub=self.host,
+            )
+
+        def attempt() -> bytes:
+            with translated(what, self.host):
+                response = self._session.get(
+                    url,
+                    headers={"Authorization": authorization} if authorization else {},
+                    auth=_as_given,
+                    verify=self._verify,
+                    stream=True,
+                    allow_redirects=False,
+                    timeout=self._timeout_s,
+                )
+            with response:
+                self._refuse(response, what, (200,))
+                return self._read(response, what, _ERROR_LIMIT)
+
+        return _json(self._persist(attempt, repeat=True), what, self.host)
+
+    def _chunks(self, response: requests.Response, what: str) -> Iterator[bytes]:
+        with translated(what, self.host):
+            yield from response.raw.stream(CHUNK, decode_content=False)
+
+    def _read(self, response: requests.Response, what: str, limit: int) -> bytes:
+        body = bytearray()
+        for chunk in self._chunks(response, what):
+            body += chunk
+            if len(body) > limit:
+                raise InputError(f"{what} at {self.host}: the answer is over the limit of {limit} bytes", hub=self.host)
+        return bytes(body)
+
+    def _refuse(self, response: requests.Response, what: str, accept: Container[int]) -> None:
+        """Raise what the table says unless the status is an accepted one."""
+        if response.status_code in accept:
+            return
+        with translated(what, self.host):
+            body = response.raw.read(_ERROR_LIMIT, decode_content=False)
+        raise refusal(
+            what,
+            self.host,
+            status=response.status_code,
+            headers=response.headers,
+            body=body,
+            now=self.clock.now(),
+        )
+
+    def pause(self, tries: int, at_least_s: float | None = None) -> float:
+        """Return how long to wait after so many failures: longer each time up to a point, never in step."""
+        wait_s = min(LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (tries - 1)) * (0.5 + self.clock.random() / 2)
+        return max(wait_s, at_least_s or 0.0)
+
+    def _persist(self, attempt: Callable[[], _T], *, repeat: bool) -> _T:
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return attempt()
+            except Passing as passing:
+                wait_s = self.pause(tries, passing.after_s)
+                if not repeat or tries == ATTEMPTS or wait_s > LONGEST_WAIT_S:
+                    raise passing.error from passing.__cause__
+            self.clock.sleep(wait_s)
+
+
+def is_loopback(netloc: str) -> bool:
+    """Tell whether ``host[:port]`` is this machine."""
+    host = urlsplit(f"//{netloc}").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Keep requests from looking for credentials of its own in ``~/.netrc``."""
+    return request
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _is_redirect(method: str, response: requests.Response) -> bool:
+    anyhow = (307, 308)  # these keep the method and the body; the older ones mean "go and look there"
+    statuses = (301, 302, 303, *anyhow) if method in ("GET", "HEAD") else anyhow
+    return response.status_code in statuses and "Location" in response.headers
+
+
+def _json(body: bytes, what: str, host: str) -> dict[str, Any]:
+    try:
+        return parse_json(body, "the answer")
+    except InputError as error:
+        raise Unavailable(
+            f"{what} at {host}: {error.message}", hint="Check that the address is a registry's.", hub=host
+        ) from error

@@ -1,0 +1,77 @@
+"""The release transaction: versions, places, plans, the journal's steps, canaries, and the way back."""
+
+from __future__ import annotations
+
+from cloudedge.release.core._apply import Outcome, is_past_return
+from cloudedge.release.core._canary import add_up
+from cloudedge.release.core._context import BundleSource, ReleaseContext, Runner, in_threads
+from cloudedge.release.core._errors import Refused, ReleaseUndone, Unfinished
+from cloudedge.release.core._operations import ALLOWED, Driver, check, without, words
+from cloudedge.release.core._places import (
+    Estimate,
+    Group,
+    Health,
+    Leg,
+    Loaded,
+    Member,
+    Observed,
+    Part,
+    Place,
+    Shares,
+    Shipped,
+    Traffic,
+)
+from cloudedge.release.core._plan import ReleaseWorld, plan
+from cloudedge.release.core._status import PlaceStatus, Record, Status, history, status
+from cloudedge.release.core._steps import Kind, Life, Limits, Options, Plan, Refusal, Step
+from cloudedge.release.core._table_layouts import FixedLayout, Layouts, Shards
+from cloudedge.release.core._version import TableFacts, Version
+
+__all__ = [
+    "ALLOWED",
+    "BundleSource",
+    "Driver",
+    "Estimate",
+    "FixedLayout",
+    "Group",
+    "Health",
+    "Kind",
+    "Layouts",
+    "Leg",
+    "Life",
+    "Limits",
+    "Loaded",
+    "Member",
+    "Observed",
+    "Options",
+    "Outcome",
+    "Part",
+    "Place",
+    "PlaceStatus",
+    "Plan",
+    "Record",
+    "Refusal",
+    "Refused",
+    "ReleaseContext",
+    "ReleaseUndone",
+    "ReleaseWorld",
+    "Runner",
+    "Shards",
+    "Shares",
+    "Shipped",
+    "Status",
+    "Step",
+    "TableFacts",
+    "Traffic",
+    "Unfinished",
+    "Version",
+    "add_up",
+    "check",
+    "history",
+    "in_threads",
+    "is_past_return",
+    "plan",
+    "status",
+    "without",
+    "words",
+]

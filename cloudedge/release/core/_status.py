@@ -1,0 +1,247 @@
+"""What a target answers with right now, place by place, and what was live when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from cloudedge.errors import CloudEdgeError
+from cloudedge.journal import Operation, What
+from cloudedge.release.core._context import ReleaseContext
+from cloudedge.release.core._places import Group, Member, Observed, Shares
+from cloudedge.release.core._plan import same_shares
+from cloudedge.release.core._steps import Life
+
+__all__ = ["PlaceStatus", "Record", "Status", "history", "status"]
+
+
+PlaceState = Literal["current", "behind", "canary", "empty", "spare", "away"]
+"""`spare`: a shard of a layout that what is live does not use: kept to go back to, or for what is released next."""
+
+_SETTLED = ("settle", "done")
+
+
+@dataclass(frozen=True)
+class PlaceStatus:
+    """One place, now."""
+
+    name: str
+    leg: str
+    state: PlaceState
+    answers: Shares
+    """The versions unpinned requests get, with their shares."""
+    since: str
+    """When this cloudedge last moved its pointer; empty if it never did."""
+    versions: Mapping[str, str]
+    """State of every loaded version, by pin."""
+    memory_bytes: int
+    memory_free_bytes: int | None
+    error: str = ""
+    lag: int | None = None
+    """How many releases it is behind what is live; None: it answers with nothing, or with what was never live here."""
+    memory_share: float | None = None
+    """Of a member's memory, what is in use, if it reports that."""
+    members: tuple[PlaceStatus, ...] = ()
+    """The nodes of a fleet. The place's pointer is what a release moves; a node that is away catches up later."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """A target, now."""
+
+    target: str
+    live: Life | None
+    unfinished: str
+    """What somebody has to finish or undo; empty if nothing is."""
+    places: tuple[PlaceStatus, ...]
+
+    @property
+    def lagging(self) -> tuple[str, ...]:
+        """Places that do not answer with what is live."""
+        return tuple(place.name for place in self.places if place.state not in ("current", "spare"))
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether places of one leg answer with different versions."""
+        return bool(self.skew)
+
+    @property
+    def skew(self) -> Mapping[str, tuple[str, ...]]:
+        """By leg whose places, or nodes, answer with different versions: which ones."""
+        legs: dict[str, set[tuple[str, ...]]] = {}
+        for place in self.places:
+            for each in place.members or (place,):
+                if each.state not in ("away", "spare"):
+                    legs.setdefault(place.leg, set()).add(tuple(sorted(each.answers)))
+        return {
+            leg: tuple(sorted({pin for pins in found for pin in pins})) for leg, found in legs.items() if len(found) > 1
+        }
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every place answers with what is live and nothing is left to do."""
+        return self.live is not None and not self.unfinished and not self.lagging
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self) | {
+            "lagging": self.lagging,
+            "is_skewed": self.is_skewed,
+            "skew": dict(self.skew),
+            "is_whole": self.is_whole,
+        }
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of the history."""
+
+    number: int
+    kind: str
+    title: str
+    pin: str
+    ref: str
+    state: str
+    by: str
+    begun_at: str
+    ended_at: str
+    seconds: float
+    bytes: int
+    why: str
+    live_from: str = ""
+    """When every place answered with it; empty: it never came to that, or that was live before."""
+    live_until: str = ""
+    """When something else took its place; empty: it is still live, or never was."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def status(ground: ReleaseContext) -> Status:
+    """Ask every place and say how it stands."""
+    lives = ground.lives()
+    live = lives[0] if lives else None
+    unfinished = ground.journal.unfinished()
+    words = f"{unfinished.kind} {unfinished.number} ({unfinished.state})" if unfinished else ""
+    return Status(ground.name, live, words, tuple(_place(ground, place, lives) for place in ground.observe()))
+
+
+def _place(ground: ReleaseContext, place: Observed, lives: Sequence[Life]) -> PlaceStatus:
+    live = lives[0] if lives else None
+    steps = [f"{place.leg}.{how}:{place.name}" for how in ("switch", "canary")]
+    words: tuple[What, ...] = ("done", "undone")
+    moves = [entry for what in words if (entry := ground.journal.newest(steps, what))]
+    return PlaceStatus(
+        name=place.name,
+        leg=place.leg,
+        state=_state(place, live),
+        answers=dict(place.active),
+        since=max(moves, key=lambda entry: entry.id).at if moves else "",
+        versions={pin: loaded.state for pin, loaded in place.versions.items()},
+        memory_bytes=sum(loaded.memory_bytes for loaded in place.versions.values()),
+        memory_free_bytes=place.memory_free_bytes,
+        error=place.error,
+        lag=_lag(place.active, lives),
+        members=tuple(_member(member, place.leg, lives) for member in _members(ground, place)),
+    )
+
+
+def _members(ground: ReleaseContext, place: Observed) -> Sequence[Member]:
+    group = ground.places[place.name]
+    if not isinstance(group, Group) or not place.is_reachable:
+        return ()
+    try:
+        return group.members()
+    except CloudEdgeError:
+        return ()  # the place itself could be asked a moment ago; the next look shows them again
+
+
+def _member(member: Member, leg: str, lives: Sequence[Life]) -> PlaceStatus:
+    answers = {member.pin: 1.0} if member.pin else {}
+    is_current = bool(lives) and member.pin == lives[0].pin
+    return PlaceStatus(
+        name=member.name,
+        leg=leg,
+        state="away" if not member.is_there else "current" if is_current else "behind" if member.pin else "empty",
+        answers=answers,
+        since=member.since,
+        versions={},
+        memory_bytes=0,
+        memory_free_bytes=None,
+        error=member.error,
+        lag=_lag(answers, lives),
+        memory_share=member.memory_share,
+    )
+
+
+def _lag(answers: Shares, lives: Sequence[Life]) -> int | None:
+    """Return how far the oldest version that is answered with is behind what is live."""
+    pins = [life.pin for life in lives]
+    found = [pins.index(pin) if pin in pins else None for pin in answers]
+    known = [lag for lag in found if lag is not None]
+    return max(known) if known and len(known) == len(found) else None
+
+
+def _state(place: Observed, live: Life | None) -> PlaceState:
+    if not place.is_reachable:
+        return "away"
+    if live is not None and place.leg == "sparse" and live.shards.get(place.table) != place.shards:
+        return "spare"  # what is live has no such table, or has it in another layout
+    if not place.active:
+        return "empty"
+    if live is not None and same_shares(place.active, {live.pin: 1.0}):
+        return "current"
+    return "canary" if live is not None and live.pin in place.active else "behind"
+
+
+def history(ground: ReleaseContext, limit: int = -1) -> list[Record]:
+    """Tell what was done, the newest first, and from when to when each version was live."""
+    records: list[Record] = []
+    until = ""
+    for operation in ground.journal.operations(limit=limit):
+        since = _went_live(ground, operation)
+        records.append(_record(operation, since, until if since else ""))
+        until = since or until
+    return records
+
+
+def _went_live(ground: ReleaseContext, operation: Operation) -> str:
+    """Return when what an operation brought went live; empty if it did not, or was live before."""
+    before = operation.plan["lives"]
+    if operation.state != "done" or (before and before[0]["pin"] == operation.plan["pin"]):
+        return ""
+    settled = [entry.at for entry in ground.journal.entries(operation.number) if (entry.step, entry.what) == _SETTLED]
+    return settled[-1] if settled else operation.ended_at
+
+
+def _record(operation: Operation, live_from: str, live_until: str) -> Record:
+    plan, outcome = operation.plan, operation.outcome
+    return Record(
+        number=operation.number,
+        kind=operation.kind,
+        title=plan["title"],
+        pin=plan["pin"],
+        ref=plan["ref"],
+        state=operation.state,
+        by=operation.by,
+        begun_at=operation.begun_at,
+        ended_at=operation.ended_at,
+        seconds=_seconds(operation),
+        bytes=outcome.get("bytes", 0),
+        why=outcome.get("why", ""),
+        live_from=live_from,
+        live_until=live_until,
+    )
+
+
+def _seconds(operation: Operation) -> float:
+    """Return how long it took by the wall clock, which somebody may have set back in between."""
+    if not operation.ended_at:
+        return 0.0
+    begun, ended = (
+        datetime.fromisoformat(at.replace("Z", "+00:00")) for at in (operation.begun_at, operation.ended_at)
+    )
+    return max((ended - begun).total_seconds(), 0.0)

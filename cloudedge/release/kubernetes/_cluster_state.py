@@ -1,0 +1,302 @@
+"""A target in its cluster: what is there, and how it is made to be as cloudedge.yaml says."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from cloudedge.config import TargetConfig, home
+from cloudedge.cube import CubeConf
+from cloudedge.errors import Conflict, NotFound, Unavailable
+from cloudedge.kube import Cluster, Kind, Object, identity
+from cloudedge.release.core import Shards
+from cloudedge.release.kubernetes._names import (
+    ADMIN,
+    CUBE_ADMIN,
+    CUBE_PORT,
+    Part,
+    labels,
+    named,
+    parts_of,
+    selector,
+)
+from cloudedge.release.kubernetes._objects import Facts, check, conf_map, objects, services
+from cloudedge.release.kubernetes._reach import Reach, is_direct
+from cloudedge.release.places import live_shards
+from cloudedge.serving.knative import PaddleServices
+
+__all__ = ["PodSeat", "Site"]
+
+_TOKEN_BYTES = 32
+_DELETED_S = 300.0
+_POLICY_V1 = (1, 21)
+_WRITES = 16
+
+
+@dataclass(frozen=True)
+class PodSeat:
+    """A shard replica in a pod; a `Seat`."""
+
+    place: str
+    table: str
+    shard: int
+    shards: int
+    address: str
+    admin: str
+
+
+class Site:
+    """The objects of one target.
+
+    Args:
+        name: The target's name.
+        config: Its section of cloudedge.yaml.
+        cluster: Where it is; the one its section names if left out.
+    """
+
+    def __init__(self, name: str, config: TargetConfig, cluster: Cluster | None = None) -> None:
+        self.name = name
+        self.config = config
+        self.cluster = cluster or Cluster.connect(
+            kubeconfig=config.kubeconfig or None,
+            context=config.context or None,
+            namespace=config.namespace or None,
+            paddle_service_group=config.paddle_service_group,
+        )
+        self.reach = Reach(self.cluster, direct=is_direct(config))
+
+    @property
+    def folder(self) -> Path:
+        """Where this machine keeps what it makes for the target."""
+        return home() / "targets" / self.name
+
+    @property
+    def is_knative(self) -> bool:
+        """Whether serving is a PaddleService."""
+        return bool(self.config.dense and self.config.pods and self.config.pods.serving.knative)
+
+    def paddle_services(self, order: int = 0) -> PaddleServices:
+        """Return the PaddleServices of the namespace, to be changed under an order.
+
+        Raises:
+            NotFound: the cluster has none.
+        """
+        return PaddleServices(self.cluster, order=order)
+
+    def now(self) -> Shards:
+        """Say into how many shards each table is cut from now on."""
+        leg = self.config.sparse
+        return dict.fromkeys(leg.tables, leg.shards) if leg else {}
+
+    @cached_property
+    def token(self) -> str:
+        """The token of the admin APIs.
+
+        Raises:
+            NotFound: the target was never brought up.
+        """
+        found = self._token()
+        if not found:
+            raise NotFound(
+                f"target {self.name!r} is not in namespace {self.cluster.namespace} of {self.cluster.address}",
+                hint=f"Bring it up: cloudedge up {self.name}",
+            )
+        return found
+
+    def parts(self) -> list[Part]:
+        """List the shards: those of cloudedge.yaml, then those of other layouts that are still there."""
+        return [*parts_of(self.config), *self.earlier()]
+
+    def earlier(self) -> list[Part]:
+        """List the shards of layouts that cloudedge.yaml does not ask for, as the cluster has them.
+
+        A StatefulSet says so, and so do the Services of its replicas, which stay when the target is down.
+        """
+        mine = selector(labels("cube", self.name))
+        found: dict[Part, int] = {}
+        for each in self.cluster.list(Kind.STATEFUL_SET, selector=mine):
+            found[Part.read(each["metadata"]["labels"], 0)] = int(each["spec"]["replicas"])
+        replicas = Counter(Part.read(each["metadata"]["labels"], 0) for each in self._services())
+        found = {part: max(found.get(part, 0), replicas[part]) for part in found.keys() | replicas.keys()}
+        now = {(part.table, part.shards) for part in parts_of(self.config)}
+        earlier = [
+            replace(part, replicas=count) for part, count in found.items() if (part.table, part.shards) not in now
+        ]
+        return sorted(earlier, key=lambda part: (part.table, part.shards, part.shard))
+
+    def seats(self) -> list[PodSeat]:
+        """List the shard replicas with the way to each."""
+        addresses = self._addresses()
+        found = []
+        for part in self.parts():
+            for replica in range(part.replicas):
+                pod = part.pod(self.name, replica)
+                data, admin = (
+                    self.reach.address(pod, port, ip=addresses.get(pod, "")) for port in (CUBE_PORT, CUBE_ADMIN)
+                )
+                found.append(PodSeat(part.place(replica), part.table, part.shard, part.shards, data, f"http://{admin}"))
+        return found
+
+    def cube_conf(self) -> str:
+        """Return cube.conf as the cluster has it; empty if it has none."""
+        found = self.cluster.get(Kind.CONFIG_MAP, named("cloudedge", self.name, dotted="cube")) or {}
+        return str((found.get("data") or {}).get("cube.conf", ""))
+
+    def publish(self, live: Shards | None = None) -> None:
+        """Write cube.conf; readers without a pin stay with the layout they had if left out."""
+        if not self.config.sparse:
+            return
+        wanted = conf_map(self.name, self.config, self.facts(live))
+        if wanted["data"]["cube.conf"] != self.cube_conf():
+            self.cluster.apply(wanted)
+
+    def rewrite(self, name: str, key: str, change: Callable[[str], str]) -> None:
+        """Change one text of a ConfigMap; of two who write at the same time one looks again.
+
+        Args:
+            name: Of the ConfigMap.
+            key: Of the text.
+            change: Gets what is there, empty if there is nothing, and returns what shall be.
+
+        Raises:
+            NotFound: there is no such ConfigMap.
+        """
+        for _ in range(_WRITES):
+            found = self.cluster.get(Kind.CONFIG_MAP, name)
+            if found is None:
+                raise NotFound(f"ConfigMap {name} is not there", hint=f"Bring it up: cloudedge up {self.name}")
+            now = (found.get("data") or {}).get(key, "")
+            wanted = change(now)
+            if wanted == now:
+                return
+            version = found["metadata"]["resourceVersion"]
+            try:
+                self.cluster.patch(
+                    Kind.CONFIG_MAP, name, {"metadata": {"resourceVersion": version}, "data": {key: wanted}}
+                )
+            except Conflict:
+                continue  # somebody wrote meanwhile: look again
+            return
+        raise Unavailable(f"ConfigMap {name} changes all the time")
+
+    def facts(self, live: Shards | None = None, *, token: str = "") -> Facts:
+        """Ask the cluster what its objects depend on."""
+        conf = self.cube_conf() if live is None else ""
+        return Facts(
+            token=token or self._token() or "not made yet",
+            addresses=self._addresses(),
+            earlier=self.earlier(),
+            live=live if live is not None else live_shards(CubeConf.from_text(conf)) if conf else {},
+            policy=self._policy,
+        )
+
+    def plan(self) -> list[Object]:
+        """Return what `apply` would have the cluster have, as far as that is known now."""
+        check(self.name, self.config)
+        return objects(self.name, self.config, self.facts())
+
+    def apply(self) -> list[Object]:
+        """Have the cluster have what cloudedge.yaml says; what is so already stays so. Returns the objects.
+
+        Raises:
+            ConfigError: the section lacks something.
+            Conflict: an object of that name belongs to somebody else.
+        """
+        check(self.name, self.config)
+        if self.is_knative:
+            self.paddle_services()  # or this says what is missing
+        token = self._token() or secrets.token_hex(_TOKEN_BYTES)
+        first = services(self.name, self.config)
+        for each in first:
+            self._apply(each)
+        found = objects(self.name, self.config, self.facts(token=token))
+        named_already = {identity(each) for each in first}
+        for each in found:
+            if identity(each) not in named_already:
+                self._apply(each)
+        self._trim(found)
+        return found
+
+    def owned(self, *, everything: bool = False) -> list[tuple[Kind, str]]:
+        """List the target's objects that are there: what makes pods, or everything there is."""
+        policy = self.cluster.kind_of({**_EMPTY, "apiVersion": self._policy, "kind": "PodDisruptionBudget"})
+        ingress = self.cluster.kind_of({**_EMPTY, "apiVersion": "networking.k8s.io/v1", "kind": "Ingress"})
+        kinds = [Kind.DEPLOYMENT, Kind.STATEFUL_SET, ingress, policy]
+        if self.is_knative:
+            kinds.insert(0, self.paddle_services().kind)
+        kept = [Kind.SERVICE, Kind.CONFIG_MAP, Kind.SECRET, Kind.SERVICE_ACCOUNT, Kind.PVC]
+        mine = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/managed-by=cloudedge"
+        return [
+            (kind, each["metadata"]["name"])
+            for kind in [*kinds, *(kept if everything else ())]
+            for each in self.cluster.list(kind, selector=mine)
+        ]
+
+    def delete(self, owned: Sequence[tuple[Kind, str]]) -> None:
+        """Delete objects; returns when they are gone, and their pods with them."""
+        for wait_s in (None, _DELETED_S):  # all are told to go before the first is waited for
+            for kind, name in owned:
+                if kind.kind == "PaddleService" and wait_s is not None:
+                    self.paddle_services().delete(name, wait_s=wait_s)  # Knative's part too
+                makes_pods = kind in (Kind.DEPLOYMENT, Kind.STATEFUL_SET)
+                self.cluster.delete(kind, name, propagation="Foreground" if makes_pods else "Background", wait_s=wait_s)
+
+    def retire(self, parts: Sequence[Part]) -> None:
+        """End shards that hold nothing, their volumes too."""
+        policy = self.cluster.kind_of({**_EMPTY, "apiVersion": self._policy, "kind": "PodDisruptionBudget"})
+        for part in parts:
+            name = part.name(self.name)
+            mine = selector(labels("cube", self.name) | part.labels)
+            for replica in range(part.replicas):
+                self.cluster.delete(Kind.SERVICE, part.pod(self.name, replica))
+            self.cluster.delete(policy, name)
+            for claim in self.cluster.list(Kind.PVC, selector=mine):
+                self.cluster.delete(Kind.PVC, claim["metadata"]["name"])  # it goes once its pod has
+            self.cluster.delete(Kind.STATEFUL_SET, name)  # last: as long as it is there, whoever goes on finds it
+            for replica in range(part.replicas):
+                self.reach.forget(part.pod(self.name, replica))
+
+    def _trim(self, wanted: Sequence[Object]) -> None:
+        """Remove what cloudedge.yaml no longer asks for and no release needs: serving, and ways to replicas."""
+        names = {(each["kind"], each["metadata"]["name"]) for each in wanted}
+        for kind, name in self.owned():
+            if kind.kind in ("Deployment", "Ingress") and (kind.kind, name) not in names:
+                self.cluster.delete(kind, name)
+        pods = {part.pod(self.name, replica) for part in self.parts() for replica in range(part.replicas)}
+        for each in self._services():
+            if each["metadata"]["name"] not in pods:
+                self.cluster.delete(Kind.SERVICE, each["metadata"]["name"])
+
+    def _apply(self, wanted: Object) -> None:
+        kind, name = self.cluster.kind_of(wanted), wanted["metadata"]["name"]
+        found = self.cluster.get(kind, name)
+        owner = ((found or {}).get("metadata") or {}).get("labels") or {}
+        if found is not None and owner.get("app.kubernetes.io/instance") != self.name:
+            raise Conflict(
+                f"{identity(found)} is not one of target {self.name!r}",
+                hint="Give the target another name or another namespace.",
+            )
+        self.cluster.apply(wanted)
+
+    @property
+    def _policy(self) -> str:
+        return "policy/v1" if self.cluster.capabilities().version >= _POLICY_V1 else "policy/v1beta1"
+
+    def _token(self) -> str:
+        found = self.cluster.get(Kind.SECRET, named("cloudedge", self.name, dotted="admin")) or {}
+        return base64.b64decode((found.get("data") or {}).get(ADMIN, "")).decode()
+
+    def _addresses(self) -> dict[str, str]:
+        return {each["metadata"]["name"]: each["spec"]["clusterIP"] for each in self._services()}
+
+    def _services(self) -> list[Object]:
+        """List the Services of shard replicas; the headless one of them all has no table."""
+        return self.cluster.list(Kind.SERVICE, selector=f"{selector(labels('cube', self.name))},cloudedge.io/table")
+
+
+_EMPTY = {"metadata": {"name": "any"}}

@@ -1,0 +1,43 @@
+"""A shard replica in a pod: an ordinary place, whose layout's ConfigMap says which version makes a pod ready.
+
+What moves the pointer is the admin API, as everywhere. The ConfigMap is for the pod that was away at that moment and
+comes back from its volume with the version before: until a `resume` it is not ready.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+from cloudedge.errors import NotFound
+from cloudedge.release.core import Shares
+from cloudedge.release.kubernetes._cluster_state import PodSeat, Site
+from cloudedge.release.kubernetes._names import named, wanted_file
+from cloudedge.release.places import Dispatch, ShardPlace
+
+__all__ = ["PodShardPlace"]
+
+
+class PodShardPlace(ShardPlace):
+    """One cube server in a pod."""
+
+    def __init__(self, seat: PodSeat, dispatch: Dispatch, site: Site) -> None:
+        super().__init__(seat, dispatch)
+        self._site = site
+        self._file = wanted_file(seat.table, seat.shards)
+
+    def switch(self, shares: Shares, *, order: int) -> None:
+        """See `Place`."""
+        if shares:
+            self._want(max(shares, key=lambda pin: shares[pin]), order)
+        super().switch(shares, order=order)
+
+    def _want(self, pin: str, order: int) -> None:
+        def rewritten(text: str) -> str:
+            now = json.loads(text) if text else {}
+            # Replicas are switched side by side, each under an order of its own: a later one stays.
+            is_said = now.get("pin") == pin or now.get("order", 0) > order
+            return text if is_said else json.dumps({"order": order, "pin": pin})
+
+        with suppress(NotFound):  # somebody deleted it: then any version makes a pod ready, until the next `up`
+            self._site.rewrite(named("cube", self._site.name, dotted="state"), self._file, rewritten)

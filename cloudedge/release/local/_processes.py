@@ -1,0 +1,254 @@
+"""What a local target consists of: which processes, on which ports, with which files. Starts nothing.
+
+FOLDER/ports.json     the ports, taken by the first `up` and kept; also those of shards of earlier layouts
+FOLDER/token          what the admin APIs want to hear, made by the first `up`
+FOLDER/cube.conf      where the shards are: TABLE for readers without a pin, TABLE@SHARDS for each layout there is
+FOLDER/NAME/          each process's own files
+
+A shard replica is called sparse/TABLE/SHARDofSHARDS/REPLICA. When cloudedge.yaml cuts a table anew, that makes new
+processes, and those of the layout before stay until a release has no more use for them. They are gone from the moment
+that processes.json no longer names them, whatever else of them there still is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from cloudedge.config import TargetConfig, home
+from cloudedge.cube import CubeConf
+from cloudedge.release.places import cube_conf, live_shards, parse_place, shard_place
+from cloudedge.supervisor import ProcessSpec, read_specs, write_json, write_text
+
+__all__ = ["ProcessLayout", "Seat", "is_free"]
+
+_HOST = "127.0.0.1"
+_CUBE = (sys.executable, "-m", "cloudedge", "cube", "serve")
+_SERVE = (sys.executable, "-m", "cloudedge", "serve")
+_LENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_PORT = 10_000
+_STOP_S = 20.0
+"""Longer than the servers themselves take to drain."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A place of the target: a process and where it listens."""
+
+    place: str
+    """As the release calls it: ``sparse/embedding/0of2/1``, ``dense/0``."""
+    port: int
+    admin_port: int
+    table: str = ""
+    shard: int = 0
+    shards: int = 1
+
+    @property
+    def process(self) -> str:
+        """What the supervisor calls it."""
+        return self.place.replace("/", "-")
+
+    @property
+    def address(self) -> str:
+        """Where it answers."""
+        return f"{_HOST}:{self.port}"
+
+    @property
+    def admin(self) -> str:
+        """Where it takes orders."""
+        return f"http://{_HOST}:{self.admin_port}"
+
+
+class ProcessLayout:
+    """The processes of a local target.
+
+    Args:
+        name: The target's name.
+        config: Its section of cloudedge.yaml.
+        hub: The folder of the hub its servers read bundles from.
+        folder: Where its files are; below cloudedge's own folder if left out.
+    """
+
+    def __init__(self, name: str, config: TargetConfig, *, hub: Path, folder: Path | None = None) -> None:
+        self.name = name
+        self.config = config
+        self.hub = hub
+        self.folder = (folder or home() / "targets" / name).absolute()
+
+    def sparse(self) -> list[Seat]:
+        """List the shard replicas: those of cloudedge.yaml, and those of earlier layouts that are still there."""
+        ports = self._ports()
+        wanted = [place for place in self._names() if place.startswith("sparse/")]
+        earlier = [place for place in ports if place.startswith("sparse/") and not self._is_now(place)]
+        earlier = [place for place in earlier if self._shall_run(place)] if earlier else []
+        cuts = {place: parse_place(place) for place in [*wanted, *earlier]}
+        return [Seat(place, *ports[place], table, shard, shards) for place, (table, shard, shards) in cuts.items()]
+
+    def now(self) -> Mapping[str, int]:
+        """Say into how many shards each table is cut from now on."""
+        leg = self.config.sparse
+        return dict.fromkeys(leg.tables, leg.shards) if leg else {}
+
+    def earlier(self) -> list[list[Seat]]:
+        """List the layouts of tables that cloudedge.yaml no longer names, each with its seats."""
+        found: dict[tuple[str, int], list[Seat]] = {}
+        for seat in self.sparse():
+            if not self._is_now(seat.place):
+                found.setdefault((seat.table, seat.shards), []).append(seat)
+        return list(found.values())
+
+    def _shall_run(self, place: str) -> bool:
+        try:
+            return Seat(place, 0, 0).process in {spec.name for spec in read_specs(self.folder)}
+        except FileNotFoundError:
+            return True  # nothing was ever told to run, so nothing was told to end
+
+    def _is_now(self, place: str) -> bool:
+        table, _, shards = parse_place(place)
+        return self.now().get(table) == shards
+
+    def dense(self) -> list[Seat]:
+        """List the serving replicas."""
+        ports = self._ports()
+        return [Seat(place, *ports[place]) for place in self._names() if place.startswith("dense/")]
+
+    def token(self) -> str:
+        """Return the token of the admin APIs; empty before the first `up`, which makes one."""
+        try:
+            return (self.folder / "token").read_text()
+        except FileNotFoundError:
+            return ""
+
+    def _make_token(self) -> None:
+        if self.token():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder / f".token.{os.getpid()}"
+        temporary.touch(mode=0o600)
+        temporary.write_text(secrets.token_hex(32))
+        temporary.rename(self.folder / "token")
+
+    def cube_conf(self, live: Mapping[str, int] | None = None) -> CubeConf:
+        """Say where the shards are, of every layout there is.
+
+        Args:
+            live: Into how many shards the tables are cut that readers without a pin get; those of cloudedge.yaml if
+                left out.
+        """
+        seats = self.sparse()
+        cuts = {
+            (table, shards): [_addresses(seats, table, shards, shard) for shard in range(shards)]
+            for table, shards in dict.fromkeys((seat.table, seat.shards) for seat in seats)
+        }
+        return cube_conf(cuts, {**self.now(), **(live or {})})
+
+    def publish(self, live: Mapping[str, int] | None = None) -> None:
+        """Write cube.conf; readers without a pin stay with the layout they had if left out."""
+        path = self.folder / "cube.conf"
+        if live is None and path.exists():
+            live = live_shards(CubeConf.from_file(path))
+        if self.sparse():
+            write_text(path, self.cube_conf(live).to_text())
+
+    def tidy(self) -> None:
+        """Forget the ports and files of shards that have ended, and tell readers."""
+        ports, there = self._ports(), {seat.place for seat in [*self.sparse(), *self.dense()]}
+        gone = [place for place in ports if place.startswith("sparse/") and place not in there]
+        gone = [place for place in gone if not self._is_now(place)]  # a replica less is no other layout
+        for place in gone:
+            shutil.rmtree(self.folder / Seat(place, 0, 0).process, ignore_errors=True)
+        write_json(self.folder / "ports.json", {place: pair for place, pair in ports.items() if place not in gone})
+        self.publish()
+
+    def specs(self) -> list[ProcessSpec]:
+        """List what shall run, shards first; writes the files that go with it."""
+        self.take_ports()
+        self._make_token()
+        conf = self.folder / "cube.conf"
+        self.publish()
+        return [*map(self._cube, self.sparse()), *(self._serve(seat, conf) for seat in self.dense())]
+
+    def _cube(self, seat: Seat) -> ProcessSpec:
+        data = self.folder / seat.process
+        data.mkdir(parents=True, exist_ok=True)
+        return ProcessSpec(
+            seat.process, (*_CUBE, str(data), "--empty", "--state", str(data), *self._listen(seat)), stop_s=_STOP_S
+        )
+
+    def _serve(self, seat: Seat, conf: Path) -> ProcessSpec:
+        data = self.folder / seat.process
+        data.mkdir(parents=True, exist_ok=True)
+        cube = ("--cube", str(conf)) if self.config.sparse else ()
+        service = self.config.dense.service if self.config.dense else ""
+        more = ("--hub", str(self.hub), "--service", service, "--state", str(data / "state.json"), *cube)
+        return ProcessSpec(seat.process, (*_SERVE, *self._listen(seat), *more), stop_s=_STOP_S)
+
+    def _listen(self, seat: Seat) -> tuple[str, ...]:
+        ports = ("--port", str(seat.port), "--admin-port", str(seat.admin_port))
+        return (*ports, "--token-file", str(self.folder / "token"))
+
+    def _names(self) -> Iterator[str]:
+        sparse, dense = self.config.sparse, self.config.dense
+        if sparse:
+            for table in sparse.tables:
+                for shard in range(sparse.shards):
+                    yield from (shard_place(table, shard, sparse.shards, each) for each in range(sparse.replicas))
+        if dense:
+            yield from (f"dense/{replica}" for replica in range(dense.replicas))
+
+    def take_ports(self) -> None:
+        """Write down which ports the target has from now on."""
+        ports = self._ports()
+        if ports != self._taken():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "ports.json", ports)
+
+    def _taken(self) -> dict[str, tuple[int, int]]:
+        path = self.folder / "ports.json"
+        found = json.loads(path.read_text()) if path.exists() else {}
+        # Shards were once called sparse/TABLE/SHARD/REPLICA; those end, and new ones are given what is live.
+        known = [name for name in found if not name.startswith("sparse/") or "of" in name.split("/")[2]]
+        return {name: (found[name][0], found[name][1]) for name in known}
+
+    def _ports(self) -> Mapping[str, tuple[int, int]]:
+        """Return every place's data and admin port; those of places that are new are the ones `up` would take now."""
+        taken = self._taken()
+        new = [name for name in self._names() if name not in taken]
+        if new:
+            first, used = self.config.port, {port for pair in taken.values() for port in pair}
+            free = iter(self._free_ports(used) if first is None else (p for p in count(first) if p not in used))
+            taken |= {name: (next(free), next(free)) for name in new}
+        return taken
+
+    def _free_ports(self, used: Collection[int]) -> Iterator[int]:
+        """Choose ports that nobody listens on, below those that the kernel lends to connections.
+
+        From among those, a connection of anybody's could take the port of a server that is just being restarted. The
+        choice follows from the folder: whoever looks before the first `up` finds what that will take.
+        """
+        lent = int(_LENT_PORTS.read_text(encoding="ascii").split()[0]) if _LENT_PORTS.exists() else _FIRST_PORT
+        candidates = range(_FIRST_PORT, max(lent, 2 * _FIRST_PORT))
+        drawn = random.Random(str(self.folder)).sample(candidates, len(candidates))  # noqa: S311 - no secret
+        return (port for port in drawn if port not in used and is_free(port))
+
+
+def _addresses(seats: list[Seat], table: str, shards: int, shard: int) -> list[str]:
+    return [seat.address for seat in seats if (seat.table, seat.shards, seat.shard) == (table, shards, shard)]
+
+
+def is_free(port: int) -> bool:
+    """Tell whether one can listen on a port of this machine."""
+    try:
+        socket.create_server((_HOST, port)).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""The shelf of a real target: bundles come from its hub into the local one, and tags in both say what must be kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cloudedge.bundle import Bundle, Outline, check_signature
+from cloudedge.clock import Clock, SystemClock, rfc3339
+from cloudedge.errors import CloudEdgeError, NotFound, SignatureInvalid, Unavailable
+from cloudedge.hub import Descriptor, Hub, LocalHub, Ref, current, release_tag, resolve, who
+from cloudedge.release.core import Version
+
+__all__ = ["HubBundleSource"]
+
+_QUIET_S = 30.0
+"""How long a hub that did not answer is left alone."""
+
+
+class HubBundleSource:
+    """Versions from hubs.
+
+    Args:
+        target: The target's name, for the tags.
+        local: Where bundles are read from.
+        source: Where they come from; None: they are packed here.
+        shards: Into how many shards the target cuts each table.
+        key: The public key every bundle has to be signed with; None: any bundle will do.
+        clock: For the tags' history.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        local: LocalHub,
+        *,
+        source: Hub | None = None,
+        shards: Mapping[str, int] | None = None,
+        key: Path | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._target = target
+        self._local = local
+        self._source = source
+        self._shards = shards or {}
+        self._key = key
+        self._clock = clock or SystemClock()
+        self._quiet_until, self._why_quiet = -math.inf, ""
+
+    def version(self, ref: str) -> Version:
+        """Look at a version where it is; nothing is brought here."""
+        found = self._find(Ref.parse(ref))
+        untrusted = ""
+        if self._key is not None:
+            try:
+                check_signature(found, self._key)
+            except SignatureInvalid as error:
+                untrusted = error.message
+        missing = sum(blob.size for blob in self._missing(found))
+        return Version.of(found, shards=self._shards, untrusted=untrusted, missing_bytes=missing)
+
+    def fetch(self, version: Version) -> int:
+        """Bring what the local hub lacks of a version from the target's; what arrived before a failure stays."""
+        if self._source is not None and version.missing_bytes:
+            Bundle.pull(version.ref, self._source, hub=self._local)
+        return version.missing_bytes
+
+    def verify(self, version: Version) -> None:
+        """Check every byte of the local copy."""
+        Bundle.open(version.ref, hub=self._local).verify()
+
+    def mark(self, roles: Mapping[str, str | None]) -> str | None:
+        """Move this target's release tags, in both hubs, to the bundles that play these roles.
+
+        The local hub is where places read from, so what cannot be marked there is an error. The other one may be down,
+        or be a registry that does not let tags go: nothing that serves depends on it.
+
+        Returns:
+            Why the other hub could not be told; None: it was, or there is none.
+
+        Raises:
+            NotFound: one of them is in neither.
+        """
+        at = rfc3339(self._clock.now())
+        names = self._local.names()  # whatever this target ran came from there; many a registry lists no names
+        untold: str | None = None
+        for role, ref in roles.items():
+            wanted, tag = Ref.parse(ref) if ref else None, release_tag(self._target, role)
+            missing: NotFound | None = None
+            try:
+                self._mark(self._local, names, tag, wanted, at)
+            except NotFound as error:
+                missing = error
+            try:
+                self._mark_source(names, tag, wanted, at)
+            except CloudEdgeError as error:
+                if missing is not None:
+                    raise missing from error
+                untold = error.message
+            if missing is not None and self._source is None:
+                raise missing
+        return untold
+
+    def _mark_source(self, names: Sequence[str], tag: str, ref: Ref | None, at: str) -> None:
+        if self._source is None:
+            return
+        if self._clock.monotonic() < self._quiet_until:
+            raise Unavailable(self._why_quiet)
+        try:
+            self._mark(self._source, names, tag, ref, at)
+        except Unavailable as error:  # a release marks several things, and none of them is worth waiting for that again
+            self._quiet_until, self._why_quiet = self._clock.monotonic() + _QUIET_S, error.message
+            raise
+
+    def _mark(self, hub: Hub, names: Sequence[str], tag: str, ref: Ref | None, at: str) -> None:
+        for name in names:
+            # A target may run a bundle of another name next; the old name's tag must not keep it for ever.
+            if (ref is None or name != ref.name) and current(hub.tags(name), tag) is not None:
+                hub.move_tag(name, tag, None, by=who(), at=at)
+        if ref is not None:
+            hub.move_tag(ref.name, tag, resolve(hub, ref), by=who(), at=at)
+
+    def _find(self, ref: Ref) -> Outline:
+        """Find a bundle here, or where it comes from if something of it is missing here."""
+        if self._source is None:
+            return Bundle.open(str(ref), hub=self._local)
+        here = self._here(ref)  # what is named exactly and here as a whole needs nobody else: going back works alone
+        if here is None:
+            there = resolve(self._source, ref).digest
+            here = self._here(Ref(ref.name, digest=there))
+            if here is None:
+                return Outline(self._source, ref.name, self._source.read_manifest(ref.name, there))
+        return here
+
+    def _here(self, ref: Ref) -> Bundle | None:
+        if not ref.digest:
+            return None  # the target's hub says what a tag means
+        try:
+            found = Bundle.open(str(ref), hub=self._local)
+        except NotFound:
+            return None
+        return found if found.digest == ref.digest and not self._missing(found) else None
+
+    def _missing(self, found: Outline) -> list[Descriptor]:
+        if self._source is None:
+            return []
+        return [blob for blob in found.manifest.blobs if not self._local.has_blob(found.name, blob)]

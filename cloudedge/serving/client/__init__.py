@@ -1,0 +1,7 @@
+"""Clients of a serving replica and of Paddle Serving's own servers, one transport for each protocol."""
+
+from __future__ import annotations
+
+from cloudedge.serving.client._client import Client, Prediction
+
+__all__ = ["Client", "Prediction"]

@@ -1,0 +1,249 @@
+"""A client for everything the runtime serves, and for genuine Paddle Serving servers.
+
+    with Client("http://127.0.0.1:9393") as client:
+        answer = client.predict({"x": numpy.zeros((1, 13), "float32")})
+        answer["price"], answer.pin
+
+What is spoken follows from the URL:
+
+    http://host:port                    plain JSON, POST /v1/predict
+    pipeline+http://host:port/service   Pipeline service
+    general+http://host:port            GeneralModelService, protobuf bodies
+    pipeline+grpc://host:port[/service] Pipeline service over gRPC
+    grpc://host:port                    GeneralModelService over gRPC
+    brpc://host:port                    GeneralModelService over baidu_std, as upstream's Client
+
+https and grpcs in their place use TLS and verify it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloudedge.clock import Clock, SystemClock
+from cloudedge.errors import ConfigError, DeadlineExceeded, InputError, Unavailable
+from cloudedge.serving.client._transport import Question, Reply, Transport
+
+__all__ = ["Client", "Prediction"]
+
+
+BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 2.0
+REST_S = 1.0  # how long a server that could not be reached is asked last
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model answered, and which."""
+
+    outputs: Mapping[str, NDArray[Any]]
+    pin: str
+    """The version it was computed with; empty where the server does not say, as upstream's do not."""
+    tag: str
+    """The variant that was chosen."""
+    endpoint: str
+    """The server that answered."""
+    defaulted: float = 0.0
+    """Share of looked-up rows that were declared defaults because a shard was away."""
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.outputs[name]
+
+
+@dataclass
+class _Endpoint:
+    url: str
+    transport: Transport
+    rests_until: float = float("-inf")
+
+
+@dataclass
+class _Variant:
+    tag: str
+    weight: float
+    endpoints: list[_Endpoint]
+    turn: int = field(default=0)
+
+
+class Client:
+    """Asks for predictions; tries again where that is safe, elsewhere if there is an elsewhere.
+
+    A prediction changes nothing, so it is asked again whenever no answer came or the server could not give one, with
+    growing, random pauses, `retries` times and never past the deadline. A wrong call is not repeated.
+
+    Safe to use from several threads, which share its connections.
+
+    Args:
+        urls: Servers that answer alike; asked in turn.
+        token: Sent as `authorization: Bearer ...`; over TLS or to this machine only, unless `insecure_token`.
+        timeout_s: For a whole call, all tries together.
+        retries: Further tries after the first.
+        clock: Time and chance.
+        insecure_token: Send the token in clear to other machines too.
+    """
+
+    def __init__(
+        self, *urls: str, token: str | None = None, timeout_s: float = 20.0, retries: int = 3,
+        clock: Clock | None = None, insecure_token: bool = False,
+    ) -> None:  # fmt: skip
+        self._token = token
+        self._insecure_token = insecure_token
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._variants: list[_Variant] = []
+        if urls:
+            self.add_variant("", urls, 1)
+
+    def add_variant(self, tag: str, cluster: Sequence[str], weight: float) -> None:
+        """Send a share of the calls to other servers, as upstream's client does for A/B tests.
+
+        Raises:
+            ConfigError: the weight is not above 0, the tag is taken, or a URL cannot be used.
+        """
+        if not weight > 0 or not cluster:
+            raise ConfigError(f"variant {tag!r} needs servers and a weight above 0, not {weight!r}")
+        if any(variant.tag == tag for variant in self._variants):
+            raise ConfigError(f"there is a variant {tag!r} already")
+        endpoints = [_Endpoint(url, self._open(url)) for url in cluster]
+        self._variants.append(_Variant(tag, weight, endpoints))
+
+    def predict(
+        self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str] = (), *,
+        timeout_s: float | None = None, tag: str | None = None, log_id: int = 0,
+    ) -> Prediction:  # fmt: skip
+        """Ask for one prediction.
+
+        Args:
+            inputs: Arrays, or what numpy makes arrays of, batch dimension first; by the names clients use.
+            outputs: Names wanted; empty: all.
+            timeout_s: For this call instead of the client's.
+            tag: The variant; one of this client's, or of the server's where this client has none. Else by weight.
+            log_id: Passed on to the server.
+
+        Raises:
+            InputError: an input or a name is wrong.
+            NotFound: the service or the variant is not there.
+            Rejected: the server said no.
+            Unavailable: no server could answer, after all tries.
+            DeadlineExceeded: the time is over.
+        """
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        variant, server_tag = self._variant(tag)
+        deadline = self._clock.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        failure: Unavailable | None = None
+        for attempt in range(self._retries + 1):
+            endpoint = self._next(variant)
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                break
+            try:
+                reply = endpoint.transport.ask(Question(arrays, outputs, left, server_tag, log_id))
+            except DeadlineExceeded:
+                raise
+            except Unavailable as error:
+                failure = error
+                endpoint.rests_until = self._clock.monotonic() + REST_S
+                self._pause(attempt, variant, deadline)
+                continue
+            endpoint.rests_until = float("-inf")
+            return _prediction(reply, variant, endpoint)
+        if failure is not None and self._clock.monotonic() < deadline:
+            raise failure
+        raise DeadlineExceeded(f"no answer in time from {', '.join(e.url for e in variant.endpoints)}") from failure
+
+    def close(self) -> None:
+        """Close all connections."""
+        for variant in self._variants:
+            for endpoint in variant.endpoints:
+                endpoint.transport.close()
+
+    def __enter__(self) -> Client:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _variant(self, tag: str | None) -> tuple[_Variant, str | None]:
+        if not self._variants:
+            raise ConfigError("the client knows no server", hint="Client(url), or add_variant.")
+        if tag is not None:
+            for variant in self._variants:
+                if variant.tag == tag:
+                    return variant, None
+            if self._variants[0].tag:
+                raise InputError(f"there is no variant {tag!r}; there are {[v.tag for v in self._variants]}")
+            return self._variants[0], tag
+        chosen = self._clock.random() * sum(variant.weight for variant in self._variants)
+        for variant in self._variants:
+            chosen -= variant.weight
+            if chosen < 0:
+                return variant, None
+        return self._variants[-1], None
+
+    def _next(self, variant: _Variant) -> _Endpoint:
+        """Take turns, and those that could not be reached just now last."""
+        now = self._clock.monotonic()
+        with self._lock:
+            count = len(variant.endpoints)
+            order = [variant.endpoints[(variant.turn + step) % count] for step in range(count)]
+            chosen = next((e for e in order if e.rests_until <= now), None) or min(order, key=lambda e: e.rests_until)
+            variant.turn = variant.endpoints.index(chosen) + 1
+        return chosen
+
+    def _pause(self, attempt: int, variant: _Variant, deadline: float) -> None:
+        """Wait before asking again, unless there is a server that was not tried just now."""
+        now = self._clock.monotonic()
+        if attempt == self._retries or any(e.rests_until <= now for e in variant.endpoints):
+            return
+        longest = min(LONGEST_BACKOFF_S, BACKOFF_S * 2**attempt, max(0.0, deadline - now))
+        self._clock.sleep(longest * self._clock.random())
+
+    def _open(self, url: str) -> Transport:
+        parts = urlsplit(url)
+        kind, _, scheme = parts.scheme.rpartition("+")
+        secure = scheme in ("https", "grpcs")
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if host is None or (port is None and not scheme.startswith("http")) or parts.query or parts.username:
+            raise ConfigError(
+                f"{url!r} does not say where the server is", hint="http://host:port, grpc://host:port, ..."
+            )
+        token = self._token
+        if token is not None and not (secure or self._insecure_token or host in ("127.0.0.1", "::1", "localhost")):
+            raise ConfigError(
+                f"the token would travel in clear to {host}", hint="Use https:// or grpcs://, or insecure_token=True."
+            )
+        return _transport(parts, kind, scheme, token)
+
+
+def _transport(parts: SplitResult, kind: str, scheme: str, token: str | None) -> Transport:
+    if scheme in ("http", "https") and kind in ("", "pipeline", "general"):
+        from cloudedge.serving.client import _transport_http as http  # noqa: PLC0415 - each protocol has libraries of its own
+
+        base = f"{scheme}://{parts.netloc}"
+        if kind == "pipeline":
+            return http.PipelineHttp(base, parts.path, token)
+        return http.GeneralHttp(base, parts.path, token) if kind else http.PlainHttp(base, parts.path, token)
+    from cloudedge.serving.client import _transport_rpc as rpc  # noqa: PLC0415
+
+    if scheme in ("grpc", "grpcs") and kind in ("", "general"):
+        return rpc.GeneralGrpc(parts.netloc, secure=scheme == "grpcs", token=token)
+    if scheme in ("grpc", "grpcs") and kind == "pipeline":
+        return rpc.PipelineGrpc(parts.netloc, secure=scheme == "grpcs", token=token, service=parts.path.strip("/"))
+    if scheme == "brpc" and not kind:
+        return rpc.BaiduStd(str(parts.hostname), parts.port or 0)
+    raise ConfigError(f"{parts.scheme}:// is not spoken here", hint="See cloudedge.serving.Client.")
+
+
+def _prediction(reply: Reply, variant: _Variant, endpoint: _Endpoint) -> Prediction:
+    return Prediction(reply.outputs, reply.pin, variant.tag or reply.tag, endpoint.url, reply.defaulted)

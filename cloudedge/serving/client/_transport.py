@@ -1,0 +1,173 @@
+"""How a client speaks to one server: what every protocol offers, and the table that turns refusals into errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloudedge.errors import (
+    CloudEdgeError,
+    DeadlineExceeded,
+    InputError,
+    NotFound,
+    Overloaded,
+    Rejected,
+    Unavailable,
+)
+from cloudedge.serving.formats import GENERAL, Malformed, WireTensor, from_message, parse_array
+
+__all__ = [
+    "MAX_ANSWER",
+    "Question",
+    "Reply",
+    "Transport",
+    "arrays_of_texts",
+    "chosen",
+    "error_of_err_no",
+    "error_of_status",
+    "general_arrays",
+    "general_request",
+    "said",
+]
+
+Array = NDArray[Any]
+
+MAX_ANSWER = 256 << 20
+
+
+@dataclass(frozen=True)
+class Question:
+    """One attempt at a prediction."""
+
+    inputs: Mapping[str, Array]
+    outputs: Sequence[str]
+    timeout_s: float
+    """What is left of the caller's time."""
+    tag: str | None = None
+    log_id: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server answered."""
+
+    outputs: dict[str, Array]
+    pin: str = ""
+    tag: str = ""
+    defaulted: float = 0.0
+    """Share of looked-up rows that were declared defaults."""
+
+
+def said(headers: Mapping[str, str]) -> tuple[str, str, float]:
+    """Read pin, tag and share of declared defaults from an answer's headers, or gRPC's trailing metadata."""
+    try:
+        defaulted = float(headers.get("x-cloudedge-defaulted", 0.0))
+    except ValueError:
+        defaulted = 0.0
+    return headers.get("x-cloudedge-pin", ""), headers.get("x-cloudedge-tag", ""), defaulted
+
+
+class Transport(Protocol):
+    """One protocol to one server; safe to use from several threads."""
+
+    def ask(self, question: Question) -> Reply:
+        """Ask once.
+
+        Raises:
+            Unavailable: it could not be reached or could not answer; another try may.
+            DeadlineExceeded: the time is over.
+            InputError, NotFound, Rejected: it said no.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close its connections."""
+        ...
+
+
+STATUSES: dict[int, type[CloudEdgeError]] = {
+    400: InputError,
+    401: Rejected,
+    403: Rejected,
+    404: NotFound,
+    405: NotFound,
+    413: InputError,
+    429: Overloaded,
+    504: DeadlineExceeded,
+}
+
+
+def error_of_status(status: int, where: str, text: str) -> CloudEdgeError:
+    """Turn an HTTP status into an error."""
+    kind = STATUSES.get(status, Unavailable if status >= 500 else Rejected)  # noqa: PLR2004 - the server's fault
+    return kind(f"{where} answered {status}: {text[:500] or 'nothing more'}", status=status)
+
+
+ERR_NOS: dict[int, type[CloudEdgeError]] = {
+    3001: Unavailable,
+    3002: NotFound,
+    5000: InputError,
+    6000: Overloaded,
+    7000: InputError,
+    8000: InputError,
+    9000: Unavailable,
+}
+
+
+def error_of_err_no(err_no: int, where: str, text: str) -> CloudEdgeError:
+    """Turn the Pipeline service's err_no into an error; product codes and exceptions in hooks are no use retrying."""
+    return ERR_NOS.get(err_no, Rejected)(f"{where} answered err_no {err_no}: {text[:500]}", err_no=err_no)
+
+
+def arrays_of_texts(names: Sequence[str], texts: Sequence[str]) -> dict[str, Array]:
+    """Read the Pipeline service's values; one that is no array stays text, in an array of no dimensions."""
+    found: dict[str, Array] = {}
+    for name, text in zip(names, texts, strict=False):
+        try:
+            found[name] = parse_array(name, text)
+        except Malformed:
+            found[name] = np.array(text)
+    return found
+
+
+def chosen(outputs: dict[str, Array], question: Question) -> dict[str, Array]:
+    """Keep what was asked for; the Pipeline service cannot be asked for less than all."""
+    missing = [name for name in question.outputs if name not in outputs]
+    if missing:
+        raise InputError(f"the service has no output {missing[0]!r}; it has {', '.join(sorted(outputs))}")
+    return {name: outputs[name] for name in question.outputs or outputs}
+
+
+def general_request(question: Question) -> bytes:
+    """Write a `Request` of the GeneralModelService."""
+    from cloudedge.serving.formats import GeneralRequest  # noqa: PLC0415
+    from cloudedge.serving.protocols import add_tensor  # noqa: PLC0415 - protobuf is not needed for plain JSON
+
+    message = GeneralRequest(fetch_var_names=question.outputs, log_id=question.log_id)
+    for name, array in question.inputs.items():
+        add_tensor(message.tensor, name, name, array)
+    return bytes(message.SerializeToString())
+
+
+def general_arrays(where: str, raw: bytes) -> dict[str, Array]:
+    """Read a `Response` of the GeneralModelService."""
+    from google.protobuf.message import DecodeError  # noqa: PLC0415
+
+    from cloudedge.serving.formats import GeneralResponse  # noqa: PLC0415
+
+    try:
+        response = GeneralResponse.FromString(raw)
+        sent = [from_message(tensor, GENERAL) for output in response.outputs for tensor in output.tensor]
+        if not response.err_no:
+            return {_alias(tensor): tensor.array() for tensor in sent}
+    except (DecodeError, Malformed) as error:
+        raise Unavailable(f"{where} answered something that is no Response: {error}") from error
+    raise Rejected(f"{where} answered err_no {response.err_no}: {response.err_msg[:500]}", err_no=response.err_no)
+
+
+def _alias(tensor: WireTensor) -> str:
+    return tensor.alias or tensor.name

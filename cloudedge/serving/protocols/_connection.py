@@ -1,0 +1,399 @@
+"""One HTTP/1.1 connection: bytes in, whole requests to a handler, answers out in order.
+
+Parsing is httptools' (the parser of Node.js). A request costs no task: handlers are driven by hand (`_drive`).
+
+What clients may do is bounded: length of head, body and answer, bytes held for requests until they are answered,
+connections, pipelined requests, and the time for a request, for reading an answer, and for saying nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Protocol
+
+import httptools
+
+from cloudedge.serving.engine import HttpAnswer, HttpCall
+from cloudedge.serving.protocols._faults import too_long
+
+if TYPE_CHECKING:
+    from cloudedge.serving.protocols._http import Connections
+
+__all__ = ["Connection", "Foreign", "Handler"]
+
+_log = logging.getLogger("cloudedge.serving")
+
+Handler = Callable[[HttpCall], "HttpAnswer | Coroutine[Any, Any, HttpAnswer]"]
+
+_PRPC = b"PRPC"
+_INPUT = 5000
+"""The Pipeline service's number for a request that cannot be answered as it is."""
+_PIPELINED = 16
+"""Requests read ahead of their answers; then the connection is not read until some are answered."""
+_PARTING = 256
+"""How many clients may go on sending at once after they were refused."""
+_DROPPED_BODIES = 4
+"""As many of the largest are read and dropped after a refusal, so that who sends them hears of it."""
+
+
+class Foreign(Protocol):
+    """Another protocol on the same port, which a connection's first bytes tell."""
+
+    @property
+    def half_received(self) -> int:
+        """Bytes of a request that is not whole yet."""
+        ...
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether calls are under way."""
+        ...
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        ...
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        ...
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes."""
+        ...
+
+    def pause_writing(self) -> None:
+        """Wait: the client does not read."""
+        ...
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, server: Connections) -> None:
+        self._server = server
+        self._transport: Any = None
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._foreign: Foreign | None = None
+        self._first = True
+        self._start = b""
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._head_bytes = self._body_bytes = 0
+        self._in_message = False
+        self._waiting: deque[tuple[HttpCall, bool]] = deque()
+        self._answering = 0
+        """Bytes of the request that is being answered."""
+        self._coroutine: Coroutine[Any, Any, HttpAnswer] | None = None
+        self._keep_alive = True
+        self._is_head = False
+        """Whether the request that is being answered asks for the head of the answer only."""
+        self._closed = False
+        self._refusal: HttpAnswer | None = None
+        self._write_paused = False
+        self._body_left = _DROPPED_BODIES * server.limits.max_body_bytes
+        """What a client that was refused may still send."""
+        self.since = server.now
+        """When it last began to wait for something."""
+
+    # -- asyncio -----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = transport
+        server = self._server
+        if len(server.open) >= server.limits.max_connections or server.draining:
+            server.refused += 1
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+            return
+        server.open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End; an answer still on its way goes nowhere."""
+        self._closed = True
+        self._drop()
+        self._server.open.discard(self)
+        self._server.parting.discard(self)
+        if self._foreign is not None:
+            self._foreign.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes."""
+        if self._closed or self._refusal is not None:
+            self._body_left -= len(data)
+            if self._body_left < 0:
+                self.abort()
+            return
+        if self._first:
+            data = self._start + data
+            if len(data) < len(_PRPC) and _PRPC.startswith(data):
+                self._start = data
+                return
+            self._first = False
+            if data.startswith(_PRPC) and self._server.prpc is not None:
+                self._foreign = self._server.prpc(self.part)
+                self._foreign.connection_made(self._transport)
+        if self._foreign is not None:
+            self._feed(self._foreign, data)
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(HTTPStatus.NOT_IMPLEMENTED, "no upgrades here")
+        except httptools.HttpParserError as error:
+            if not self._closed:
+                self._refuse(HTTPStatus.BAD_REQUEST, f"not HTTP/1.1: {error}")
+
+    def _feed(self, foreign: Foreign, data: bytes) -> None:
+        """Give bytes to another protocol, whose half-received requests count as those of HTTP do."""
+        server, before = self._server, foreign.half_received
+        foreign.data_received(data)
+        half = foreign.half_received
+        if not before or half != before + len(data):  # one begins, or has ended
+            self.since = server.now
+        has_room = server.held.take(half - self._body_bytes)
+        self._body_bytes = half
+        if half and not has_room:
+            server.refused += 1
+            self.abort()
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        self._write_paused = True
+        self.since = self._server.now
+        if self._foreign is not None:
+            self._foreign.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._write_paused = False
+        if self._foreign is not None:
+            self._foreign.resume_writing()
+        elif self._coroutine is None:
+            self._next()
+
+    # -- httptools ---------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._url, self._headers, self._body = b"", {}, []
+        self._head_bytes = self._body_bytes = 0
+        self._in_message = True
+        self.since = self._server.now
+
+    def on_url(self, url: bytes) -> None:
+        """Its target."""
+        self._url += url
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self._count_head(len(name) + len(value))
+
+    def _count_head(self, count: int) -> None:
+        self._head_bytes += count
+        if self._head_bytes > self._server.limits.max_head_bytes:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too long")
+
+    def on_headers_complete(self) -> None:
+        """The head is there: refuse what would be too much before it is sent."""
+        length = self._headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._server.limits.max_body_bytes:
+            self._refuse_body()
+        elif self._headers.get("expect", "").lower() == "100-continue" and not self._closed:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, data: bytes) -> None:
+        """Some of the body."""
+        if self._closed or self._refusal is not None:
+            return
+        self._body_bytes += len(data)
+        has_room = self._server.held.take(len(data))
+        if self._body_bytes > self._server.limits.max_body_bytes:
+            self._refuse_body()
+        elif not has_room:
+            self._server.refused += 1
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many bytes of requests are under way")
+        else:
+            self._body.append(data)
+
+    def _refuse_body(self) -> None:
+        limit = self._server.limits.max_body_bytes
+        self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {limit} bytes")
+
+    def on_message_complete(self) -> None:
+        """A whole request."""
+        if self._closed or self._refusal is not None:
+            return
+        self._in_message = False
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body, self._body_bytes = [], 0  # counted until it is answered
+        call = HttpCall(self._parser.get_method().decode("latin-1"), self._url.decode("latin-1"), self._headers, body)
+        self._waiting.append((call, self._parser.should_keep_alive()))
+        if self._coroutine is None and not self._write_paused:
+            self._next()
+        elif len(self._waiting) > _PIPELINED:
+            self._transport.pause_reading()
+
+    def _release_body(self) -> None:
+        self._server.held.give(self._body_bytes)
+        self._body, self._body_bytes = [], 0
+
+    def _drop(self) -> None:
+        """Forget what was received and is not being answered."""
+        self._release_body()
+        self._server.held.give(sum(len(call.body) for call, _ in self._waiting))
+        self._waiting.clear()
+
+    # -- answering ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being received or answered."""
+        if self._is_half_received or self._coroutine is not None or self._waiting:
+            return True
+        return self.is_sending or (self._foreign is not None and self._foreign.is_answering)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether the client has not yet taken everything that was answered."""
+        return bool(self._transport.get_write_buffer_size())
+
+    @property
+    def _is_half_received(self) -> bool:
+        return self._in_message or (self._foreign is not None and self._foreign.half_received > 0)
+
+    def _next(self) -> None:
+        """Begin with the next request that waits, until one has to wait itself."""
+        while self._waiting and self._coroutine is None and not self._write_paused and not self._closed:
+            call, self._keep_alive = self._waiting.popleft()
+            self._answering = len(call.body)
+            self._is_head = call.method == "HEAD"
+            if len(self._waiting) == _PIPELINED:
+                self._transport.resume_reading()
+            try:
+                answer = self._server.handler(call)
+            except Exception:  # noqa: BLE001 - whatever it was, the client gets an answer
+                _log.exception("answering %s %s", call.method, call.path)
+                answer = HttpAnswer(500, b'{"error":"internal"}')
+            if isinstance(answer, HttpAnswer):
+                self._send(answer)
+            else:
+                self._coroutine = answer
+                self._drive()
+        if self._refusal is not None and not self._waiting and self._coroutine is None:
+            self._keep_alive = self._is_head = False
+            self._send(self._refusal)
+
+    def _drive(self, _: object = None) -> None:
+        """Run the handler until it waits for something, and come back when that is there.
+
+        What a task does, without one: handlers wait for futures, and nobody cancels them or asks for their task.
+        """
+        coroutine = self._coroutine
+        if coroutine is None:
+            return
+        try:
+            awaited = coroutine.send(None)
+        except StopIteration as done:
+            self._coroutine = None
+            self._send(done.value)
+        except Exception:  # noqa: BLE001 - whatever it was, the client gets an answer
+            _log.exception("answering a request")
+            self._coroutine = None
+            self._send(HttpAnswer(500, b'{"error":"internal"}'))
+        else:
+            if awaited is None:
+                self._server.loop.call_soon(self._drive)
+            else:
+                awaited._asyncio_future_blocking = False  # noqa: SLF001 - how a future learns that it is awaited
+                awaited.add_done_callback(self._wake)
+            return
+        if self._waiting or self._refusal is not None:
+            self._next()
+
+    def _wake(self, _: object) -> None:
+        self._drive()
+
+    def _send(self, answer: HttpAnswer) -> None:
+        self._server.held.give(self._answering)
+        self._answering = 0
+        if self._closed:
+            return
+        limit = self._server.limits.max_answer_bytes
+        if len(answer.body) > limit:
+            why = too_long(len(answer.body), limit).encode()
+            answer = HttpAnswer(400, b'{"err_no":%d,"err_msg":"%b","error":"%b"}' % (_INPUT, why, why))
+        keep_alive = self._keep_alive and not self._server.draining
+        head = self._server.head(answer, keep_alive=keep_alive)
+        self.since = self._server.now
+        body = b"" if self._is_head else answer.body
+        self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(answer.body), body))
+        if not keep_alive and (self._refusal is not None or self._server.draining):
+            self.part()
+        elif not keep_alive:
+            self._closed = True
+            self._transport.close()
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        """Answer what cannot be taken, after everything before it, and hang up: what follows cannot be trusted."""
+        if self._closed or self._refusal is not None:
+            return
+        self._in_message = False
+        self._release_body()
+        self._refusal = HttpAnswer(status, b'{"error":"%b"}' % why.replace('"', "'").encode())
+        if self._coroutine is None:
+            self._next()
+
+    def check_time(self, now: float) -> None:
+        """Hang up if something takes too long."""
+        limits = self._server.limits
+        waited = now - self.since
+        if self._closed:
+            if waited > (limits.write_timeout_s if self.is_sending else limits.body_timeout_s):
+                self.abort()
+        elif self._is_half_received and waited > limits.body_timeout_s:
+            self._server.timed_out += 1
+            if self._foreign is not None:
+                self.abort()
+            else:
+                self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request took too long to arrive")
+        elif self._write_paused and waited > limits.write_timeout_s:
+            self._server.timed_out += 1
+            self.abort()
+        elif waited > limits.idle_timeout_s and not self.is_busy:
+            self.abort()
+
+    def part(self) -> None:
+        """Send what is written and say that nothing more comes; what still arrives is read and dropped.
+
+        Closing at once would reset a connection with something on its way, and take from the client what was sent
+        before: the answer that says why.
+        """
+        server = self._server
+        if self._closed:
+            return
+        self._closed = True
+        self._drop()
+        server.open.discard(self)
+        if len(server.parting) >= _PARTING or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        server.parting.add(self)
+        self.since = server.now
+        self._transport.resume_reading()
+        self._transport.write_eof()
+
+    def abort(self) -> None:
+        """Hang up now."""
+        self._closed = True
+        self._transport.abort()

@@ -1,0 +1,106 @@
+"""All connections of a listener, and what they share: limits, time-outs, the bytes they hold.
+
+The loop is uvloop's where it is installed. One sweep for all connections enforces the time-outs: a request needs no
+timer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from cloudedge.serving.engine import HttpAnswer
+from cloudedge.serving.protocols._connection import Connection, Foreign, Handler
+from cloudedge.serving.protocols._limits import HeldBytes, HttpLimits
+
+__all__ = ["Connections"]
+
+_SWEEP_S, _POLL_S = 0.25, 0.01
+_FAREWELL_S = 0.2
+
+
+class Connections:
+    """All connections of a listener, and what they share."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: HttpLimits,
+        loop: asyncio.AbstractEventLoop,
+        prpc: Callable[[Callable[[], None]], Foreign] | None = None,
+        held: HeldBytes | None = None,
+    ) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.loop = loop
+        self.prpc = prpc
+        self.open: set[Connection] = set()
+        self.parting: set[Connection] = set()
+        """Told that nothing more comes, and given a moment to hear it."""
+        self.now = loop.time()
+        """Refreshed by the sweep: time-outs need no better clock."""
+        self.held = held or HeldBytes(limits.max_held_bytes)
+        self.draining = False
+        self.refused = 0
+        self.timed_out = 0
+        self.heads: dict[Any, bytes] = {}
+        self._timer: asyncio.TimerHandle | None = loop.call_later(_SWEEP_S, self._sweep)
+
+    def __call__(self) -> Connection:
+        return Connection(self)
+
+    def _sweep(self) -> None:
+        self.now = self.loop.time()
+        for connection in [*self.open, *self.parting]:
+            connection.check_time(self.now)
+        self._timer = self.loop.call_later(_SWEEP_S, self._sweep)
+
+    @property
+    def busy(self) -> int:
+        """Connections with a request under way, or an answer that is not read yet."""
+        return sum(connection.is_busy for connection in self.open) + sum(each.is_sending for each in self.parting)
+
+    async def hang_up(self) -> None:
+        """Say on all connections that nothing more comes, and give clients a moment to hear it.
+
+        Closing them at once would reset those with something on its way, and take from clients what was sent before.
+        """
+        for connection in list(self.open):
+            connection.part()
+        end = self.loop.time() + _FAREWELL_S
+        while self.parting and self.loop.time() < end:  # noqa: ASYNC110 - no event for all
+            await asyncio.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """Close all, now."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in [*self.open, *self.parting]:
+            connection.abort()
+
+    def head(self, answer: HttpAnswer, *, keep_alive: bool) -> bytes:
+        """Write everything before the length's digits; the same few are written again and again."""
+        key = (answer.status, answer.content_type, keep_alive, *answer.headers.items())
+        found = self.heads.get(key)
+        if found is None:
+            if len(self.heads) > 256:  # noqa: PLR2004 - pins come and go
+                self.heads.clear()
+            lines = [f"HTTP/1.1 {answer.status} {_phrase(answer.status)}", f"Content-Type: {answer.content_type}"]
+            lines += [f"{name}: {_header_value(value)}" for name, value in answer.headers.items()]
+            if not keep_alive:
+                lines.append("Connection: close")
+            found = self.heads[key] = ("\r\n".join(lines) + "\r\nContent-Length: ").encode("latin-1")
+        return found
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Unknown"
+
+
+def _header_value(value: str) -> str:
+    return "".join(c if " " <= c <= "~" else "?" for c in value)

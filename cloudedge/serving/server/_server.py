@@ -1,0 +1,262 @@
+"""A runtime behind its ports: HTTP and baidu_std on one, gRPC on another, in a thread of its own.
+
+`start` returns when it listens; `drain` stops accepting, lets requests under way finish, and closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from cloudedge.admin import is_loopback
+from cloudedge.errors import CloudEdgeError, ConfigError, Conflict
+from cloudedge.serving.protocols import Connections, DataPortAuth, HeldBytes, HttpLimits, Ops, Tls, Traces, Watch
+from cloudedge.serving.runtime import Runtime
+from cloudedge.serving.server._routes import Routes
+
+__all__ = ["Server", "ServerConfig"]
+
+_T = TypeVar("_T")
+_BACKLOG = 1024
+_START_S = 30.0
+_SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter while another waits for it: a worker that has an answer should not wait
+Python's usual 5 ms for the reader of requests."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Where a server listens. Immutable; checked when made."""
+
+    host: str = "127.0.0.1"
+    """Loopback unless told otherwise."""
+    port: int = 9393
+    """HTTP and baidu_std; Paddle Serving's own default. 0 takes any free one."""
+    grpc_port: int | None = None
+    """gRPC; 0 takes any free one, None listens to none."""
+    service: str = "model"
+    """Name of the Pipeline service: the first part of its path."""
+    token: str | None = field(default=None, repr=False)
+    """What every caller must bring; None asks for nothing, which beyond loopback takes `tls` or `is_open`."""
+    tls: Tls | None = None
+    """Of all data ports; None speaks in clear."""
+    is_open: bool = False
+    """Anybody who can reach the data ports may ask, as with Paddle Serving, whose clients cannot send a token."""
+    admin_token: str | None = field(default=None, repr=False)
+    """What allows to choose a version by header, and does for the other too; None allows it to everybody where only
+    this machine can ask, and to nobody elsewhere."""
+    access_log: float = 0.0
+    """Share of requests that are logged, one JSON line each."""
+    limits: HttpLimits = field(default_factory=HttpLimits)
+
+    def __post_init__(self) -> None:
+        for port in (self.port, self.grpc_port or 0):
+            if not 0 <= port < 1 << 16:
+                raise ConfigError(f"a port is 0 to 65535, not {port}")
+        if not 0 <= self.access_log <= 1:
+            raise ConfigError(f"access_log is a share from 0 to 1, not {self.access_log}")
+        if not self.service or "/" in self.service:
+            raise ConfigError(f"a service's name is one part of a path, not {self.service!r}")
+        if not (self.token or self.tls or self.is_open or is_loopback(self.host)):
+            raise ConfigError(
+                f"the data ports would listen on {self.host} without a token or TLS",
+                hint="--data-token-file, --tls-cert and --tls-key; or --open lets anybody ask, as Paddle Serving does",
+            )
+
+
+class Server:
+    """Serves a runtime until closed.
+
+    >>> with Server(Runtime(), ServerConfig(port=0)) as server:  # doctest: +SKIP
+    ...     print(server.port)
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: ServerConfig | None = None,
+        *,
+        ops: Ops | None = None,
+        traces: Traces | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self._traces = traces
+        self.config = config or ServerConfig()
+        self._ops = ops
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="serving-loop", daemon=True)
+        self._listener: asyncio.Server | None = None
+        self._grpc: Any = None
+        self._connections: Connections | None = None
+        self.is_draining = False
+
+    def start(self) -> Server:
+        """Listen and answer.
+
+        Raises:
+            Conflict: something else listens there.
+            ConfigError: it is not an address this process may listen on.
+        """
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
+        self._thread.start()
+        try:
+            self._call(self._listen()).result(_START_S)
+        except CloudEdgeError:
+            self.close()
+            raise
+        return self
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _listen(self) -> None:
+        from cloudedge.serving.protocols import BaiduStdProtocol  # noqa: PLC0415 - protobuf
+
+        config, limits = self.config, self.config.limits
+        self.runtime.home = self._loop
+        gate = DataPortAuth(
+            self.runtime, token=config.token, admin_token=config.admin_token, is_local=is_loopback(config.host)
+        )
+        held = HeldBytes(limits.max_held_bytes)
+        watch = Watch(config.access_log, self._traces)
+        routes = Routes(
+            self.runtime,
+            service=config.service,
+            ops=self._ops,
+            gate=gate,
+            watch=watch,
+            max_body_bytes=limits.max_body_bytes,
+            is_draining=lambda: self.is_draining,
+            connections=lambda: self._connections,
+        )
+        # baidu_std has no place for a token: where one is needed it is not spoken.
+        prpc = (
+            None
+            if config.token
+            else lambda part: BaiduStdProtocol(
+                self.runtime,
+                max_body=limits.max_body_bytes,
+                max_answer=limits.max_answer_bytes,
+                held=held,
+                watch=watch,
+                part=part,
+            )
+        )
+        self._connections = Connections(routes, limits, self._loop, prpc, held)
+        secured: dict[str, Any] = {}
+        if config.tls is not None:
+            secured = {"ssl": config.tls.context(), "ssl_handshake_timeout": limits.body_timeout_s}
+        try:
+            self._listener = await self._loop.create_server(
+                self._connections, config.host, config.port, backlog=_BACKLOG, **secured
+            )
+        except OSError as error:
+            kind = Conflict if error.errno == errno.EADDRINUSE else ConfigError
+            raise kind(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
+        if config.grpc_port is not None:
+            from cloudedge.serving.protocols import serve_grpc  # noqa: PLC0415 - heavy
+
+            self._grpc = await serve_grpc(
+                gate, service=config.service, ops=self._ops, host=config.host, port=config.grpc_port,
+                max_message_bytes=limits.max_body_bytes, max_answer_bytes=limits.max_answer_bytes,
+                max_connections=limits.max_connections, max_calls=limits.max_calls, held=held, watch=watch,
+                tls=config.tls,
+            )  # fmt: skip
+        # What has been loaded so far stays: collecting it again and again would cost milliseconds in between.
+        gc.collect()
+        gc.freeze()
+
+    @property
+    def port(self) -> int:
+        """The port of HTTP and baidu_std, once started."""
+        if self._listener is None:
+            return self.config.port
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def grpc_port(self) -> int | None:
+        """The port of gRPC, if it is spoken."""
+        return None if self._grpc is None else int(self._grpc.port)
+
+    @property
+    def connections(self) -> Connections | None:
+        """What is connected, once started."""
+        return self._connections
+
+    def drain(self, within_s: float = 10.0) -> bool:
+        """Stop accepting, let requests under way finish, close; tell whether all finished in time."""
+        if not self._thread.is_alive():
+            return True
+        finished = self._call(self._drain(within_s)).result(within_s + _START_S)
+        self.close()
+        return finished
+
+    async def _drain(self, within_s: float) -> bool:
+        self.is_draining = True
+        end = time.monotonic() + within_s
+        if self._listener is not None:
+            self._listener.close()
+        connections = self._connections
+        if connections is not None:
+            connections.draining = True
+        if self._grpc is not None:
+            await self._grpc.stop(within_s)
+        if connections is None:
+            return True
+        # Who keeps a connection learns from its next answer to go elsewhere, and may have asked already.
+        lingers = min(end, time.monotonic() + self.config.limits.linger_s)
+        while (  # noqa: ASYNC110 - no event for all
+            connections.busy or (connections.open and time.monotonic() < lingers)
+        ) and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        has_finished = not connections.busy
+        await connections.hang_up()
+        return has_finished
+
+    def close(self) -> None:
+        """Close everything, now."""
+        if self._thread.is_alive():
+            self._call(self._close()).result(_START_S)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        if self.runtime.home is self._loop:
+            self.runtime.home = None
+
+    async def _close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._grpc is not None:
+            await self._grpc.stop(0)
+        if self._connections is not None:
+            self._connections.close()
+        await asyncio.sleep(0)
+
+    def __enter__(self) -> Server:  # noqa: PYI034 - typing.Self is not in 3.10
+        return self if self._thread.is_alive() else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415 - optional
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

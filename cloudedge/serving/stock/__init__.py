@@ -1,0 +1,8 @@
+"""Exports for Paddle Serving's own server, and loading them while it runs."""
+
+from __future__ import annotations
+
+from cloudedge.serving.stock._export import TARGETS, ExportPlan, export, plan_export
+from cloudedge.serving.stock._hotload import HotLoad, follow, load_into, publish_for_monitor
+
+__all__ = ["TARGETS", "ExportPlan", "HotLoad", "export", "follow", "load_into", "plan_export", "publish_for_monitor"]

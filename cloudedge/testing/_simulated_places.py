@@ -1,0 +1,329 @@
+"""Simulated places behind the protocol of the real ones: shards, serving replicas and edge nodes that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
+from cloudedge.release import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped, Traffic, Version
+from cloudedge.testing._copies import DAMAGED, Copy, Stored
+
+if TYPE_CHECKING:
+    from cloudedge.testing._simulated_world import SimulatedWorld
+
+__all__ = ["SimPlace"]
+
+_COPY_BYTES = 10_000
+
+
+class SimPlace:
+    """One simulated place. `sparse`: a replica of a table's shard; `dense`: a serving replica; `edge`: a whole node."""
+
+    def __init__(
+        self, world: SimulatedWorld, name: str, leg: Leg, *, table: str = "", shard: int = 0, shards: int = 1
+    ) -> None:
+        self.name = name
+        self.leg = leg
+        self.table, self.shard, self.shards = table, shard, shards
+        self.is_up = True
+        self.is_stale = False
+        """It came back with less than it had promised; nobody repaired it yet."""
+        self.room: int | None = None
+        """How many versions fit into its memory; None: nobody counts."""
+        self.incarnation = 1
+        self.back_at = self.cut_until = self.full_until = 0.0
+        self._blind_until = 0.0
+        self._blind_to: list[SimPlace] = []
+        self._counted: dict[str, list[float]] = {}
+        self._world = world
+        self._stored = Stored()
+        self._past: list[Stored] = [Stored()]
+        world.places[name] = self
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def group(self) -> tuple[str, int, int]:
+        """What the replicas of a shard have in common: the table, how it is cut, and which part."""
+        return self.table, self.shards, self.shard
+
+    @property
+    def copies(self) -> Mapping[str, Copy]:
+        """What is loaded, by pin."""
+        return self._stored.copies
+
+    @property
+    def active(self) -> Mapping[str, float]:
+        """What requests get."""
+        return self._stored.active
+
+    def holds(self, pin: str) -> bool:
+        """Tell whether it could answer with a version now."""
+        copy = self._stored.copies.get(pin)
+        return self.is_up and copy is not None and copy.is_ready
+
+    def seek(self, pin: str) -> tuple[str, str] | None:
+        """Sparse: answer a pinned read with the version that answers and whose rows they are; None: not loaded."""
+        copy = self._stored.copies.get(pin)
+        return (pin, copy.bytes) if copy is not None and copy.is_ready else None
+
+    def sees(self, shard: SimPlace) -> bool:
+        """Dense: tell whether it reaches a shard."""
+        return self._blind_until <= self._world.now or shard not in self._blind_to
+
+    @property
+    def is_blind(self) -> bool:
+        """Dense: whether there is a shard it does not reach."""
+        return self._blind_until > self._world.now
+
+    def start_with(self, version: Version) -> None:
+        """Be in the state that a release of long ago left."""
+        pin = version.pin
+        self._stored = Stored({pin: Copy(pin, pin, shards=version.shards)}, {pin: 1.0})
+        self._past = [self._stored.copy()]
+
+    def take(self, pin: str) -> None:
+        """Load a version the way upstream does, unchecked and unfenced."""
+        self._stored.copies[pin] = Copy(pin, DAMAGED if self._world.strikes("corrupt", 0.3) else pin)
+
+    def turn_to(self, pin: str) -> None:
+        """Answer with a version the way upstream does, at once and for everybody."""
+        self._stored.active = {pin: 1.0}
+        self._persist()
+
+    # What cloudedge asks, over the network.
+
+    def observe(self) -> Observed:
+        """Say what is there."""
+        return self._world.call(self, "observe", self._observe, changes=False)
+
+    def estimate(self, version: Version) -> Estimate:
+        """Say what a version would cost."""
+        ship = 1000 if self._base() else _COPY_BYTES
+        return Estimate(ship_bytes=ship, memory_bytes=_COPY_BYTES) if version.pin else Estimate()
+
+    def prepare(self, version: Version, *, order: int) -> Shipped:
+        """Load a version."""
+        return self._world.call(self, f"prepare {version.pin}", lambda: self._prepare(version, order), changes=True)
+
+    def check(self, version: Version) -> None:
+        """Ask the version's probes."""
+        self._world.call(self, f"check {version.pin}", lambda: self._check(version), changes=False)
+
+    def switch(self, shares: Shares, *, order: int) -> None:
+        """Move the pointer."""
+        self._world.call(self, f"switch {dict(shares)}", lambda: self._switch(shares, order), changes=True)
+
+    def forget(self, pin: str, *, order: int) -> None:
+        """Unload a version."""
+        self._world.call(self, f"forget {pin}", lambda: self._forget(pin, order), changes=True)
+
+    def watch(self) -> Health:
+        """Report traffic."""
+        return self._world.call(self, "watch", self._watch, changes=False)
+
+    # What happens there.
+
+    def _observe(self) -> Observed:
+        loaded = {
+            pin: Loaded("ready" if copy.is_ready else "loading", rows=10, memory_bytes=_COPY_BYTES, shards=self.shards)
+            for pin, copy in self._stored.copies.items()
+        }
+        return Observed(
+            self.name,
+            self.leg,
+            loaded,
+            dict(self._stored.active),
+            self.table,
+            self.shard,
+            self.shards,
+            memory_free_bytes=None if self.room is None else (self.room - len(loaded)) * _COPY_BYTES,
+            incarnation=str(self.incarnation),
+        )
+
+    def _prepare(self, version: Version, order: int) -> Shipped:
+        self._fence(order, "prepare")
+        if self.holds(version.pin) and (self.leg != "dense" or self.copies[version.pin].shards == version.shards):
+            return Shipped(0, "nothing")
+        if version.pin in self._stored.active:
+            raise Conflict(f"{self.name}: {version.pin} answers requests, from the rows of another layout")
+        world = self._world
+        if version.missing_bytes:
+            world.broken("unexplained", f"{self.name} was given {version.pin}, whose bytes nobody fetched")
+        if self.full_until > world.now:
+            raise StorageError(f"{self.name}: no space left on device")
+        if self.room is not None and len(self._stored.copies.keys() - {version.pin}) >= self.room:
+            raise StorageError(f"{self.name}: there is not enough memory to load {version.pin} beside the others")
+        # Whoever delivers makes a delta for what the place says it has; dense files are not told apart by rows.
+        made_for = self._base() if self.leg != "dense" else ""
+        incarnation = self.incarnation
+        self._stored.copies[version.pin] = Copy(version.pin, "", is_ready=False)
+        world.churn()  # loading takes a while, in which anything may happen
+        if not self.is_up or self.incarnation != incarnation:
+            raise Unavailable(f"{self.name} died while it loaded {version.pin}")
+        content = self._lay(version.pin, made_for)
+        if world.strikes("corrupt", 0.3):  # damaged on the way, or another version's file under this one's name
+            content = world.rng.choice((DAMAGED, DAMAGED, "v1", "v2", "v3"))
+            if world.rng.random() < 0.5 or self._has_readers(version.pin):  # noqa: PLR2004
+                self._stored.copies.pop(version.pin)
+                raise IntegrityError(f"{self.name}: what arrived of {version.pin} is not what was sent")
+        self._stored.copies[version.pin] = Copy(version.pin, content, shards=version.shards)
+        self._persist()
+        return Shipped(1000, "delta") if made_for else Shipped(_COPY_BYTES, "base")
+
+    def _base(self) -> str:
+        """Return a version that a delta can be made for; empty: there is none."""
+        return next((pin for pin, copy in self._stored.copies.items() if copy.is_ready and copy.is_sound), "")
+
+    def _lay(self, pin: str, made_for: str) -> str:
+        """Say whose bytes a load has: a delta goes on the rows that it was made for, and on no others."""
+        if made_for and not any(copy.bytes == made_for and copy.is_ready for copy in self._stored.copies.values()):
+            self._stored.copies.pop(pin)
+            raise InputError(f"{self.name}: {pin} is a delta for rows of {made_for}, and no loaded version has them")
+        return pin
+
+    def _has_readers(self, pin: str) -> bool:
+        return self._world.clients is not None and pin in self._world.clients.in_use()
+
+    def _check(self, version: Version) -> None:
+        copy = self._stored.copies.get(version.pin)
+        if copy is None or not copy.is_ready:
+            raise NotFound(f"{self.name} does not have {version.pin}")
+        if not copy.is_sound:
+            raise IntegrityError(f"{self.name}: the rows of {version.pin} do not sum up to what was packed")
+        if version.label.startswith("bad"):
+            raise IntegrityError(f"{self.name}: a probe of {version.pin} was answered with another score")
+        if self.leg == "dense" and self._world.clients is not None:
+            self._world.clients.probe(self, version.pin, copy.shards)
+
+    def _switch(self, shares: Shares, order: int) -> None:
+        self._fence(order, "switch")
+        missing = [pin for pin in shares if not self.holds(pin)]
+        if missing:
+            raise NotFound(f"{self.name} does not have {', '.join(missing)}")
+        self._stored.active = dict(shares)
+        self.is_stale = not shares  # told to answer with nothing, for it lost what it answered with
+        self._persist()
+        if self._world.clients is not None:
+            self._world.clients.check_reach(self)
+
+    def _forget(self, pin: str, order: int) -> None:
+        self._fence(order, "forget")
+        if pin in self._stored.active:
+            raise Conflict(f"{self.name}: {pin} is active")
+        if self.leg != "sparse" and self._world.clients is not None:
+            self._world.clients.finish(self, pin)  # requests under way end first
+        self._stored.copies.pop(pin, None)
+        self._persist()
+        if self._world.clients is not None:
+            self._world.clients.check_deleted(self, pin)
+
+    def _watch(self) -> Health:
+        seen, self._counted = self._counted, {}
+        return Health(
+            {
+                pin: Traffic(int(n), int(failed), scores=int(n), score_sum=total, score_squares=squares)
+                for pin, (n, failed, total, squares) in seen.items()
+            }
+        )
+
+    def count(self, pin: str, *, score: float, failed: bool = False) -> None:
+        """Count a request."""
+        counted = self._counted.setdefault(pin, [0, 0, 0.0, 0.0])
+        counted[0] += 1
+        counted[1] += failed
+        counted[2] += score
+        counted[3] += score * score
+
+    def _fence(self, order: int, what: str) -> None:
+        if order < self._stored.fence:
+            raise Conflict(f"{self.name}: order {order} came after {self._stored.fence}")
+        self._stored.fence = order
+        if self._world.journal is not None:
+            entries = self._world.journal._read("SELECT step, what FROM entries WHERE id = ?", order)  # noqa: SLF001
+            step = entries[0][0] if entries else "nothing"
+            wanted = {"prepare": ("prepare",), "switch": ("switch", "canary", "idle"), "forget": ("forget", "trim")}[
+                what
+            ]
+            stage, _, where = step.partition(":")
+            if stage.split(".")[-1] not in wanted or where.split("@")[0] != self.name:
+                self._world.broken("unexplained", f"{self.name} was told to {what}, and the journal says {step}")
+
+    def _persist(self) -> None:
+        self._world.has_changed = True
+        self._past = [*self._past[-3:], self._stored.copy()]
+
+    # What fails.
+
+    def weather(self) -> None:
+        """Be cut off, fill up, die."""
+        world = self._world
+        if world.strikes("cut", 0.015):
+            self.cut_until = world.now + world.rng.choice((0.5, 5.0, 60.0))
+            world.note("{} is cut off until {:.1f}", self.name, self.cut_until)
+        if world.strikes("full", 0.015):
+            self.full_until = world.now + world.rng.choice((1.0, 60.0))
+        if self.leg == "dense" and "split" in world.weather and world.rng.random() < 0.02:  # noqa: PLR2004
+            self._split()
+        for kind in ("crash", "amnesia", "rot"):
+            if self.is_up and kind in world.weather and world.rng.random() < 0.02 and self._may_die():  # noqa: PLR2004
+                world.strikes(kind, 1.0)
+                self.die(kind)
+
+    def _split(self) -> None:
+        """Lose sight of a shard, or of one of its replicas."""
+        world, clients = self._world, self._world.clients
+        groups = clients.groups() if clients is not None else []
+        if groups and self._may_die() and not self.is_blind and world.strikes("split", 1.0):
+            group = world.rng.choice(groups)
+            self._blind_to = world.rng.choice((group, group[:1]))
+            self._blind_until = world.now + world.rng.choice((0.5, 5.0, 60.0))
+            names = ", ".join(place.name for place in self._blind_to)
+            world.note("{} does not reach {} until {:.1f}", self.name, names, self._blind_until)
+
+    def die(self, how: str) -> None:
+        """Lose what is in memory (`crash`), something of what was stored (`amnesia`), or find it damaged (`rot`)."""
+        world = self._world
+        self.is_up = False
+        self.back_at = world.now + world.rng.choice((0.2, 2.0, 30.0))
+        world.down.append(self)
+        if how == "amnesia":
+            self._stored = world.rng.choice([Stored(), *self._past]).copy()
+            self.is_stale = True
+        elif how == "rot" and self._stored.copies:
+            pin = world.rng.choice(list(self._stored.copies))
+            self._stored.spoil(pin, world.rng.choice((DAMAGED, DAMAGED, "v1", "v2", "v3")))
+        world.note("{} dies of {}", self.name, how)
+        if world.clients is not None:
+            world.clients.lost(self)
+
+    def restart(self) -> None:
+        """Come back with what was stored and is sound; a load that had not ended is gone."""
+        if not self._stored.keep_sound():
+            self.is_stale = True
+        self.is_up = True
+        self.incarnation += 1
+        self._world.down.remove(self)
+        self._world.note("{} is back with {}", self.name, sorted(self._stored.copies))
+
+    def heal(self) -> None:
+        """Everything works again."""
+        self.cut_until = self.full_until = self._blind_until = 0.0
+        if not self.is_up:
+            self.restart()
+
+    def _may_die(self) -> bool:
+        """One replica of a group may be away or behind at a time; nobody promises more with two replicas."""
+        if self.leg == "edge":
+            return True
+        peers = [p for p in self._world.places.values() if p.leg == self.leg and p is not self]
+        if self.leg == "sparse":
+            peers = [p for p in peers if p.group == self.group]
+        needed = self._world.clients.in_use() if self._world.clients is not None else []
+        if self.leg == "dense":
+            return any(p.is_up and p.active and not p.is_stale and not p.is_blind for p in peers)
+        return any(
+            p.is_up and not p.is_stale and all(p.holds(pin) for pin in needed if pin in self.copies) for p in peers
+        )

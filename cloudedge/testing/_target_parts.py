@@ -1,0 +1,155 @@
+"""What a simulated target is made of besides its places: versions without bytes, a hub in memory, layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cloudedge.errors import Interrupted, NotFound
+from cloudedge.release import FixedLayout, Place, ReleaseContext, TableFacts, Target, Version
+from cloudedge.testing._simulated_places import SimPlace
+from cloudedge.testing._simulated_world import SimClock, SimJournal, SimulatedWorld
+
+__all__ = ["SimBundleSource", "SimLayouts", "sim_target", "sim_version"]
+
+_BUNDLE_BYTES = 5000
+
+
+def sim_version(number: int, *, tables: Mapping[str, int] | None = None, label: str = "") -> Version:
+    """Make a version that has no bytes, for tables with so many shards each."""
+    facts = {
+        name: TableFacts(rows=10 * shards, dtype="float32", dim=4, row_bytes=16, shard_rows=(10,) * shards)
+        for name, shards in (tables or {}).items()
+    }
+    digest = f"sha256:{number:064x}"
+    return Version(f"v{number}", "ctr", digest, label or str(number), dense_bytes=1000, tables=facts)
+
+
+class SimBundleSource:
+    """A hub in memory, where garbage is collected without mercy: what no release marks goes."""
+
+    def __init__(self, world: SimulatedWorld, versions: list[Version], layouts: SimLayouts | None = None) -> None:
+        self._layouts = layouts
+        self.versions = {version.ref: version for version in versions}
+        self.roles: dict[str, str] = {}
+        self.here: set[str] = set()
+        """Refs whose bytes were fetched."""
+        self.wanted: list[str] = []
+        """Refs that nobody may collect: just packed, or asked for right now."""
+        self._world = world
+        world.collect = self.collect
+
+    def version(self, ref: str) -> Version:
+        """Return a version, with its bytes if they were fetched."""
+        if ref not in self.versions:
+            raise NotFound(f"{ref} is not in the hub")
+        found = replace(self.versions[ref], missing_bytes=0 if ref in self.here else _BUNDLE_BYTES)
+        return found.cut(self._layouts.now()) if self._layouts is not None else found
+
+    def fetch(self, version: Version) -> int:
+        """Bring a version's bytes, over a network that is none too good."""
+        self._world.point(f"before fetching {version.pin}")
+        if self._world.strikes("drop"):
+            raise Interrupted(f"the hub stopped in the middle of {version.pin}")
+        self.here.add(self.version(version.ref).ref)
+        self._world.note("fetched {}", version.pin)
+        self._world.point(f"after fetching {version.pin}")
+        return version.missing_bytes
+
+    def verify(self, version: Version) -> None:
+        """Check that it is there, and here."""
+        if self.version(version.ref).missing_bytes:
+            raise NotFound(f"{version.pin} was not fetched")
+
+    def mark(self, roles: Mapping[str, str | None]) -> None:
+        """Move tags, one at a time, as a real hub does."""
+        for role, ref in roles.items():
+            self._world.point(f"tag {role}")
+            if ref is None:
+                self.roles.pop(role, None)
+            else:
+                self.roles[role] = self.version(ref).ref
+
+    def collect(self) -> None:
+        """Delete what nothing marks, and see whether anybody would miss it."""
+        kept = [*self.roles.values(), *self.wanted]
+        gone = [ref for ref in self.versions if ref not in kept]
+        self._world.note("collected {}", gone)
+        for ref in gone:
+            del self.versions[ref]
+            self.here.discard(ref)
+        pins = {version.pin for version in self.versions.values()}
+        lives = self._world.journal.recall("lives") if self._world.journal is not None else None
+        for place in self._world.places.values():
+            if lives and place.leg == "sparse" and lives[0]["shards"].get(place.table) != place.shards:
+                continue  # a layout that was given up: nobody reads there, and nobody repairs it
+            for pin in place.active:
+                if pin not in pins and not place.is_stale:
+                    self._world.broken("deleted", f"{place.name} answers with {pin}, which the hub has lost")
+
+
+class SimLayouts:
+    """The layouts of a simulated target: somebody changes its file and starts the shards that are new in it."""
+
+    def __init__(self, world: SimulatedWorld, tables: Mapping[str, int]) -> None:
+        self._world = world
+        self._tables: Mapping[str, int] = {}
+        self.change(tables)
+
+    def change(self, tables: Mapping[str, int]) -> None:
+        """Cut tables into other numbers of shards from now on; `up` starts what is missing and ends nothing."""
+        self._tables = dict(tables)
+        self._world.note("the target is now cut into {}", dict(tables))
+        for table, shards in tables.items():
+            for shard in range(shards):
+                for replica in range(2):
+                    name = f"sparse/{table}/{shard}of{shards}/{replica}"
+                    if name not in self._world.places:
+                        new = SimPlace(self._world, name, "sparse", table=table, shard=shard, shards=shards)
+                        new.room = self._world.room
+        self._world.moved_in_or_out()
+
+    def now(self) -> Mapping[str, int]:
+        """Say how tables are cut."""
+        return self._tables
+
+    def publish(self, shards: Mapping[str, int]) -> None:
+        """Tell readers without a pin; there are none here."""
+        self._world.point(f"publish {dict(shards)}")
+
+    def retire(self) -> list[str]:
+        """End the places of other layouts, if all of a layout's answer and hold nothing."""
+        world = self._world
+        world.point("before retiring")
+        earlier: dict[tuple[str, int], list[SimPlace]] = {}
+        for place in world.places.values():
+            if place.leg == "sparse" and self._tables.get(place.table) != place.shards:
+                earlier.setdefault((place.table, place.shards), []).append(place)
+        gone = []
+        for places in earlier.values():
+            if all(place.is_up and not place.observe().versions for place in places):
+                gone += [place.name for place in places]
+        for name in gone:
+            place = world.places.pop(name)
+            if place in world.down:
+                world.down.remove(place)
+            world.note("{} ends", name)
+        world.moved_in_or_out()
+        world.point("after retiring")
+        return gone
+
+
+def sim_target(
+    world: SimulatedWorld,
+    *,
+    shelf: SimBundleSource,
+    journal: SimJournal,
+    by: str = "ann",
+    layouts: SimLayouts | None = None,
+) -> Target:
+    """Start cloudedge, as a new process would, on a simulated world."""
+    places: dict[str, Place] = dict(world.places)
+    ground = ReleaseContext(
+        "sim", places, journal, shelf, SimClock(world), world.run, by, layouts=layouts or FixedLayout()
+    )
+    return Target(ground)
