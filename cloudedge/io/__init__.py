@@ -1,8 +1,29 @@
-"""Files, memory and the network as every room uses them."""
+"""Files, locks, memory and the network as every room uses them."""
 
 from __future__ import annotations
 
+from cloudedge.io._atomic_files import (
+    atomic_file,
+    publish,
+    sync_directory,
+    sync_file,
+    write_atomically,
+    write_synced,
+)
 from cloudedge.io._bounded_body import read_body
 from cloudedge.io._memory import free_memory_bytes
+from cloudedge.io._storage_errors import storage_errors
+from cloudedge.io._user import who
 
-__all__ = ["free_memory_bytes", "read_body"]
+__all__ = [
+    "atomic_file",
+    "free_memory_bytes",
+    "publish",
+    "read_body",
+    "storage_errors",
+    "sync_directory",
+    "sync_file",
+    "who",
+    "write_atomically",
+    "write_synced",
+]

@@ -17,17 +17,9 @@ from typing import Any
 from cloudedge import _core
 from cloudedge.cube.builder._build_inputs import Input
 from cloudedge.cube.builder._build_plan import BuildPlan, plan_build
-from cloudedge.cube.formats import (
-    PartLists,
-    Workspace,
-    md5_line,
-    pack,
-    part_name,
-    sync_directory,
-    write_rows_note,
-    write_synced,
-)
+from cloudedge.cube.formats import PartLists, Workspace, md5_line, pack, part_name, write_rows_note
 from cloudedge.errors import InputError, StorageError
+from cloudedge.io import sync_directory, write_synced
 from cloudedge.native import file_errors
 
 __all__ = ["DATA_FILE_LIMIT", "BuildReport", "PartReport", "build", "reserved_key", "run_build"]

@@ -46,11 +46,10 @@ from cloudedge.cube.formats import (
     TableFile,
     md5_line,
     part_name,
-    sync_directory,
-    write_synced,
 )
 from cloudedge.errors import InputError, StorageError
 from cloudedge.hub import hash_files
+from cloudedge.io import sync_directory, sync_file, write_atomically, write_synced
 
 __all__ = ["ArtifactCache"]
 
@@ -157,7 +156,7 @@ class ArtifactCache:
                 try:
                     for artifact in make(folder):
                         for file in artifact.files:
-                            _sync(artifact.directory / file.name)
+                            sync_file(artifact.directory / file.name)
                         write_synced(artifact.directory / NOTE, json.dumps(artifact.as_json(), sort_keys=True))
                         sync_directory(artifact.directory)
                     _publish(folder, final)
@@ -233,9 +232,7 @@ class ArtifactCache:
         if path.exists():
             return
         with self._stored("write"):
-            unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            write_synced(unfinished, json.dumps([each.as_json() for each in sums]))
-            unfinished.replace(path)
+            write_atomically(path, json.dumps([each.as_json() for each in sums]))
 
     @contextmanager
     def _stored(self, doing: str) -> Iterator[None]:
@@ -281,11 +278,6 @@ def _publish(folder: Path, final: Path) -> None:
     except OSError:
         if not final.exists():  # else another process made the same meanwhile
             raise
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _artifact(place: Path, held: ShardRows, *, shard: int, shards: int, width: int, base: str = "") -> Artifact:

@@ -24,7 +24,7 @@ from cloudedge.cube.formats._table_file import TableFile
 from cloudedge.cube.formats._tar import md5_line, pack, packed_files, verify_md5
 from cloudedge.cube.formats._text import read_text
 from cloudedge.cube.formats._transfer_conf import CubeAddress, TransferConf
-from cloudedge.cube.formats._workspace import Workspace, sync_directory, write_synced
+from cloudedge.cube.formats._workspace import Workspace
 
 __all__ = [
     "DELTA_FILE",
@@ -64,9 +64,7 @@ __all__ = [
     "read_donefile",
     "read_text",
     "read_text_file",
-    "sync_directory",
     "verify_md5",
     "version_hint",
     "write_rows_note",
-    "write_synced",
 ]

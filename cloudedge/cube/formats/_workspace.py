@@ -19,24 +19,11 @@ from typing import final
 
 from cloudedge.cube.formats._build_layout import META_DIRECTORY, BuildName
 from cloudedge.errors import Conflict
+from cloudedge.io import sync_directory, write_synced
 
-__all__ = ["Workspace", "sync_directory", "write_synced"]
+__all__ = ["Workspace"]
 
 _MARK = ".building-"
-
-
-def write_synced(path: Path, text: str) -> None:
-    """Write a small new file and wait until the device has it."""
-    with path.open("x") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Wait until the device has a directory's entries."""
-    with _opened(path) as descriptor:
-        os.fsync(descriptor)
 
 
 @contextmanager
@@ -112,8 +99,8 @@ class Workspace:
             for path in sorted(self.meta.iterdir()):
                 unfinished = meta / f".{path.name}"
                 unfinished.unlink(missing_ok=True)
-                write_synced(unfinished, path.read_text())
-                unfinished.replace(meta / path.name)
+                write_synced(unfinished, path.read_bytes())
+                unfinished.replace(meta / path.name)  # one sync of the directory serves all of them
             sync_directory(meta)
             self.version.rename(final)
             sync_directory(self._output)

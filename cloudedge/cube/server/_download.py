@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.cube.formats import sync_directory
 from cloudedge.errors import (
     CloudEdgeError,
     ConfigError,
@@ -22,6 +21,7 @@ from cloudedge.errors import (
     StorageError,
     Unavailable,
 )
+from cloudedge.io import sync_directory
 
 if TYPE_CHECKING:
     import requests

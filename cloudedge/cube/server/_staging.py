@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cloudedge.clock import Clock
-from cloudedge.cube.formats import NOTE, Artifact, ArtifactFile, Source, is_version_name, sync_directory, write_synced
+from cloudedge.cube.formats import NOTE, Artifact, ArtifactFile, Source, is_version_name
 from cloudedge.cube.server._download import Throttle, fetch, part_of, sha256_of
 from cloudedge.errors import (
     CloudEdgeError,
@@ -30,6 +30,7 @@ from cloudedge.errors import (
     StorageError,
     Unavailable,
 )
+from cloudedge.io import publish, sync_directory, write_synced
 
 __all__ = ["Staging"]
 
@@ -157,8 +158,7 @@ class Staging:
         return folder
 
     def _finish(self, folder: Path) -> None:
-        (folder / _UNFINISHED).rename(folder / NOTE)
-        sync_directory(folder)
+        publish(folder / _UNFINISHED, folder / NOTE)
         sync_directory(self.versions)
 
     def _arrived(self, path: Path, file: ArtifactFile) -> int:
@@ -180,8 +180,7 @@ class Staging:
                 f"{file.name} has the SHA-256 {digest}, not {file.sha256}",
                 hint="Send it again; what came was thrown away.",
             )
-        part.replace(path)
-        sync_directory(path.parent)
+        publish(part, path)
 
     def staged(self) -> dict[str, Artifact]:
         """Return what is there in files, loaded or not; not what cannot be told, see `unreadable`."""

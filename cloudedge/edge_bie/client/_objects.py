@@ -16,8 +16,9 @@ from urllib.parse import quote, urlsplit
 
 from cloudedge.config import HubConfig, ObjectsConfig
 from cloudedge.errors import ConfigError, IntegrityError
-from cloudedge.hub import CHUNK, Descriptor, ObjectStore, hash_file, open_store, parse_digest, storage_errors
+from cloudedge.hub import CHUNK, Descriptor, ObjectStore, hash_file, open_store, parse_digest
 from cloudedge.hub.objects import DirectoryStore
+from cloudedge.io import storage_errors
 
 __all__ = ["Objects", "Stored", "StoredObjects", "open_objects", "put_file"]
 

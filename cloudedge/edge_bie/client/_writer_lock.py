@@ -15,7 +15,7 @@ from cloudedge.clock import Clock
 from cloudedge.config import CloudConfig
 from cloudedge.edge_bie.client._audit import state_folder
 from cloudedge.errors import Conflict
-from cloudedge.hub import storage_errors, who
+from cloudedge.io import storage_errors, who
 
 __all__ = ["turn"]
 

@@ -18,7 +18,7 @@ from cloudedge.edge_bie.client._audit import Audit, Write
 from cloudedge.edge_bie.client._http import Transport, new_request_id
 from cloudedge.edge_bie.client._masking import body_digest
 from cloudedge.errors import CloudEdgeError, Conflict, InputError, Unavailable
-from cloudedge.hub import who
+from cloudedge.io import who
 
 __all__ = ["Writer", "Written"]
 

@@ -22,7 +22,8 @@ from cloudedge.edge_bie.fleet._rollout_engine import Engine, Outcome, Runner, in
 from cloudedge.edge_bie.fleet._rollout_plan import Planner
 from cloudedge.edge_bie.fleet._waves import RolloutPolicy, Wave
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound
-from cloudedge.hub import LocalHub, who
+from cloudedge.hub import LocalHub
+from cloudedge.io import who
 from cloudedge.journal import Journal, Operation, Writer
 
 if TYPE_CHECKING:

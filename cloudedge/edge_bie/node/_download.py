@@ -25,7 +25,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import IntegrityError, NotFound, Rejected, StorageError, Unavailable
-from cloudedge.hub import storage_errors
+from cloudedge.io import storage_errors
 
 __all__ = ["Downloads", "Pace"]
 

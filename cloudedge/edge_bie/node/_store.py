@@ -26,17 +26,8 @@ from cloudedge.edge_bie.node._download import Downloads, digest_name
 from cloudedge.edge_bie.node._node_plan import bytes_needed
 from cloudedge.edge_bie.node._units import Unit
 from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound, StorageError
-from cloudedge.hub import (
-    IMAGE_MANIFEST,
-    Descriptor,
-    Digest,
-    Hashed,
-    LocalHub,
-    Manifest,
-    hash_file,
-    signature_tag,
-    storage_errors,
-)
+from cloudedge.hub import IMAGE_MANIFEST, Descriptor, Digest, Hashed, LocalHub, Manifest, hash_file, signature_tag
+from cloudedge.io import storage_errors
 
 __all__ = ["NodeStore"]
 

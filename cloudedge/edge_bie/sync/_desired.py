@@ -41,7 +41,8 @@ from cloudedge.edge_bie.sync._sync_documents import (
     TextEntry,
 )
 from cloudedge.errors import ConfigError, InputError
-from cloudedge.hub import CHUNK, storage_errors
+from cloudedge.hub import CHUNK
+from cloudedge.io import storage_errors
 
 __all__ = [
     "KEEP",

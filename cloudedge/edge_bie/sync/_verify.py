@@ -15,8 +15,8 @@ import requests
 from cloudedge.edge_bie.client import Bie, File, Node
 from cloudedge.edge_bie.sync._desired import DesiredAccount
 from cloudedge.edge_bie.sync._sync_documents import Probe
-from cloudedge.hub import CHUNK, storage_errors
-from cloudedge.io import read_body
+from cloudedge.hub import CHUNK
+from cloudedge.io import read_body, storage_errors
 
 __all__ = ["Check", "verify"]
 

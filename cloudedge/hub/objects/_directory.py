@@ -7,7 +7,6 @@ stay under ``uploads/`` and are continued. Nothing is ever changed in place.
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import os
 import secrets
@@ -19,46 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.errors import CloudEdgeError, Conflict, IntegrityError, NotFound, StorageError
+from cloudedge.errors import Conflict, IntegrityError, NotFound
 from cloudedge.hub.core import ANY, CHUNK, AnyVersion, Hashed, Lock, ObjectInfo, Progress, SureLock, verified
+from cloudedge.io import storage_errors, sync_directory, sync_file, write_atomically
 
 if TYPE_CHECKING:
     from cloudedge.hub.core import Descriptor, Reader
 
 Adoption = Literal["copy", "link", "move"]
 
-__all__ = ["Adoption", "DirectoryStore", "storage_errors"]
+__all__ = ["Adoption", "DirectoryStore"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)  # for syncfs(2), which the standard library does not offer
 _SYNC_ALL_FROM = 64
 """Objects from which on one sync of the file system is cheaper than one of each; it also waits for others' writes."""
-
-_WHY = {
-    errno.ENOSPC: "no space is left",
-    errno.EDQUOT: "the quota is used up",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "permission was denied",
-    errno.EPERM: "permission was denied",
-}
-
-
-@contextmanager
-def storage_errors(what: str, path: Path) -> Iterator[None]:
-    """Turn the operating system's errors into ours, saying what was attempted."""
-    try:
-        yield
-    except CloudEdgeError:
-        raise
-    except FileNotFoundError as error:
-        raise NotFound(f"{what}: {error.filename or path} is not there", path=str(path)) from error
-    except OSError as error:
-        why = _WHY.get(error.errno or 0, error.strerror or str(error))
-        raise StorageError(
-            f"{what}: {why} ({error.filename or path})",
-            hint="Nothing that was there before has changed. Make room or give write access, then repeat the command.",
-            path=str(path),
-            errno=error.errno,
-        ) from error
 
 
 @contextmanager
@@ -119,20 +92,10 @@ class DirectoryStore:
             there = self.head(key)
             if (there.version if there else None) != expected:
                 raise Conflict(f"{self.url}: {key} was changed by someone else", hint="Repeat the command.", key=key)
-        temporary = self._scratch(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        scratch = self._scratch(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         with storage_errors("writing to the hub", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with temporary.open("wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.rename(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            with _opened(path.parent) as fd:
-                os.fsync(fd)
+            write_atomically(path, data, scratch=scratch)
 
     def upload(self, key: str, blob: Descriptor, read: Reader, progress: Progress) -> None:
         """Write a large object, continuing where an earlier attempt stopped."""
@@ -236,9 +199,10 @@ class DirectoryStore:
                         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
                 return
             paths = [path for path in map(self.path, keys) if path.exists()]
-            for path in (*paths, *sorted({path.parent for path in paths})):
-                with _opened(path) as fd:
-                    os.fsync(fd)
+            for path in paths:
+                sync_file(path)
+            for folder in sorted({path.parent for path in paths}):
+                sync_directory(folder)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List the objects in a folder and below; `prefix` is empty or ends with a slash."""

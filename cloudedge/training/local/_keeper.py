@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.clock import SystemClock, rfc3339
+from cloudedge.io import write_atomically
 from cloudedge.training.local import _guard
 
 __all__ = ["Keeper", "is_kept", "read_state", "write_json"]
@@ -33,10 +34,8 @@ LAUNCH_LOG = "launch.log"
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file by writing another one and renaming it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=1), encoding="utf-8")
-    temporary.rename(path)
+    """Write a file whole; what it says of a run means little after a power cut."""
+    write_atomically(path, json.dumps(value, indent=1), durable=False)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
