@@ -11,13 +11,18 @@ from cloudedge.io._atomic_files import (
     write_synced,
 )
 from cloudedge.io._bounded_body import read_body
+from cloudedge.io._file_locks import FileLock, Holder, LockHeld, locked_by
 from cloudedge.io._memory import free_memory_bytes
 from cloudedge.io._storage_errors import storage_errors
 from cloudedge.io._user import who
 
 __all__ = [
+    "FileLock",
+    "Holder",
+    "LockHeld",
     "atomic_file",
     "free_memory_bytes",
+    "locked_by",
     "publish",
     "read_body",
     "storage_errors",

@@ -10,7 +10,6 @@ made under a hidden name and published by rename: what has its name is whole.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -49,7 +48,7 @@ from cloudedge.cube.formats import (
 )
 from cloudedge.errors import InputError, StorageError
 from cloudedge.hub import hash_files
-from cloudedge.io import sync_directory, sync_file, write_atomically, write_synced
+from cloudedge.io import FileLock, LockHeld, sync_directory, sync_file, write_atomically, write_synced
 
 __all__ = ["ArtifactCache"]
 
@@ -152,7 +151,7 @@ class ArtifactCache:
             if not final.exists():
                 folder = self.artifacts / f"{_HALF_MADE}{secrets.token_hex(4)}"
                 folder.mkdir()
-                busy = _locked(folder)
+                busy = FileLock.take(folder, folder=True, wait_s=None)
                 try:
                     for artifact in make(folder):
                         for file in artifact.files:
@@ -162,7 +161,7 @@ class ArtifactCache:
                     _publish(folder, final)
                 finally:
                     shutil.rmtree(folder, ignore_errors=True)
-                    os.close(busy)
+                    busy.release()
                 sync_directory(self.artifacts)
             os.utime(final)  # used last
             notes = sorted(final.glob(f"*/{NOTE}"), key=lambda path: int(path.parent.name))
@@ -250,25 +249,12 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
     return sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
-def _locked(folder: Path) -> int:
-    """Hold on to a folder; the kernel lets go of it when this process dies."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
-
-
 def _is_abandoned(folder: Path) -> bool:
-    """Tell whether nobody works in a folder any more: another process may, for the same target."""
+    """Tell whether no process works in a folder any more: another one may, for the same target."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False  # whoever it was is done
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
+        FileLock.take(folder, folder=True).release()
+    except (LockHeld, FileNotFoundError):
+        return False  # its maker is at it, or done
     return True
 
 

@@ -7,40 +7,24 @@ is there if and only if the build is complete.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import final
 
 from cloudedge.cube.formats._build_layout import META_DIRECTORY, BuildName
 from cloudedge.errors import Conflict
-from cloudedge.io import sync_directory, write_synced
+from cloudedge.io import FileLock, LockHeld, sync_directory, write_synced
 
 __all__ = ["Workspace"]
 
 _MARK = ".building-"
 
 
-@contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _alone_in(output: Path) -> Iterator[None]:
+def _alone_in(output: Path) -> FileLock:
     """Keep other builds into the same output from starting or publishing meanwhile; takes milliseconds."""
-    with _opened(output) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+    return FileLock.take(output, folder=True, wait_s=None)
 
 
 @final
@@ -68,8 +52,7 @@ class Workspace:
             for abandoned in output.glob(f".*{_MARK}*"):
                 _remove_abandoned(abandoned, output)
             self._root.mkdir()
-            self._lock = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._lock = FileLock.take(self._root, folder=True, wait_s=None)
         self.version.mkdir()
         self.meta.mkdir()
 
@@ -80,7 +63,7 @@ class Workspace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self._root, ignore_errors=True)
-        os.close(self._lock)
+        self._lock.release()
 
     def publish(self) -> Path:
         """Move everything to where it belongs.
@@ -109,11 +92,10 @@ class Workspace:
 
 def _remove_abandoned(root: Path, output: Path) -> None:
     try:
-        with _opened(root) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with FileLock.take(root, folder=True):
             if (root / "version").exists():  # killed before its directory was moved: its meta files speak of nothing
                 for path in (root / META_DIRECTORY).glob("*.json"):
                     (output / META_DIRECTORY / path.name).unlink(missing_ok=True)
             shutil.rmtree(root)
-    except (BlockingIOError, FileNotFoundError):
+    except (LockHeld, FileNotFoundError):
         pass  # its build lives, or someone else removed it

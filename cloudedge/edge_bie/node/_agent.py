@@ -17,9 +17,7 @@ tried again, a live one goes on.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -42,6 +40,7 @@ from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._sync import Link
 from cloudedge.edge_bie.node._units import NodeState, Slot, Unit
 from cloudedge.errors import CloudEdgeError, Conflict
+from cloudedge.io import FileLock, who
 
 __all__ = ["NodeAgent", "NodeSettings"]
 
@@ -145,19 +144,18 @@ class NodeAgent:
             if runs != unit.runs:
                 self._set(name, replace(slot, live=replace(unit, runs=runs)))
 
-    def _hold(self) -> int:
-        descriptor = os.open(self.settings.folder / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise Conflict(f"an agent runs on {self.settings.folder} already") from None
-        return descriptor
+    def _hold(self) -> FileLock:
+        folder = self.settings.folder
+        return FileLock.take(
+            folder / "node.lock",
+            owner=who(),
+            refusal=lambda holder: Conflict(f"an agent runs on {folder} already: {holder}", holder=str(holder)),
+        )
 
     def close(self) -> None:
         """Let the folder go; what runs goes on running."""
         self._link.close()
-        os.close(self._held)
+        self._held.release()
 
     def run(self) -> None:
         """Work until told to stop; apps go on running."""
