@@ -13,18 +13,22 @@ from cloudedge.io._atomic_files import (
 from cloudedge.io._bounded_body import read_body
 from cloudedge.io._file_locks import FileLock, Holder, LockHeld, locked_by
 from cloudedge.io._memory import free_memory_bytes
+from cloudedge.io._retries import Backoff, Patience, retry
 from cloudedge.io._storage_errors import storage_errors
 from cloudedge.io._user import who
 
 __all__ = [
+    "Backoff",
     "FileLock",
     "Holder",
     "LockHeld",
+    "Patience",
     "atomic_file",
     "free_memory_bytes",
     "locked_by",
     "publish",
     "read_body",
+    "retry",
     "storage_errors",
     "sync_directory",
     "sync_file",

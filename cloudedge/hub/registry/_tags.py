@@ -38,6 +38,7 @@ from cloudedge.hub.registry._tag_events import (
     is_reserved,
     untag_marker,
 )
+from cloudedge.io import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +54,7 @@ CLAIM_LIFE_S = 20.0
 """How long somebody's open claim is respected by a mover that watches it."""
 _PATIENCE_S = 60.0
 """How long a move that has to be alone is tried."""
-_FIRST_WAIT_S = 0.05
-_LONGEST_WAIT_S = 2.0
+_BACKOFF = Backoff(0.05, 2.0, 0.5, 1.5)
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -137,9 +137,8 @@ class RepositoryTags:
                 self._record(event)
                 after = self._settle(tag, self._events(tag), UNSEEN)
                 return next((e for e in fold(tag, after, UNSEEN) if _is_entry_of(e, event)), None)
-            wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0**tries)
-            self._clock.sleep(wait_s * (0.5 + self._clock.random()))
             tries += 1
+            self._clock.sleep(_BACKOFF.pause_s(tries, self._clock))
         raise Conflict(
             f"tag {tag} of {self._repo.path} was not moved: others kept moving it at the same moment",
             hint="Look at its history, then repeat the command if it is still what you want.",

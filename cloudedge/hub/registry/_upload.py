@@ -20,7 +20,8 @@ from urllib.parse import urljoin, urlsplit
 
 from cloudedge.errors import CloudEdgeError, IntegrityError, Rejected, StorageError, Unavailable
 from cloudedge.hub.core import Descriptor, Reader, verified
-from cloudedge.io import write_atomically
+from cloudedge.hub.registry._session import BACKOFF
+from cloudedge.io import Patience, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ class Upload:
             Unavailable: the registry went away; what it has is kept for the next run.
         """
         settled = _Settled(progress)
-        failures = 0
+        patience = Patience(_FAILURES, BACKOFF, self._http.clock)
         while not self._repo.has_blob(self._blob):
             before = settled.at
             try:
@@ -81,12 +82,10 @@ class Upload:
                     self._send_chunks(read, settled)
                 break
             except (_SessionLost, Unavailable) as error:
-                failures = 1 if settled.at > before else failures + 1
                 if isinstance(error, _SessionLost):
                     self._note.remove()
-                if failures == _FAILURES:
+                if not patience.wait(progressed=settled.at > before):
                     raise self._given_up(error) from error.__cause__
-                self._http.clock.sleep(self._http.pause(failures))
         settled.up_to(self._blob.size)
         self._note.remove()
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError, NotFound
+from cloudedge.io import Backoff, retry
 from cloudedge.journal import Journal, Writer
 from cloudedge.release.core._places import Estimate, Observed, Part, Place
 from cloudedge.release.core._plan import ReleaseWorld
@@ -102,17 +103,16 @@ class ReleaseContext:
         found: dict[str, Observed] = {}
 
         def ask(place: Place) -> None:
-            for attempt in range(1, _LOOKS + 1):
-                try:
-                    found[place.name] = place.observe()
-                except CloudEdgeError as error:
-                    found[place.name] = _away(place, error.message)
-                    if not error.retry_helps:
-                        return
-                else:
-                    return
-                if attempt < _LOOKS:
-                    self.clock.sleep(_LOOK_AGAIN_S * (0.5 + self.clock.random()))
+            try:
+                found[place.name] = retry(
+                    place.observe,
+                    attempts=_LOOKS,
+                    backoff=Backoff(_LOOK_AGAIN_S, _LOOK_AGAIN_S, 0.5, 1.5),
+                    clock=self.clock,
+                    may_repeat=lambda error: isinstance(error, CloudEdgeError) and error.retry_helps,
+                )
+            except CloudEdgeError as error:
+                found[place.name] = _away(place, error.message)
 
         self.runner([partial(ask, place) for place in self.places.values()], self.jobs)
         return [found[name] for name in self.places]
@@ -122,7 +122,7 @@ class ReleaseContext:
         if what != self._waits_for:
             self._waits_for = what
             self.tell(what)
-        self.clock.sleep(min(_LOOK_AGAIN_S * 2**round_, _LOOK_SELDOM_S) * (0.5 + self.clock.random()))
+        self.clock.sleep(Backoff(_LOOK_AGAIN_S, _LOOK_SELDOM_S, 0.5, 1.5).pause_s(round_ + 1, self.clock))
 
     def lives(self) -> tuple[Life, ...]:
         """Return what is live and what was, the newest first."""
