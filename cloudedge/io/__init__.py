@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from cloudedge._lazy import lazy_names
 from cloudedge.io._atomic_files import (
     atomic_file,
     publish,
@@ -17,13 +20,25 @@ from cloudedge.io._retries import Backoff, Patience, retry
 from cloudedge.io._storage_errors import storage_errors
 from cloudedge.io._user import who
 
+if TYPE_CHECKING:
+    from cloudedge.io._digests import Digests, digest_chunks, digest_file, file_chunks
+    from cloudedge.io._downloads import Answer, Download, Opener, Throttle
+
 __all__ = [
+    "Answer",
     "Backoff",
+    "Digests",
+    "Download",
     "FileLock",
     "Holder",
     "LockHeld",
+    "Opener",
     "Patience",
+    "Throttle",
     "atomic_file",
+    "digest_chunks",
+    "digest_file",
+    "file_chunks",
     "free_memory_bytes",
     "locked_by",
     "publish",
@@ -36,3 +51,11 @@ __all__ = [
     "write_atomically",
     "write_synced",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_digests": ("Digests", "digest_chunks", "digest_file", "file_chunks"),
+        "_downloads": ("Answer", "Download", "Opener", "Throttle"),
+    },
+)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cloudedge.clock import Clock
 from cloudedge.cube.formats import NOTE, Artifact, ArtifactFile, Source, is_version_name
-from cloudedge.cube.server._download import Throttle, fetch, part_of, sha256_of
+from cloudedge.cube.server._download import fetch, part_of
 from cloudedge.errors import (
     CloudEdgeError,
     Conflict,
@@ -30,7 +30,7 @@ from cloudedge.errors import (
     StorageError,
     Unavailable,
 )
-from cloudedge.io import publish, sync_directory, write_synced
+from cloudedge.io import Throttle, digest_file, publish, sync_directory, write_synced
 
 __all__ = ["Staging"]
 
@@ -173,7 +173,7 @@ class Staging:
                 return
             out.flush()
             os.fsync(out.fileno())
-        digest = sha256_of(part)
+        digest = digest_file(part).sha256
         if digest != file.sha256:
             part.unlink()
             raise IntegrityError(
@@ -277,6 +277,7 @@ class Staging:
         if path.is_file() and path.stat().st_size == file.size:
             return 0  # it got its name after it was checked
         reasons: list[CloudEdgeError] = []
+        # One attempt without a byte, then the next source: the delivery that asked for this owns the retries.
         for source in sources:
             url = f"{source.url.rstrip('/')}/{file.name}"
             try:
@@ -289,6 +290,7 @@ class Staging:
                     token=source.token or None,
                     limit=self._gate,
                     clock=self._clock,
+                    attempts=1,
                 ).received_bytes
             except StorageError:
                 raise

@@ -28,7 +28,7 @@ from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.edge_bie.model import AppRef, DesiredApp, slot_of
 from cloudedge.edge_bie.node._assemble import free_port
-from cloudedge.edge_bie.node._download import Downloads, Pace
+from cloudedge.edge_bie.node._download import Downloads
 from cloudedge.edge_bie.node._failures import Failures
 from cloudedge.edge_bie.node._install import Installer
 from cloudedge.edge_bie.node._machine_stats import Machine
@@ -40,7 +40,7 @@ from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._sync import Link
 from cloudedge.edge_bie.node._units import NodeState, Slot, Unit
 from cloudedge.errors import CloudEdgeError, Conflict
-from cloudedge.io import FileLock, who
+from cloudedge.io import FileLock, Throttle, who
 
 __all__ = ["NodeAgent", "NodeSettings"]
 
@@ -112,7 +112,7 @@ class NodeAgent:
         downloads = Downloads(
             settings.folder / "downloads",
             headers=link.identity,
-            pace=Pace(settings.bytes_per_s, self._clock),
+            pace=Throttle(settings.bytes_per_s, self._clock) if settings.bytes_per_s else None,
             fetched=self._count,
             clock=self._clock,
             stop=self._stop.is_set,
