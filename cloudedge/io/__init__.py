@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudedge._lazy import lazy_names
+from cloudedge.io._address import join_address, parse_address
 from cloudedge.io._atomic_files import (
     atomic_file,
     publish,
@@ -23,6 +24,7 @@ from cloudedge.io._user import who
 if TYPE_CHECKING:
     from cloudedge.io._digests import Digests, digest_chunks, digest_file, file_chunks
     from cloudedge.io._downloads import Answer, Download, Opener, Throttle
+    from cloudedge.io._parallel import in_threads, map_in_threads
 
 __all__ = [
     "Answer",
@@ -40,7 +42,11 @@ __all__ = [
     "digest_file",
     "file_chunks",
     "free_memory_bytes",
+    "in_threads",
+    "join_address",
     "locked_by",
+    "map_in_threads",
+    "parse_address",
     "publish",
     "read_body",
     "retry",
@@ -57,5 +63,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "_digests": ("Digests", "digest_chunks", "digest_file", "file_chunks"),
         "_downloads": ("Answer", "Download", "Opener", "Throttle"),
+        "_parallel": ("in_threads", "map_in_threads"),
     },
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cloudedge.cube.formats._address import join_address, parse_address
 from cloudedge.cube.formats._artifact import (
     DELTA_FILE,
     NOTE,
@@ -51,13 +50,11 @@ __all__ = [
     "append_donefile",
     "dequantise",
     "is_version_name",
-    "join_address",
     "looks_like_parameter",
     "md5_line",
     "noted_checksum",
     "pack",
     "packed_files",
-    "parse_address",
     "parse_donefile",
     "part_name",
     "quantise",

@@ -22,8 +22,7 @@ A move without `expected` waits for nobody: when it overlaps one that must be al
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from cloudedge.errors import Conflict, InputError, NotFound, Rejected
 from cloudedge.hub.core import AnyVersion, check_tag, current, is_version, moved
@@ -38,11 +37,9 @@ from cloudedge.hub.registry._tag_events import (
     is_reserved,
     untag_marker,
 )
-from cloudedge.io import Backoff
+from cloudedge.io import Backoff, map_in_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cloudedge.clock import Clock
     from cloudedge.hub.core import Descriptor, Digest, Expectation, TagEntry
     from cloudedge.hub.registry._repository import Repository
@@ -55,9 +52,6 @@ CLAIM_LIFE_S = 20.0
 _PATIENCE_S = 60.0
 """How long a move that has to be alone is tried."""
 _BACKOFF = Backoff(0.05, 2.0, 0.5, 1.5)
-
-_A = TypeVar("_A")
-_B = TypeVar("_B")
 
 
 class RepositoryTags:
@@ -72,7 +66,9 @@ class RepositoryTags:
         # Pointers first, then events: an event is written before its pointer moves, so a pointer that
         # cloudedge moved is never news to the events.
         plain = self._list().plain
-        pointers: dict[str, Descriptor | None] = dict(zip(plain, _each(self._repo.head_manifest, plain), strict=True))
+        pointers: dict[str, Descriptor | None] = dict(
+            zip(plain, map_in_threads(self._repo.head_manifest, plain, _READERS), strict=True)
+        )
         listing = self._list()
         events = self._read(listing.events)
         missing = {e.tag for e in events} - set(listing.plain)
@@ -244,7 +240,7 @@ class RepositoryTags:
 
     def _read(self, names: list[EventName]) -> list[TagEvent]:
         new = [name for name in names if name not in self._known]
-        for name, event in zip(new, _each(self._read_one, new), strict=True):
+        for name, event in zip(new, map_in_threads(self._read_one, new, _READERS), strict=True):
             if event is not None:
                 self._known[name] = event
         return [self._known[name] for name in names if name in self._known]
@@ -254,14 +250,6 @@ class RepositoryTags:
             return TagEvent.from_manifest(name, self._repo.get_manifest(str(name)))
         except NotFound:
             return None  # deleted since it was listed
-
-
-def _each(function: Callable[[_A], _B], items: list[_A]) -> list[_B]:
-    """Call a function for many items, a few at a time."""
-    if len(items) < 2:  # noqa: PLR2004 - nothing to gain
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(function, items))
 
 
 def _agrees(pointer: Descriptor | Unseen | None, event: TagEvent) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError, NotFound
-from cloudedge.io import Backoff, retry
+from cloudedge.io import Backoff, in_threads, retry
 from cloudedge.journal import Journal, Writer
 from cloudedge.release.core._places import Estimate, Observed, Part, Place
 from cloudedge.release.core._plan import ReleaseWorld
@@ -18,28 +17,13 @@ from cloudedge.release.core._steps import Life
 from cloudedge.release.core._table_layouts import FixedLayout, Layouts, Shards, at_home, takes
 from cloudedge.release.core._version import Version
 
-__all__ = ["BundleSource", "ReleaseContext", "Runner", "in_threads"]
+__all__ = ["BundleSource", "ReleaseContext", "Runner"]
 
 _LOOKS = 3
 _LOOK_AGAIN_S, _LOOK_SELDOM_S = 0.3, 5.0
 
 Runner = Callable[[Sequence[Callable[[], None]], int], None]
 """Runs calls side by side, at most so many at once, and returns when all have ended."""
-
-
-def in_threads(calls: Sequence[Callable[[], None]], jobs: int) -> None:
-    """Run calls in threads; every thread has ended when this returns or raises."""
-    if len(calls) == 1:
-        calls[0]()
-        return
-    with ThreadPoolExecutor(min(jobs, max(len(calls), 1)), thread_name_prefix="release") as pool:
-        futures = [pool.submit(call) for call in calls]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
 
 
 class BundleSource(Protocol):
