@@ -32,10 +32,10 @@ test: $(VENV)/ready ## run the tests; those that need a program that is not here
 	@CLOUDEDGE_TEST_TOOLS=$(CURDIR)/.peers $(BIN)/python -m pytest -n $$(($$(nproc) + 1)) $(ARGS)
 
 kills: $(VENV)/ready ## deliver 50 times under load and kill deliveries and servers at 200 seeded moments
-	@CLOUDEDGE_DELIVERIES=50 CLOUDEDGE_KILLS=200 $(BIN)/python -m pytest -n0 -s tests/cube_transfer/test_transfer_power.py
+	@CLOUDEDGE_DELIVERIES=50 CLOUDEDGE_KILLS=200 $(BIN)/python -m pytest -n0 -s tests/cube/delivery/test_power.py
 
 kills-release: $(VENV)/ready ## release under load; kill the release at every write of its journal, every server at every stage
-	@CLOUDEDGE_TEST_EVERY=1 $(BIN)/python -m pytest -n0 -s tests/release_real/test_release_kills.py
+	@CLOUDEDGE_TEST_EVERY=1 $(BIN)/python -m pytest -n0 -s tests/release/local/test_kills.py
 
 soak-serving: $(VENV)/ready ## change versions 200 times under load, then ask three times too much for a minute
 	@$(BIN)/python bench/serving_soak.py $(ARGS)
@@ -44,8 +44,8 @@ peers: ## install what tests compare us with (Debian packages as root; with Go: 
 	@tests/install_peers .peers
 
 fuzz: $(VENV)/ready ## fuzz every parser of foreign bytes, FUZZ_SECONDS (default 10) each, and race the server
-	@tests/fuzz/run $(or $(FUZZ_SECONDS),10)
-	@tests/fuzz_net/run $(or $(FUZZ_SECONDS),10)
+	@tests/fuzz/files/run $(or $(FUZZ_SECONDS),10)
+	@tests/fuzz/net/run $(or $(FUZZ_SECONDS),10)
 	@tests/tsan/run
 
 lint: $(VENV)/ready ## check format, style, types and layers

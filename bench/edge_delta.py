@@ -26,13 +26,13 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "edge_node"), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 
-from edge_world import World, make_bundle, make_world, noise, settle  # noqa: E402 - the tests' world, so that both mean the same
-from models import make_table  # noqa: E402
-
+# The tests' world, so that both mean the same.
 from cloudedge.bundle import Bundle, export_zip  # noqa: E402
 from cloudedge.supervisor import down  # noqa: E402
+from tests.edge_bie.node.world import World, make_bundle, make_world, noise, settle  # noqa: E402
+from tests.models import make_table  # noqa: E402
 
 BAR = 0.03
 DIM = 64

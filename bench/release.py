@@ -27,12 +27,14 @@ from typing import Any, Literal
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("release_real", "serving")]
+sys.path.insert(0, str(ROOT))
 
 from _bars import Bar, judge  # noqa: E402
-from real_world import DIM, NAME, Load, World, home, make  # noqa: E402 - the tests' target, so that both mean the same
 
 from cloudedge.release.local import down, up  # noqa: E402
+
+# The tests' target, so that both mean the same.
+from tests.release.local.world import DIM, NAME, Load, World, home, make  # noqa: E402
 
 TIMES = 100
 """Rows of the large table, as a multiple of the small one's."""

@@ -42,11 +42,12 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests/stock"))
+sys.path.insert(0, str(ROOT))
 
-import stock_lab  # noqa: E402 - found through the line above
-import stock_models  # noqa: E402
 from _bars import Bar, judge  # noqa: E402
+
+from tests.serving.stock import models as stock_models  # noqa: E402
+from tests.serving.stock import servers as stock_lab  # noqa: E402
 
 CONNECTIONS = (1, 8, 32)
 BARS_AT = (8, 32)

@@ -19,11 +19,10 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "serving"))
-
-from serving_models import DIM, SLOTS, paddle, save_ctr_dense, save_tiny
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from cloudedge.serving.model._predictor import DenseModel
+from tests.serving.models import DIM, SLOTS, paddle, save_ctr_dense, save_tiny
 
 ROUNDS = 300
 

@@ -40,10 +40,8 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-for place in ("tests/stock", "tests/serving", "bench"):
-    sys.path.insert(0, str(ROOT / place))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT)]
 
-import stock_lab  # noqa: E402 - found through the lines above
 from _bars import Bar, judge  # noqa: E402
 from _soak_clients import (  # noqa: E402
     DIM,
@@ -57,13 +55,14 @@ from _soak_clients import (  # noqa: E402
     row_of,
 )
 from serving import QUIET, machine_seconds  # noqa: E402
-from serving_models import _save  # noqa: E402
 
 from cloudedge import seqfile  # noqa: E402
 from cloudedge.bundle import Bundle, Lookup, Probes, Signature, Variable  # noqa: E402
 from cloudedge.cube import Server, ServerConfig, build  # noqa: E402
 from cloudedge.hub import LocalHub  # noqa: E402
 from cloudedge.serving import AdminClient  # noqa: E402
+from tests.serving.models import _save  # noqa: E402
+from tests.serving.stock import servers as stock_lab  # noqa: E402
 
 CONNECTIONS, TIMES = 32, 3
 LAYERS, WIDTH = 576, 1024

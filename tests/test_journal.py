@@ -15,6 +15,7 @@ from cloudedge.errors import Conflict, NotFound, StorageError
 from cloudedge.journal import Journal
 
 
+@pytest.mark.rules
 def test_an_operation_is_told_in_the_order_it_was_written(tmp_path):
     clock = ManualClock()
     with Journal(tmp_path / "prod.db", clock=clock) as journal, journal.writing("ann") as writer:
@@ -36,6 +37,7 @@ def test_an_operation_is_told_in_the_order_it_was_written(tmp_path):
         assert told.ended_at < told.begun_at  # shown as the clock said, and no order depends on it
 
 
+@pytest.mark.rules
 def test_one_unfinished_operation_bars_the_next(tmp_path):
     with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
         begun = writer.begin("release", "sha256:1", plan=None, by="ann")
@@ -49,6 +51,7 @@ def test_one_unfinished_operation_bars_the_next(tmp_path):
         assert writer.begin("release", "sha256:2", plan=None, by="bob").number == 2
 
 
+@pytest.mark.rules
 def test_what_is_written_together_is_there_as_one_or_not_at_all(tmp_path):
     with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
 
@@ -69,6 +72,7 @@ def test_what_is_written_together_is_there_as_one_or_not_at_all(tmp_path):
             assert (another.recall("live"), another.recall("previous")) == ("3", "2")
 
 
+@pytest.mark.rules
 def test_facts_outlive_operations(tmp_path):
     with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
         assert journal.recall("version/1") is None
@@ -78,11 +82,13 @@ def test_facts_outlive_operations(tmp_path):
         assert again.recall("version/1") == {"digest": "sha256:2"}
 
 
+@pytest.mark.rules
 def test_an_unknown_number(tmp_path):
     with Journal(tmp_path / "prod.db") as journal, pytest.raises(NotFound, match="the number 7"):
         journal.operation(7)
 
 
+@pytest.mark.rules
 def test_the_second_writer_is_told_who_the_first_is(tmp_path):
     with Journal(tmp_path / "prod.db") as one, Journal(tmp_path / "prod.db") as two, one.writing("ann"):
         with pytest.raises(Conflict, match=rf"prod: ann \(process {os.getpid()}, since 20"), two.writing("bob"):
@@ -103,6 +109,7 @@ with Journal(sys.argv[1]) as journal, journal.writing("ann") as writer:
 """
 
 
+@pytest.mark.parts
 def test_a_killed_writer_leaves_its_words_and_loses_the_lock_at_once(tmp_path):
     path = tmp_path / "prod.db"
     with subprocess.Popen([sys.executable, "-c", _HOLDER, str(path)], stdout=subprocess.PIPE) as holder:
@@ -117,12 +124,14 @@ def test_a_killed_writer_leaves_its_words_and_loses_the_lock_at_once(tmp_path):
                 assert journal.last_words(left.number)["load"].what == "intent"
 
 
+@pytest.mark.rules
 def test_a_journal_that_is_none_or_cannot_be_written(tmp_path):
     (tmp_path / "prod.db").write_bytes(b"not a database at all, but long enough to be taken for one" * 30)
     with pytest.raises(StorageError, match=r"prod\.db"):
         Journal(tmp_path / "prod.db")
 
 
+@pytest.mark.rules
 def test_a_full_disk_is_said_and_leaves_what_was_written(tmp_path):
     with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
         number = writer.begin("release", "sha256:1", plan=None, by="ann").number
@@ -136,6 +145,7 @@ def test_a_full_disk_is_said_and_leaves_what_was_written(tmp_path):
         assert journal.last_words(number)["load"].what == "intent"
 
 
+@pytest.mark.rules
 def test_wishes_need_no_lock_and_reach_the_writer(tmp_path):
     with Journal(tmp_path / "prod.db") as journal, Journal(tmp_path / "prod.db") as other:
         with journal.writing("ann") as writer:
@@ -145,6 +155,7 @@ def test_wishes_need_no_lock_and_reach_the_writer(tmp_path):
         assert journal.wishes(number + 1) == []
 
 
+@pytest.mark.rules
 def test_entry_ids_only_grow_and_the_newest_is_found(tmp_path):
     with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
         number = writer.begin("release", "sha256:1", plan=None, by="ann").number
@@ -154,6 +165,7 @@ def test_entry_ids_only_grow_and_the_newest_is_found(tmp_path):
         assert journal.newest(["a", "b"], "failed") is None
 
 
+@pytest.mark.rules
 def test_a_journal_in_memory_has_one_writer_too():
     with Journal(None) as journal:
         with journal.writing("ann") as writer:

@@ -3,6 +3,7 @@
 import importlib
 import pickle
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -17,17 +18,20 @@ def fresh(code):
     return done.stdout.strip()
 
 
+@pytest.mark.parts
 def test_importing_is_light():
     loaded = fresh("import sys, cloudedge; print(' '.join(sys.modules))").split()
     heavy = {"paddle", "kubernetes", "docker", "boto3", "baidubce", "numpy", "pydantic", "requests", "typer"}
     assert heavy.isdisjoint(loaded)
 
 
+@pytest.mark.parts
 def test_importing_takes_less_than_300_ms():
     code = "import time; t = time.perf_counter(); import cloudedge; print(time.perf_counter() - t)"
     assert min(float(fresh(code)) for _ in range(3)) < 0.3
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("name", ["cloudedge.cli.app", "cloudedge.bundle.Bundle", "cloudedge.hub.open_hub"])
 def test_no_module_pulls_in_what_it_does_not_need(name):
     module, _, wanted = name.rpartition(".")
@@ -35,6 +39,7 @@ def test_no_module_pulls_in_what_it_does_not_need(name):
     assert {"paddle", "kubernetes", "docker", "boto3", "baidubce"}.isdisjoint(loaded)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("asked", ["cube", "status", "hub"])
 def test_a_command_loads_no_more_of_the_command_line_than_itself(asked):
     told = "import atexit; atexit.register(lambda: print('loaded:', *sys.modules))"
@@ -45,6 +50,7 @@ def test_a_command_loads_no_more_of_the_command_line_than_itself(asked):
     assert f"cloudedge.cli.{'release' if asked == 'status' else asked}" in loaded
 
 
+@pytest.mark.parts
 def test_a_command_is_the_same_alone_and_among_all():
     for name in ("cube", "release"):
         alone = fresh(f"import sys; sys.argv[1:] = [{name!r}, '--help']; from cloudedge import cli; cli.main()")
@@ -57,6 +63,7 @@ def modules():
     return ["cloudedge", *(name for name in found if not name.endswith(("_core", "__main__")))]
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("name", modules())
 def test_all_is_sorted_and_true(name):
     module = importlib.import_module(name)
@@ -64,8 +71,16 @@ def test_all_is_sorted_and_true(name):
     assert exposed is not None, f"{name} does not say what it exposes"
     assert all(hasattr(module, each) for each in exposed)
     assert len(set(exposed)) == len(exposed)
+    assert list(exposed) == sorted(exposed, key=_as_ruff_sorts)
 
 
+def _as_ruff_sorts(name):
+    """Constants, classes, the rest; numbers in names by their value: rule RUF022."""
+    group = 0 if len(name) > 1 and name.isupper() else 1 if name[0].isupper() else 2
+    return group, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+@pytest.mark.rules
 def test_public_names_resolve():
     for name in cloudedge.__all__:
         assert getattr(cloudedge, name) is not None
@@ -74,6 +89,7 @@ def test_public_names_resolve():
         _ = cloudedge.nonsense
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize(
     ("package", "old", "new"),
     [
@@ -96,6 +112,7 @@ def tree():
     return [getattr(errors, name) for name in errors.__all__]
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("kind", tree())
 def test_errors_survive_pickling_and_carry_facts(kind):
     error = kind("could not do it", hint="do this", digest="sha256:x")
@@ -107,6 +124,7 @@ def test_errors_survive_pickling_and_carry_facts(kind):
         _ = again.nonsense
 
 
+@pytest.mark.rules
 def test_the_drawn_tree_is_the_real_one():
     drawn = {}
     stack = []

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models import change_table, make_model, make_table
 from typer.testing import CliRunner
 
 from cloudedge.cli import app
 from cloudedge.cli._context import read_token
 from cloudedge.errors import ConfigError, StorageError
+from tests.models import change_table, make_model, make_table
 
 CLOUDEDGE = str(Path(sys.executable).with_name("cloudedge"))
 
@@ -42,6 +42,7 @@ def tables(tmp_path):
     return tmp_path / "one.npz", tmp_path / "two.npz"
 
 
+@pytest.mark.parts
 def test_the_whole_life_of_a_bundle(model, tables, tmp_path):
     one, two = tables
     (tmp_path / "sig.json").write_text('{"feed": [{"name": "x"}], "fetch": [{"name": "y"}]}')
@@ -83,6 +84,7 @@ def test_the_whole_life_of_a_bundle(model, tables, tmp_path):
     assert data("hub", "gc", far, "--dry-run", "--keep", "0s")["deleted"] == []
 
 
+@pytest.mark.parts
 def test_signing(model, tmp_path):
     cloudedge("bundle", "pack", model, "--name", "ctr")
     cloudedge("key", "new", "ann", "--dir", tmp_path)
@@ -97,12 +99,14 @@ def test_signing(model, tmp_path):
     cloudedge("key", "new", "ann", "--dir", tmp_path, code=1)
 
 
+@pytest.mark.parts
 def test_results_and_words_are_kept_apart(model):
     done = cloudedge("bundle", "pack", model, "--name", "ctr")
     assert done.stdout.startswith("ctr:1 sha256:")
     assert "next: cloudedge hub push ctr:1" in done.stderr
 
 
+@pytest.mark.parts
 def test_dry_runs_change_nothing(model, tmp_path):
     home = tmp_path / "home"
     assert data("bundle", "pack", model, "--name", "ctr", "--dry-run")["version"] == "auto"
@@ -134,6 +138,7 @@ WRONG = {
 }
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(("words", "code"), WRONG.values(), ids=WRONG)
 def test_exit_codes_and_messages(words, code):
     done = cloudedge(*words, code=code)
@@ -141,6 +146,7 @@ def test_exit_codes_and_messages(words, code):
     assert done.stderr.strip()
 
 
+@pytest.mark.parts
 def test_tags_move_only_from_where_expected(model):
     digest = data("bundle", "pack", model, "--name", "ctr")["digest"]
     cloudedge("hub", "tag", "ctr:1", "prod", "--expect", digest, code=1)
@@ -148,6 +154,7 @@ def test_tags_move_only_from_where_expected(model):
     assert data("hub", "tag", "ctr:1", "prod", "--expect", digest)["seq"] == 1
 
 
+@pytest.mark.parts
 def test_gc_asks_before_it_deletes(model):
     cloudedge("bundle", "pack", model, "--name", "ctr")
     cloudedge("hub", "untag", "ctr:1")
@@ -157,6 +164,7 @@ def test_gc_asks_before_it_deletes(model):
     assert not data("hub", "gc", "--keep", "0s", "--dry-run")["deleted"]
 
 
+@pytest.mark.parts
 def test_copy_between_hubs_named_in_the_configuration(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("cloudedge.yaml").write_text("hubs: {a: ./a, b: ./b}\ndefault_hub: a\n")
@@ -168,6 +176,7 @@ def test_copy_between_hubs_named_in_the_configuration(model, tmp_path, monkeypat
     assert cloudedge("hub", "list", "b").stdout == "ctr\t1\t1\t\n"
 
 
+@pytest.mark.parts
 def test_a_bundle_over_the_limit_is_not_pulled(model, tmp_path, monkeypatch):
     cloudedge("bundle", "pack", model, "--name", "ctr")
     cloudedge("hub", "push", "ctr:1", tmp_path / "far")
@@ -184,6 +193,7 @@ def commands(group=app, path=()):
         yield from commands(sub.typer_instance, (*path, *named))
 
 
+@pytest.mark.rules
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)
 def test_every_command_explains_itself(path):
     done = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
@@ -191,12 +201,14 @@ def test_every_command_explains_itself(path):
     assert "Usage:" in done.output
 
 
+@pytest.mark.parts
 def test_the_shell_can_complete_commands():
     asked = {"_CLOUDEDGE_COMPLETE": "complete_bash", "COMP_WORDS": "cloudedge hub pu", "COMP_CWORD": "2"}
     done = subprocess.run([CLOUDEDGE], capture_output=True, text=True, check=False, env=os.environ | asked)
     assert done.stdout.split() == ["push", "pull"]
 
 
+@pytest.mark.rules
 def test_a_token_file_holds_a_token(tmp_path):
     file = tmp_path / "token"
     with pytest.raises(StorageError, match="No such file"):

@@ -2,7 +2,11 @@ import os
 import signal
 import threading
 
+import pytest
+
 from cloudedge.cli._signals import on_signals
+
+pytestmark = pytest.mark.rules
 
 
 def test_a_signal_that_meets_the_lock_it_wants_is_heeded_all_the_same():

@@ -5,21 +5,16 @@ from __future__ import annotations
 import itertools
 
 import pytest
-import s3_servers
-from bos_double import BosDouble
-from registry_lab import registry
-from store_openers import bos_opener, s3_opener
 
 from cloudedge.hub import LocalHub
 from cloudedge.hub.layout._layout_hub import LayoutHub
 from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
+from tests.hub.objects import s3_servers
+from tests.hub.objects.bos_double import BosDouble
+from tests.hub.objects.openers import bos_opener, s3_opener
+from tests.hub.registry.servers import registry
 
 _count = itertools.count()
-
-
-def pytest_configure(config):
-    # The BCE SDK reads the time the old way; nothing here can change that.
-    config.addinivalue_line("filterwarnings", "ignore:datetime.datetime.utcnow:DeprecationWarning:baidubce")
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,13 @@ from datetime import datetime, timedelta, timezone
 from itertools import groupby, pairwise
 
 import pytest
-from models import change_table, make_model, make_table
 
 from cloudedge.bundle import Bundle, check_signature, new_key_pair, sign_bundle
 from cloudedge.errors import Conflict, NotFound
 from cloudedge.hub import LocalHub, collect, copy, current, plan_copy
+from tests.models import change_table, make_model, make_table
+
+pytestmark = pytest.mark.parts
 
 
 @pytest.fixture

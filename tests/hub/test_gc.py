@@ -6,7 +6,6 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import make_model, make_table
 
 from cloudedge.bundle import Bundle, unpack
 from cloudedge.errors import Conflict, NotFound
@@ -22,6 +21,9 @@ from cloudedge.hub import (
     signature_tag,
 )
 from cloudedge.hub.core._tags import moved
+from tests.models import make_model, make_table
+
+pytestmark = pytest.mark.rules
 
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 KEEP = timedelta(days=30)

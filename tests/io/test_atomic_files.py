@@ -35,6 +35,7 @@ print(steps)
 """
 
 
+@pytest.mark.parts
 def test_a_kill_between_any_two_steps_leaves_the_old_file_or_the_new_one(tmp_path):
     seen = []
     for step in range(100):
@@ -57,6 +58,7 @@ def test_a_kill_between_any_two_steps_leaves_the_old_file_or_the_new_one(tmp_pat
     assert seen == sorted(seen, key=len)  # never back
 
 
+@pytest.mark.rules
 def test_the_content_is_on_the_device_before_its_name_and_the_name_before_the_end(tmp_path, monkeypatch):
     order = []
     sync = os.fsync
@@ -73,6 +75,7 @@ def test_the_content_is_on_the_device_before_its_name_and_the_name_before_the_en
     assert (tmp_path / "file").read_text() == "status"
 
 
+@pytest.mark.rules
 def test_a_block_that_fails_changes_nothing_and_leaves_nothing(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
@@ -87,6 +90,7 @@ def test_a_block_that_fails_changes_nothing_and_leaves_nothing(tmp_path):
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("file", "old")]
 
 
+@pytest.mark.rules
 def test_a_secret_is_never_readable_by_others_not_even_while_it_is_written(tmp_path):
     with atomic_file(tmp_path / "token", mode=0o600) as file:
         assert [stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()] == [0o600]
@@ -94,6 +98,7 @@ def test_a_secret_is_never_readable_by_others_not_even_while_it_is_written(tmp_p
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
 
 
+@pytest.mark.rules
 def test_a_scratch_file_of_a_killed_writer_is_replaced_with_its_permissions(tmp_path):
     scratch = tmp_path / ".scratch"
     scratch.write_text("left by a killed writer, longer than what follows")
@@ -103,6 +108,7 @@ def test_a_scratch_file_of_a_killed_writer_is_replaced_with_its_permissions(tmp_
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
 
 
+@pytest.mark.rules
 def test_a_folder_is_published_too_and_a_new_file_replaces_none(tmp_path):
     (tmp_path / ".made").mkdir()
     write_synced(tmp_path / ".made" / "file", "text")
@@ -112,6 +118,7 @@ def test_a_folder_is_published_too_and_a_new_file_replaces_none(tmp_path):
         write_synced(tmp_path / "made" / "file", "other")
 
 
+@pytest.mark.rules
 def test_errors_of_the_file_system_say_what_was_attempted(tmp_path):
     with pytest.raises(StorageError, match="remembering it"), storage_errors("remembering it", tmp_path / "x"):
         write_atomically(tmp_path, "a folder is there")

@@ -9,6 +9,8 @@ from cloudedge.clock import ManualClock
 from cloudedge.errors import DeadlineExceeded, IntegrityError, NotFound, Rejected, Unavailable
 from cloudedge.io import Download, Throttle, digest_chunks, digest_file
 
+pytestmark = pytest.mark.rules
+
 CONTENT = bytes(range(256)) * 40
 
 

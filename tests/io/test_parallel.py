@@ -7,6 +7,8 @@ import pytest
 from cloudedge.errors import ConfigError
 from cloudedge.io import in_threads, join_address, map_in_threads, parse_address
 
+pytestmark = pytest.mark.rules
+
 
 def test_results_come_in_order_and_no_more_run_than_allowed():
     running, most, lock = 0, 0, threading.Lock()

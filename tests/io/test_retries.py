@@ -8,6 +8,8 @@ from cloudedge.cube.delivery._replica_steps import Hands
 from cloudedge.errors import DeadlineExceeded, Rejected, Unavailable
 from cloudedge.io import Backoff, Patience, retry
 
+pytestmark = pytest.mark.rules
+
 STEADY = Backoff(1.0, 8.0, 1.0, 1.0)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fault_proxy import faults
-from kubelab import kubeconfig, lab
 
 from cloudedge.clock import ManualClock
 from cloudedge.kube import Cluster
+from tests.kube.fault_proxy import faults
+from tests.kube.real_cluster import kubeconfig, lab
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from cloudedge import _core
 
+pytestmark = pytest.mark.rules
+
 KEY = st.one_of(st.integers(0, 60), st.integers(0, 2**64 - 1))
 TABLE = st.dictionaries(KEY, st.binary(min_size=3, max_size=3), max_size=60)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from release_parts import bundles
+
+from tests.release.parts import bundles
 
 
 @pytest.fixture

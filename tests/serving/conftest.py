@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("paddle", reason="paddlepaddle is not installed")
-
-from serving_models import LENGTHS, pack_ctr, pack_marked, pack_rows, pack_tiny, save_lengths
-
 from cloudedge.bundle import Bundle
 from cloudedge.hub import LocalHub
 from cloudedge.serving import Runtime, RuntimeConfig, Server, ServerConfig
+from tests.serving.models import LENGTHS, pack_ctr, pack_marked, pack_rows, pack_tiny, save_lengths
 
 
 @dataclass
@@ -34,6 +31,7 @@ class Models:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
+    pytest.importorskip("paddle", reason="paddlepaddle is not installed")
     folder = tmp_path_factory.mktemp("models")
     hub = LocalHub(folder / "hub")
     return Models(

@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kubelab import install
-from training_samples import OPERATOR, VOLCANO
 
 from cloudedge.errors import CloudEdgeError
 from cloudedge.kube import Cluster, Kind
+from tests.kube.real_cluster import install
+from tests.training.samples import OPERATOR, VOLCANO
 
 IMAGE = "cloudedge-test/training:1"
 QUEUE = "queues.scheduling.volcano.sh.volcano-1.12.0.yaml"

@@ -82,7 +82,7 @@ class Delivery(ReplicaDelivery):
 
     Example:
         >>> replicas = [CubeReplica("emb", 0, address="10.0.0.1:8027", admin="10.0.0.1:8028")]  # doctest: +SKIP
-        >>> with Delivery(replicas, Workshop("work")) as delivery:  # doctest: +SKIP
+        >>> with Delivery(replicas, ArtifactCache("work")) as delivery:  # doctest: +SKIP
         ...     delivery.deliver([TableVersion("emb", bundle.pin, bundle.sparse["emb"])])
     """
 

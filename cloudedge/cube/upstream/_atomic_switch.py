@@ -31,7 +31,7 @@ _OK = 200
 class AtomicSwitch:
     """Switches replicas together, of one table or of several.
 
-    >>> GuardedSwitch(replicas).switch("2026-11-16").mixed_at_most_s  # doctest: +SKIP
+    >>> AtomicSwitch(replicas).switch("2026-11-16").mixed_at_most_s  # doctest: +SKIP
     0.0004
 
     Args:

@@ -42,7 +42,7 @@ class UpstreamDelivery(Delivery):
         files_url: Where somebody else serves the file system of this machine (``http://host:port``, ``ftp://...``), as
             upstream's set-up does; this process serves the artifacts itself if left out.
         clock: For pauses, deadlines and the measurement.
-        courier: What a `Courier` takes.
+        courier: What a `ReplicaDelivery` takes.
     """
 
     def __init__(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from registry_lab import Server, push
 
 from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
+from tests.hub.registry.servers import Server, push
 
 _count = itertools.count()
 

@@ -1,0 +1,193 @@
+"""Applying: real bundles in real folders, real threads, a real journal; one release at a time, and every way back."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Unavailable
+from cloudedge.release import Refused, ReleaseUndone, Unfinished
+from tests.release.parts import NAMES, active, all_on, folder_target, marked
+
+pytestmark = pytest.mark.rules
+
+
+def test_a_life_of_releases(tmp_path, hub, made):
+    one, two, three = made
+    target = folder_target(tmp_path, hub)
+    first = target.plan(one)
+    assert "ctr:1" in first.summary()
+    assert first.size_bytes > 20_000
+    done = target.apply(first).wait()
+    assert (done.state, done.number) == ("done", 1)
+    assert done.bytes > 20_000
+    assert active(target) == all_on(one.pin)
+    assert marked(hub, "live") == one.digest
+    assert marked(hub, "next") is None
+    assert target.status().is_whole
+
+    second = target.apply(target.plan("ctr:2"))
+    second.wait()
+    assert active(target) == all_on(two.pin)
+    assert (marked(hub, "live"), marked(hub, "previous")) == (two.digest, one.digest)
+
+    back = second.rollback()
+    assert (back.state, back.bytes) == ("done", 0)
+    assert active(target) == all_on(one.pin)
+    with pytest.raises(NotFound, match="nothing was live before"):
+        target.rollback()
+
+    target.apply(target.plan(two)).wait()
+    target.apply(target.plan(three)).wait()
+    loaded = {pin for place in target.status().places for pin in place.versions}
+    assert loaded == {two.pin, three.pin}
+    older = target.rollback(1)  # the bundle of release 1 is no longer loaded: it is released again
+    assert older.bytes > 20_000
+    assert active(target) == all_on(one.pin)
+    history = target.history()
+    assert [(r.kind, r.title, r.state) for r in reversed(history)][:3] == [
+        ("release", "ctr:1", "done"),
+        ("release", "ctr:2", "done"),
+        ("rollback", "ctr:1", "done"),
+    ]
+    assert all(r.by == "ann" and r.ref.startswith("ctr@sha256:") for r in history)
+    assert target.run(target.plan(one)).bytes == 0  # only tidies up: what was rolled back from is unloaded
+    with pytest.raises(InputError, match="already, everywhere"):
+        target.run(target.plan(one))
+
+
+def test_two_releases_at_once(tmp_path, hub, made):
+    clock = threading.Event()
+    target, other = folder_target(tmp_path, hub), folder_target(tmp_path, hub)
+    begun = threading.Event()
+    place = target._ground.places["dense/0"]
+    check = place.check
+
+    def slow(version):
+        begun.set()
+        assert clock.wait(120)
+        check(version)
+
+    place.check = slow
+    release = target.apply(target.plan(made[0]))
+    assert begun.wait(120)
+    with pytest.raises(Conflict, match=r"ann .* is at work here"):
+        other.run(other.plan(made[1]))
+    with pytest.raises(Conflict, match="still under way"):
+        release.wait(0.01)
+    clock.set()
+    release.wait()
+    stale = other.plan(made[1])
+    target.run(target.plan(made[1]))
+    with pytest.raises(Conflict, match="changed since this was planned"):
+        other.run(replace(stale))
+
+
+def test_a_failed_probe_takes_everything_back(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    target.run(target.plan(made[0]))
+
+    def damaged(version):
+        raise IntegrityError("a probe was answered with 0.7 instead of 0.3")
+
+    target._ground.places["dense/1"].check = damaged
+    release = target.apply(target.plan(made[1]))
+    with pytest.raises(ReleaseUndone, match=r"instead of 0\.3") as undone:
+        release.wait()
+    assert undone.value.number == 2
+    assert any(step.startswith("sparse.forget") for step in undone.value.undone)
+    assert active(target) == all_on(made[0].pin)
+    assert {pin for place in target.status().places for pin in place.versions} == {made[0].pin}
+    assert marked(hub, "next") is None
+    assert target.history(1)[0].why == "dense.check:dense/1: a probe was answered with 0.7 instead of 0.3"
+
+
+def test_damaged_bytes_in_the_hub_stop_it_before_anything_moves(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    planned = target.plan(made[0])
+    path = hub.blob_path(made[0].dense_layers["model.pdiparams"])
+    path.chmod(0o644)
+    raw = bytearray(path.read_bytes())
+    raw[100] ^= 1
+    path.write_bytes(raw)
+    outcome = target.run(planned)
+    assert outcome.state == "undone"
+    assert outcome.why.startswith("fetch: ctr:1 in ")
+    assert not (tmp_path / "places").exists()
+
+
+def flaky(place, method, times):
+    real, left = getattr(place, method), [times]
+
+    def sometimes(*args, **how):
+        if left[0]:
+            left[0] -= 1
+            raise Unavailable(f"{place.name} does not answer")
+        return real(*args, **how)
+
+    setattr(place, method, sometimes)
+
+
+def test_what_trying_again_helps_is_tried_again(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    for name in NAMES:
+        flaky(target._ground.places[name], "prepare", 2)
+        flaky(target._ground.places[name], "switch", 1)
+    assert target.run(target.plan(made[0])).state == "done"
+
+
+def test_after_the_commit_point_it_goes_forward_or_waits(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    target.run(target.plan(made[0]))
+    flaky(target._ground.places["dense/1"], "switch", 1000)
+    with pytest.raises(Unfinished, match=r"dense.switch:dense/1: dense/1 does not answer") as stopped:
+        target.run(target.plan(made[1]))
+    assert stopped.value.exit_code == 3
+    assert active(target)["dense/0"] == {made[1].pin: 1.0}
+    assert active(target)["dense/1"] == {made[0].pin: 1.0}
+    status = target.status()
+    assert status.is_skewed
+    assert "release 2" in status.unfinished
+    with pytest.raises(Conflict, match="unfinished"):
+        target.run(target.plan(made[2]))
+    again = folder_target(tmp_path, hub)  # another process, and the replica is back
+    assert again.resume().state == "done"
+    assert active(again) == all_on(made[1].pin)
+
+
+def test_after_the_commit_point_abort_still_goes_back(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    target.run(target.plan(made[0]))
+    flaky(target._ground.places["dense/1"], "switch", 4)
+    with pytest.raises(Unfinished):
+        target.run(target.plan(made[1], patience_s=0))
+    assert target.abort().state == "undone"
+    assert active(target) == all_on(made[0].pin)
+    with pytest.raises(NotFound, match="nothing is unfinished"):
+        target.abort()
+
+
+def test_a_first_release_that_moved_requests_has_nothing_to_go_back_to(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    flaky(target._ground.places["dense/1"], "switch", 4)
+    with pytest.raises(Unfinished):
+        target.run(target.plan(made[0], patience_s=0))
+    with pytest.raises(Refused, match="nothing was live before"):
+        target.abort()
+    assert target.resume().state == "done"
+
+
+def test_a_place_that_lost_everything_is_brought_back(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    target.run(target.plan(made[0]))
+    assert target.resume() is None
+    lost = tmp_path / "places" / "sparse_emb_1_0"
+    for path in sorted(lost.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert target.status().lagging == ("sparse/emb/1/0",)
+    repaired = target.resume()
+    assert repaired.state == "done"
+    assert target.history(1)[0].kind == "repair"
+    assert active(target) == all_on(made[0].pin)

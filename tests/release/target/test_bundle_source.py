@@ -1,0 +1,140 @@
+"""Where releases come from: the target's hub, its tags, and who signed what."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from cloudedge.bundle import Bundle, new_key_pair, sign_bundle
+from cloudedge.clock import ManualClock
+from cloudedge.config import Config
+from cloudedge.errors import Unavailable
+from cloudedge.hub import collect, current, release_tag
+from cloudedge.journal import Journal
+from cloudedge.release import HubBundleSource, ReleaseContext, Target
+from cloudedge.release.target import _target_kinds as _kinds
+from tests.models import change_table, make_model, make_table
+from tests.release.parts import SHARDS, SIGNATURE, bundles, folder_places, folder_target
+
+pytestmark = pytest.mark.rules
+
+
+def test_bundles_come_from_the_targets_hub_and_both_hubs_keep_what_is_live(tmp_path, hub, far):
+    one, two, three = bundles(tmp_path, far)
+    target = far_target(tmp_path, hub, far)
+    clock = target._ground.clock
+    for bundle in (one, two, three):
+        target.run(target.plan(f"ctr:{bundle.version}"))
+    for each in (hub, far):
+        marks = {role: current(each.tags("ctr"), release_tag("prod", role)) for role in ("live", "previous", "next")}
+        assert marks["live"].target.digest == three.digest
+        assert marks["previous"].target.digest == two.digest
+        assert marks["next"] is None
+    for tag in ("1", "2", "3"):
+        for each in (hub, far):
+            each.move_tag("ctr", tag, None, by="ann", at="2020-01-01T00:00:00Z")
+    for each in (hub, far):
+        kept = collect(each, now=clock.now(), retention=clock.now() - clock.now(), dry_run=False).kept
+        assert {keep.digest for keep in kept} == {two.digest, three.digest}
+    assert target.rollback().state == "done"
+    assert target.rollback("ctr@" + three.digest).state == "done"
+
+
+def far_target(tmp_path, hub, far):
+    clock = ManualClock()
+    shelf = HubBundleSource("prod", hub, source=far, shards={"emb": SHARDS}, clock=clock)
+    places = {place.name: place for place in folder_places(tmp_path / "places")}
+    return Target(ReleaseContext("prod", places, Journal(tmp_path / "prod.db", clock=clock), shelf, clock))
+
+
+def test_a_plan_brings_nothing_and_the_release_counts_what_it_brings(tmp_path, hub, far):
+    one, two = bundles(tmp_path, far, 2)
+    target = far_target(tmp_path, hub, far)
+    planned = target.plan("ctr:1")
+    assert not hub.root.exists()
+    blobs = sum(blob.size for blob in one.manifest.blobs)
+    assert (planned.steps[0].id, planned.steps[0].size_bytes) == ("fetch", blobs)
+    assert "bring what is missing from the hub" in planned.summary()
+    done = target.run(planned)
+    entries = target._ground.journal.entries(done.number)
+    assert [e.detail["bytes"] for e in entries if (e.step, e.what) == ("fetch", "done")] == [blobs]
+    assert done.bytes == sum(e.detail.get("bytes", 0) for e in entries if e.what == "done") > blobs
+    assert target.history()[0].bytes == done.bytes
+    # Blobs that both versions share come once.
+    shared = {blob.digest for blob in one.manifest.blobs}
+    assert target.plan("ctr:2").steps[0].size_bytes == sum(b.size for b in two.manifest.blobs if b.digest not in shared)
+    assert target.plan("ctr:1").is_empty
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_a_bundle_elsewhere_is_known_from_its_outline(tmp_path, hub, far, dtype):
+    table = make_table(300, dtype=dtype)
+    parent = Bundle.pack(make_model(tmp_path / "model"), name="ctr", sparse={"emb": table}, hub=far)
+    for bundle in (parent, Bundle.pack(
+        make_model(tmp_path / "model"), name="ctr", sparse={"emb": change_table(table, seed=1)}, hub=far, parent=parent
+    )):  # fmt: skip
+        outlined = HubBundleSource("prod", hub, source=far, shards={"emb": SHARDS}).version(f"ctr@{bundle.digest}")
+        local = HubBundleSource("prod", far, shards={"emb": SHARDS}).version(f"ctr@{bundle.digest}")
+        assert outlined.bundle is None
+        assert outlined.missing_bytes == sum(blob.size for blob in bundle.manifest.blobs)
+        assert outlined.shards == local.shards
+        rows = {name: dataclasses.replace(facts, shard_rows=()) for name, facts in outlined.tables.items()}
+        assert rows == {name: dataclasses.replace(facts, shard_rows=()) for name, facts in local.tables.items()}
+        assert dataclasses.replace(outlined, missing_bytes=0, tables={}) == dataclasses.replace(local, tables={})
+
+
+def test_what_only_the_rows_tell_is_looked_at_once_they_are_here_and_before_any_place_is_touched(tmp_path, hub, far):
+    even = make_table(100)
+    even["keys"] = np.arange(2, 202, 2, dtype=np.uint64)
+    Bundle.pack(make_model(tmp_path / "model"), name="ctr", sparse={"emb": even}, signature=SIGNATURE, hub=far)
+    target = far_target(tmp_path, hub, far)
+    planned = target.plan("ctr:1")
+    assert not planned.refusals
+    outcome = target.run(planned)
+    assert outcome.state == "undone"
+    assert "shard 1 of 2 would get none of the 100 rows" in outcome.why
+    assert not (tmp_path / "places").exists()
+    # Now that they are here the next plan knows beforehand.
+    assert [refusal.rule for refusal in target.plan("ctr:1").refusals] == ["empty-shard"]
+
+
+def test_a_hub_that_stops_in_the_middle_is_asked_again(tmp_path, hub, far, monkeypatch):
+    bundles(tmp_path, far, 1)
+    target = far_target(tmp_path, hub, far)
+    planned, read, failures = target.plan("ctr:1"), far.read_blob, [1, 2]
+
+    def flaky(name, blob, start=0):
+        if failures and "org.cncf.model.filepath" in blob.annotations:
+            failures.pop()
+            raise Unavailable("the line was cut")
+        return read(name, blob, start)
+
+    monkeypatch.setattr(far, "read_blob", flaky)
+    assert target.run(planned).state == "done"
+    assert not failures
+
+
+def test_a_bundle_that_the_wrong_people_signed_is_refused(tmp_path, hub):
+    (bundle,) = bundles(tmp_path, hub, 1)
+    for name in ("ours", "theirs"):
+        new_key_pair(tmp_path, name, b"a passphrase")
+    shelf = HubBundleSource("prod", hub, key=tmp_path / "ours.pub", shards={"emb": SHARDS})
+    sign_bundle(bundle, tmp_path / "theirs.key", b"a passphrase")
+    target = folder_target(tmp_path, hub)
+    target._ground.shelf = shelf
+    refused = target.plan(bundle)
+    assert [refusal.rule for refusal in refused.refusals] == ["signature"]
+    sign_bundle(bundle, tmp_path / "ours.key", b"a passphrase")
+    assert target.run(target.plan(bundle)).state == "done"
+
+
+def test_a_target_is_built_from_its_section(tmp_path, monkeypatch):
+    section = {"kind": "local", "sparse": {"shards": SHARDS, "replicas": 2}, "hub": "far"}
+    config = Config.model_validate({"hubs": {"far": {"url": str(tmp_path / "far")}}, "targets": {"prod": section}})
+    monkeypatch.setitem(_kinds.KINDS, "local", lambda name, section: folder_places(tmp_path / "places"))
+    target = Target.load("prod", config=config)
+    assert target.name == "prod"
+    assert target.status().live is None
+    assert target._ground.shelf._shards == {"emb": SHARDS}
