@@ -56,6 +56,8 @@ class CloudEdgeError(Exception):
         self.message = message
         self.hint = hint
         self.facts = facts
+        self.was_repeated = False
+        """Whether the layer below repeated what failed as long as that made sense; the caller then does not."""
 
     def __getattr__(self, name: str) -> Any:
         """Read a fact as an attribute."""

@@ -13,7 +13,6 @@ This module remembers; what steps there are and what follows from an entry is fo
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -26,6 +25,7 @@ from typing import Any, Literal
 
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.errors import Conflict, NotFound, StorageError
+from cloudedge.io import FileLock, Holder
 
 __all__ = ["Entry", "Journal", "Operation", "State", "What", "Wish", "Writer"]
 
@@ -155,23 +155,16 @@ class Journal:
             return
         lock = self.path.with_name(self.path.name + ".lock")
         with _stored(lock, "locking"):
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip() or "somebody"
-                raise Conflict(
-                    f"{self.path.stem}: {holder} is at work here",
-                    hint="Wait until that ends; if its process was killed, the way is free at once.",
-                    holder=holder,
-                ) from None
-            with _stored(lock, "locking"):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{owner} (process {os.getpid()}, since {self._now()})\n".encode(), 0)
+            held = FileLock.take(lock, owner=owner, clock=self._clock, refusal=self._refusal)
+        with held:
             yield Writer(self)
-        finally:
-            os.close(descriptor)
+
+    def _refusal(self, holder: Holder) -> Conflict:
+        return Conflict(
+            f"{self.path.stem}: {holder} is at work here",
+            hint="Wait until that ends; if its process was killed, the way is free at once.",
+            holder=str(holder),
+        )
 
     def operations(self, *, kind: str | None = None, limit: int = -1) -> list[Operation]:
         """List operations, the newest first."""

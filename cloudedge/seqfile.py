@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from cloudedge import _core
 from cloudedge.errors import Conflict, InputError, StorageError
+from cloudedge.io import publish
 from cloudedge.native import file_errors
 
 __all__ = ["MAX_VALUE_BYTES", "Reader", "Table", "Writer", "is_sequence_file", "read", "read_table", "write"]
@@ -179,12 +180,7 @@ class Writer:
 
     def _publish(self) -> None:
         try:
-            self._unfinished.rename(self.path)
-            directory = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            publish(self._unfinished, self.path)
         except OSError as error:
             raise StorageError(f"cannot write {self.path}: {error.strerror}", path=str(self.path)) from error
 

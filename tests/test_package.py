@@ -94,6 +94,8 @@ def test_public_names_resolve():
     ("package", "old", "new"),
     [
         ("cloudedge.cube", "Store", "PartStore"),
+        ("cloudedge.hub", "storage_errors", "storage_errors"),
+        ("cloudedge.hub", "who", "who"),
         ("cloudedge.cube.transfer", "Workshop", "ArtifactCache"),
         ("cloudedge.pipeline", "Step", "PipelineStep"),
         ("cloudedge.training", "Policy", "LifecyclePolicy"),

@@ -194,9 +194,8 @@ def export(
     as_json: bool = JSON,
 ) -> None:
     """Write a bundle as a zip with its content at the top level; the same bundle always gives the same bytes."""
-    import hashlib  # noqa: PLC0415
-
     from cloudedge.bundle import Bundle, export_zip  # noqa: PLC0415
+    from cloudedge.io import digest_file  # noqa: PLC0415
 
     bundle = Bundle.open(ref, hub=local_hub(local))
     if dry_run:
@@ -204,14 +203,11 @@ def export(
         return
     with progress_bar(f"exporting {ref}", bundle.size_bytes) as bar:
         path = export_zip(bundle, zip_file, progress=bar)
-    md5 = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            md5.update(chunk)
+    md5 = digest_file(path, sha256=False, md5=True).md5
     if as_json:
-        json_out({"file": str(path), "size": path.stat().st_size, "md5": md5.hexdigest(), "digest": bundle.digest})
+        json_out({"file": str(path), "size": path.stat().st_size, "md5": md5, "digest": bundle.digest})
     else:
-        typer.echo(f"{path} md5:{md5.hexdigest()}")
+        typer.echo(f"{path} md5:{md5}")
 
 
 @app.command()

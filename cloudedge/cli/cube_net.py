@@ -74,13 +74,13 @@ def serve(
     Example: cloudedge cube serve data --port 8027
     """
     from cloudedge.admin import is_loopback  # noqa: PLC0415
-    from cloudedge.cube.formats import join_address  # noqa: PLC0415
     from cloudedge.cube.server import (  # noqa: PLC0415
         AdminServer,
         Server,
         ServerConfig,
         VersionStore,
     )
+    from cloudedge.io import join_address  # noqa: PLC0415
 
     if not (is_open or is_loopback(host)):
         raise ConfigError(
@@ -217,8 +217,7 @@ def stat(server: list[str] = SERVERS, as_json: bool = JSON) -> None:
 def _stat(address: str) -> dict[str, Any]:
     import requests  # noqa: PLC0415
 
-    from cloudedge.cube.formats import parse_address  # noqa: PLC0415
-    from cloudedge.io import read_body  # noqa: PLC0415
+    from cloudedge.io import parse_address, read_body  # noqa: PLC0415
 
     parse_address(address)
     try:
@@ -311,7 +310,7 @@ def _rates(measured: dict[str, Any], requests: int) -> dict[str, float]:
 
 def _raw_load(server: str, *, seconds: float, **load: Any) -> dict[str, Any]:
     from cloudedge import _core  # noqa: PLC0415
-    from cloudedge.cube.formats import parse_address  # noqa: PLC0415
+    from cloudedge.io import parse_address  # noqa: PLC0415
 
     host, port = parse_address(server)
     try:

@@ -24,9 +24,9 @@ from cloudedge.hub import (
     parse_digest,
     plan_copy,
     resolve,
-    who,
 )
 from cloudedge.hub import copy as copy_bundle
+from cloudedge.io import who
 
 __all__ = ["app"]
 

@@ -17,6 +17,7 @@ from cloudedge.cli._context import configuration, local_hub, named_hub, read_tok
 from cloudedge.cli._output import JSON, json_out, say
 from cloudedge.cli._signals import STOP, on_signals, stop_at_once
 from cloudedge.errors import ConfigError, NotFound
+from cloudedge.io import join_address
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
@@ -226,10 +227,10 @@ def _announce(server: Server, admin: AdminServer, host: str, admin_host: str, *,
     if as_json:
         json_out(
             {
-                "address": f"{host}:{server.port}",
+                "address": join_address(host, server.port),
                 "port": server.port,
                 "grpc_port": server.grpc_port,
-                "admin": f"{admin_host}:{admin.port}",
+                "admin": join_address(admin_host, admin.port),
                 "admin_port": admin.port,
                 "service": server.config.service,
                 "active": active,
@@ -238,7 +239,7 @@ def _announce(server: Server, admin: AdminServer, host: str, admin_host: str, *,
             }
         )
         return
-    url = f"{'https' if server.config.tls else 'http'}://{host}:{server.port}"
+    url = f"{'https' if server.config.tls else 'http'}://{join_address(host, server.port)}"
     say(
         "serving {} as {} on {}/{}/prediction, admin API on {}:{}; stop with SIGTERM",
         active or "nothing yet",

@@ -3,6 +3,7 @@
 This package knows OCI manifests and nothing of what a bundle means.
 """
 
+from cloudedge._lazy import renamed_names
 from cloudedge.hub._copy import CopyPlan, copy, plan_copy, signature_tag
 from cloudedge.hub._gc import GcPlan, Kept, collect, plan_gc, release_tag
 from cloudedge.hub._open import open_hub, open_store, prepare_bucket
@@ -37,10 +38,9 @@ from cloudedge.hub.core import (
     resolve,
     verified,
     version_key,
-    who,
 )
 from cloudedge.hub.layout import LocalHub
-from cloudedge.hub.objects import Adoption, storage_errors
+from cloudedge.hub.objects import Adoption
 
 __all__ = [
     "ANY",
@@ -85,8 +85,8 @@ __all__ = [
     "release_tag",
     "resolve",
     "signature_tag",
-    "storage_errors",
     "verified",
     "version_key",
-    "who",
 ]
+
+__getattr__ = renamed_names(__name__, {"storage_errors": "cloudedge.io.storage_errors", "who": "cloudedge.io.who"})

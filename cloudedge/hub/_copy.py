@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cloudedge.errors import CloudEdgeError, Interrupted
 from cloudedge.hub.core import Descriptor, Digest, Manifest, current, verified
+from cloudedge.io import map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,8 +60,7 @@ def plan_copy(
     """Ask the target what it has. Reads only."""
     manifest = source.read_manifest(name, digest)
     needed = [blob for blob in manifest.blobs if wanted(blob)]
-    with ThreadPoolExecutor(jobs) as pool:
-        there = list(pool.map(lambda blob: target.has_blob(name, blob), needed))
+    there = map_in_threads(lambda blob: target.has_blob(name, blob), needed, jobs)
     blobs = list(zip(needed, there, strict=True))
     return CopyPlan(
         manifest,

@@ -1,8 +1,68 @@
-"""Files, memory and the network as every room uses them."""
+"""Files, locks, memory and the network as every room uses them."""
 
 from __future__ import annotations
 
-from cloudedge.io._bounded_body import read_body
-from cloudedge.io._memory import free_memory_bytes
+from typing import TYPE_CHECKING
 
-__all__ = ["free_memory_bytes", "read_body"]
+from cloudedge._lazy import lazy_names
+from cloudedge.io._address import join_address, parse_address
+from cloudedge.io._atomic_files import (
+    atomic_file,
+    publish,
+    sync_directory,
+    sync_file,
+    write_atomically,
+    write_synced,
+)
+from cloudedge.io._bounded_body import read_body
+from cloudedge.io._file_locks import FileLock, Holder, LockHeld, locked_by
+from cloudedge.io._memory import free_memory_bytes
+from cloudedge.io._retries import Backoff, Patience, retry
+from cloudedge.io._storage_errors import storage_errors
+from cloudedge.io._user import who
+
+if TYPE_CHECKING:
+    from cloudedge.io._digests import Digests, digest_chunks, digest_file, file_chunks
+    from cloudedge.io._downloads import Answer, Download, Opener, Throttle
+    from cloudedge.io._parallel import in_threads, map_in_threads
+
+__all__ = [
+    "Answer",
+    "Backoff",
+    "Digests",
+    "Download",
+    "FileLock",
+    "Holder",
+    "LockHeld",
+    "Opener",
+    "Patience",
+    "Throttle",
+    "atomic_file",
+    "digest_chunks",
+    "digest_file",
+    "file_chunks",
+    "free_memory_bytes",
+    "in_threads",
+    "join_address",
+    "locked_by",
+    "map_in_threads",
+    "parse_address",
+    "publish",
+    "read_body",
+    "retry",
+    "storage_errors",
+    "sync_directory",
+    "sync_file",
+    "who",
+    "write_atomically",
+    "write_synced",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_digests": ("Digests", "digest_chunks", "digest_file", "file_chunks"),
+        "_downloads": ("Answer", "Download", "Opener", "Throttle"),
+        "_parallel": ("in_threads", "map_in_threads"),
+    },
+)

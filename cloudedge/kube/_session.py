@@ -28,6 +28,7 @@ import yaml
 
 from cloudedge.clock import Clock
 from cloudedge.errors import ConfigError, InputError, Unavailable
+from cloudedge.io import Backoff, retry
 from cloudedge.kube._errors import Passing, Status, refusal, translated
 from cloudedge.kube._websocket import open_websocket
 
@@ -38,7 +39,7 @@ ATTEMPTS = 5
 LONGEST_WAIT_S = 30.0
 """A server that asks for a longer pause than this gets an error now rather than a request later."""
 
-_FIRST_WAIT_S = 0.25
+_BACKOFF = Backoff(0.25, 8.0, longest_asked_s=LONGEST_WAIT_S)
 _ERROR_LIMIT = 1 << 20
 _ANSWER_LIMIT = 256 << 20  # a list of everything in a large namespace
 _POOL = 32  # connections kept: followed logs and watches hold one each
@@ -157,8 +158,7 @@ class Session:
 
     def pause(self, tries: int, at_least_s: float | None = None) -> float:
         """Return how long to wait after so many failures: longer each time up to a point, never in step."""
-        wait_s = min(8.0, _FIRST_WAIT_S * 2.0 ** min(tries - 1, 10)) * (0.5 + self.clock.random() / 2)
-        return max(wait_s, at_least_s or 0.0)
+        return _BACKOFF.pause_s(tries, self.clock, at_least_s=at_least_s)
 
     @contextmanager
     def _open(self, request: _Request, quiet_s: float) -> Iterator[urllib3.BaseHTTPResponse]:
@@ -228,17 +228,18 @@ class Session:
             yield rest
 
     def _persist(self, attempt: Callable[[], _T], *, repeat: bool, attempts: int) -> _T:
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                return attempt()
-            except Passing as passing:
-                wait_s = self.pause(tries, passing.after_s)
-                may = repeat or not passing.acted
-                if not may or tries >= attempts or wait_s > LONGEST_WAIT_S:
-                    raise passing.error from passing.__cause__
-            self.clock.sleep(wait_s)
+        """Own the retries of a single call; a watch and a log own those of going on where they broke."""
+        try:
+            return retry(
+                attempt,
+                attempts=attempts,
+                backoff=_BACKOFF,
+                clock=self.clock,
+                may_repeat=lambda error: isinstance(error, Passing) and (repeat or not error.acted),
+                at_least_s=lambda error: getattr(error, "after_s", None),
+            )
+        except Passing as passing:
+            raise passing.error from passing.__cause__
 
 
 def configured(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> tuple[Any, str]:

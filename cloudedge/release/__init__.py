@@ -1,6 +1,7 @@
 """Releases: one bundle live on one target, everywhere or nowhere. Plan, apply, resume, roll back, watch."""
 
 from cloudedge._lazy import renamed_names
+from cloudedge.io import in_threads
 from cloudedge.release.core import (
     BundleSource,
     Estimate,
@@ -35,7 +36,6 @@ from cloudedge.release.core import (
     Traffic,
     Unfinished,
     Version,
-    in_threads,
     plan,
 )
 from cloudedge.release.places import CubeRows

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from cloudedge.hub import storage_errors
+from cloudedge.io import storage_errors, write_atomically
 
 __all__ = ["write_json", "write_text"]
 
@@ -18,19 +17,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file by writing another one and renaming it.
+    """Write a file whole; it survives a power cut.
 
     Raises:
         StorageError: there is no room, or no right.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with storage_errors("writing", path):
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)  # what there is of it takes up room
-            raise
+        write_atomically(path, text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import Unavailable
+from cloudedge.io import locked_by
 from cloudedge.supervisor._supervisor import ProcessSpec, find_processes, save_specs, specs_digest
 
 __all__ = ["change", "down", "has_read", "is_up", "log_tail", "process_states", "tell", "up"]
@@ -150,17 +150,8 @@ def _running(folder: Path, specs: str) -> set[str]:
 
 def _supervisor(folder: Path) -> int | None:
     """Return the number of the supervisor that holds the lock."""
-    try:
-        descriptor = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return int(os.pread(descriptor, 32, 0) or 0)
-    finally:
-        os.close(descriptor)
-    return None
+    holder = locked_by(folder / "supervisor.lock")
+    return int(holder.note or 0) if holder else None
 
 
 def _tell(folder: Path, number: signal.Signals) -> bool:

@@ -18,7 +18,6 @@ room, and the supervisor's own log says so, as far as it can be written itself.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -32,6 +31,7 @@ from typing import Any, BinaryIO
 
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.errors import Conflict, StorageError
+from cloudedge.io import FileLock
 from cloudedge.supervisor._files import write_json
 
 __all__ = [
@@ -146,18 +146,14 @@ class Supervisor:
         self._saved: dict[str, Any] = {}
         self._complaints: dict[str, str] = {}
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise Conflict(f"the processes of {folder.name} are supervised already") from None
-        os.ftruncate(self._lock, 0)
+        supervised = Conflict(f"the processes of {folder.name} are supervised already")
+        self._lock = FileLock.take(folder / "supervisor.lock", refusal=lambda _: supervised)
+        self._lock.write("")
 
     def run(self) -> None:
         """Keep the processes running until SIGTERM or SIGINT, then end them."""
         with self._signals():
-            os.pwrite(self._lock, str(os.getpid()).encode(), 0)  # only now: a signal before would have ended it
+            self._lock.write(str(os.getpid()))  # only now: a signal before would have ended it
             adopted = find_processes(self.folder)
             while not self._stop:
                 if self._reload:

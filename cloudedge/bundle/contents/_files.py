@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from cloudedge.errors import Conflict, InputError
-from cloudedge.hub import storage_errors
+from cloudedge.io import publish, storage_errors
 
 __all__ = ["OWN_FOLDER", "check_member_path", "list_files", "published"]
 
@@ -90,7 +90,7 @@ def published(target: Path, doing: str) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield temporary
-            temporary.rename(target)
+            publish(temporary, target)
         finally:
             if temporary.is_dir():
                 shutil.rmtree(temporary, ignore_errors=True)

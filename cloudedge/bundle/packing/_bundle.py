@@ -27,9 +27,9 @@ from cloudedge.hub import (
     open_hub,
     resolve,
     verified,
-    who,
 )
 from cloudedge.hub import copy as copy_bundle
+from cloudedge.io import who
 
 __all__ = ["Bundle", "Member"]
 

@@ -47,8 +47,8 @@ from cloudedge.hub import (
     hash_files,
     is_version,
     next_version,
-    who,
 )
+from cloudedge.io import who
 
 if TYPE_CHECKING:
     from cloudedge.bundle.packing._bundle import Bundle

@@ -10,6 +10,7 @@ from cloudedge.bundle.contents import published
 from cloudedge.bundle.packing._bundle import Bundle
 from cloudedge.errors import InputError
 from cloudedge.hub import Progress
+from cloudedge.io import sync_file
 
 __all__ = ["export_zip", "unpack"]
 
@@ -63,6 +64,5 @@ def export_zip(bundle: Bundle, path: str | os.PathLike[str], *, progress: Progre
                     for chunk in member.chunks:
                         file.write(chunk)
                         progress(len(chunk))
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        sync_file(temporary)
     return target

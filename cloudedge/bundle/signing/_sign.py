@@ -14,7 +14,8 @@ from cloudedge.bundle.signing._cosign import check, payload, read_signatures, si
 from cloudedge.bundle.signing._keys import load_private, load_public
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.errors import SignatureInvalid
-from cloudedge.hub import Descriptor, current, signature_tag, verified, who
+from cloudedge.hub import Descriptor, current, signature_tag, verified
+from cloudedge.io import who
 
 __all__ = ["check_signature", "check_words", "sign_bundle", "sign_words"]
 

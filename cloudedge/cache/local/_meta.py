@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
+from cloudedge.io import write_atomically
+
 __all__ = ["PASSWORD_VARIABLE", "Meta", "has_password"]
 
 PASSWORD_VARIABLE = "CLOUDEDGE_DATASET_META_PASSWORD"  # noqa: S105 - its name
@@ -59,11 +61,7 @@ class Meta:
         """Write the password down where only its owner may read it; nothing if there is none."""
         if not self.password:
             return
-        draft = folder / f".{_FILE}.{os.getpid()}"
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(self.password)
-        draft.rename(folder / _FILE)
+        write_atomically(folder / _FILE, self.password, mode=0o600)
 
     @property
     def environment(self) -> dict[str, str]:

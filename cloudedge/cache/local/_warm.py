@@ -7,7 +7,6 @@ compared with the volume before it is laid over it again.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cloudedge.errors import Conflict
+from cloudedge.io import FileLock
 
 __all__ = ["WarmFiles"]
 
@@ -74,18 +74,11 @@ class WarmFiles:
 
     @contextmanager
     def _noted(self) -> Iterator[int]:
-        note = os.open(self._note, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(note)
-            raise Conflict(
-                f"another process changes the data set {self._note.parent.name}", hint="Try again when it has ended."
-            ) from error
-        try:
-            yield note
-        finally:
-            os.close(note)
+        busy = Conflict(
+            f"another process changes the data set {self._note.parent.name}", hint="Try again when it has ended."
+        )
+        with FileLock.take(self._note, refusal=lambda _: busy) as lock:
+            yield lock.descriptor
 
 
 def _looks(path: Path) -> tuple[int, int] | None:

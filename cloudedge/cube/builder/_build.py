@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,17 +16,9 @@ from typing import Any
 from cloudedge import _core
 from cloudedge.cube.builder._build_inputs import Input
 from cloudedge.cube.builder._build_plan import BuildPlan, plan_build
-from cloudedge.cube.formats import (
-    PartLists,
-    Workspace,
-    md5_line,
-    pack,
-    part_name,
-    sync_directory,
-    write_rows_note,
-    write_synced,
-)
+from cloudedge.cube.formats import PartLists, Workspace, md5_line, pack, part_name, write_rows_note
 from cloudedge.errors import InputError, StorageError
+from cloudedge.io import map_in_threads, sync_directory, write_synced
 from cloudedge.native import file_errors
 
 __all__ = ["DATA_FILE_LIMIT", "BuildReport", "PartReport", "build", "reserved_key", "run_build"]
@@ -245,7 +236,6 @@ def _pack_all(plan: BuildPlan, directories: Sequence[Path], threads: int) -> lis
         write_synced(tar.with_name(tar.name + ".md5"), md5_line(digest, plan.directory / tar.name))
         return digest
 
-    with ThreadPoolExecutor(threads) as pool:
-        digests: list[str | None] = list(pool.map(pack_one, directories))
+    digests: list[str | None] = [*map_in_threads(pack_one, directories, threads)]
     sync_directory(directories[0].parent)
     return digests

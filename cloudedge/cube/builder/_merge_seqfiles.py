@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from cloudedge import seqfile
 from cloudedge.bundle import RowType, Table
 from cloudedge.bundle.tables import ROWS_PER_WINDOW, Rows, table_bytes
-from cloudedge.cube.formats import sync_directory, verify_md5
+from cloudedge.cube.formats import verify_md5
 from cloudedge.errors import InputError, IntegrityError, StorageError
+from cloudedge.io import publish
 
 __all__ = ["Layer", "kind_of", "lay_rows", "row_files"]
 
@@ -42,8 +43,7 @@ def lay_rows(layers: Sequence[Layer], target: Path) -> Table:
             scratch.mkdir(parents=True)
             width = _concatenate(layers, scratch)
             _write_sorted(scratch, width)
-            (scratch / "table").replace(target)
-            sync_directory(target.parent)
+            publish(scratch / "table", target)
         except OSError as error:
             raise StorageError(
                 f"cannot write {target}: {error.strerror}", hint="Free space there.", path=str(target)

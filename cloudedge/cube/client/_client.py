@@ -25,8 +25,9 @@ from numpy.typing import DTypeLike, NDArray
 from cloudedge import _core
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube.client._errors import ShardUnavailable, UnknownVersion, VersionSkew
-from cloudedge.cube.formats import CubeConf, CubeDict, join_address, parse_address
+from cloudedge.cube.formats import CubeConf, CubeDict
 from cloudedge.errors import ConfigError, InputError, IntegrityError, Rejected
+from cloudedge.io import join_address, parse_address
 
 __all__ = ["UNKNOWN_VERSION_CODE", "Client", "ClientConfig", "KeyLike", "SeekResult", "ShardAnswer", "ShardAnswers"]
 

@@ -10,7 +10,6 @@ made under a hidden name and published by rename: what has its name is whole.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -46,11 +45,10 @@ from cloudedge.cube.formats import (
     TableFile,
     md5_line,
     part_name,
-    sync_directory,
-    write_synced,
 )
 from cloudedge.errors import InputError, StorageError
 from cloudedge.hub import hash_files
+from cloudedge.io import FileLock, LockHeld, sync_directory, sync_file, write_atomically, write_synced
 
 __all__ = ["ArtifactCache"]
 
@@ -153,17 +151,17 @@ class ArtifactCache:
             if not final.exists():
                 folder = self.artifacts / f"{_HALF_MADE}{secrets.token_hex(4)}"
                 folder.mkdir()
-                busy = _locked(folder)
+                busy = FileLock.take(folder, folder=True, wait_s=None)
                 try:
                     for artifact in make(folder):
                         for file in artifact.files:
-                            _sync(artifact.directory / file.name)
+                            sync_file(artifact.directory / file.name)
                         write_synced(artifact.directory / NOTE, json.dumps(artifact.as_json(), sort_keys=True))
                         sync_directory(artifact.directory)
                     _publish(folder, final)
                 finally:
                     shutil.rmtree(folder, ignore_errors=True)
-                    os.close(busy)
+                    busy.release()
                 sync_directory(self.artifacts)
             os.utime(final)  # used last
             notes = sorted(final.glob(f"*/{NOTE}"), key=lambda path: int(path.parent.name))
@@ -233,9 +231,7 @@ class ArtifactCache:
         if path.exists():
             return
         with self._stored("write"):
-            unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            write_synced(unfinished, json.dumps([each.as_json() for each in sums]))
-            unfinished.replace(path)
+            write_atomically(path, json.dumps([each.as_json() for each in sums]))
 
     @contextmanager
     def _stored(self, doing: str) -> Iterator[None]:
@@ -253,25 +249,12 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
     return sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
-def _locked(folder: Path) -> int:
-    """Hold on to a folder; the kernel lets go of it when this process dies."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
-
-
 def _is_abandoned(folder: Path) -> bool:
-    """Tell whether nobody works in a folder any more: another process may, for the same target."""
+    """Tell whether no process works in a folder any more: another one may, for the same target."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False  # whoever it was is done
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
+        FileLock.take(folder, folder=True).release()
+    except (LockHeld, FileNotFoundError):
+        return False  # its maker is at it, or done
     return True
 
 
@@ -281,11 +264,6 @@ def _publish(folder: Path, final: Path) -> None:
     except OSError:
         if not final.exists():  # else another process made the same meanwhile
             raise
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _artifact(place: Path, held: ShardRows, *, shard: int, shards: int, width: int, base: str = "") -> Artifact:

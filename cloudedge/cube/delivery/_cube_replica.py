@@ -17,10 +17,10 @@ from cloudedge.admin import order_header, piece_header
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube.client import Client, ClientConfig
 from cloudedge.cube.delivery._replica import Loading, ReplicaStatus, VersionState
-from cloudedge.cube.formats import Artifact, ArtifactFile, Source, join_address, parse_address
+from cloudedge.cube.formats import Artifact, ArtifactFile, Source
 from cloudedge.cube.server import Throttle
 from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, NotFound, Rejected, StorageError, Unavailable
-from cloudedge.io import read_body
+from cloudedge.io import join_address, parse_address, read_body
 
 if TYPE_CHECKING:
     import requests

@@ -43,7 +43,7 @@ class DeliveryPolicy:
     """Replicas worked on at the same time."""
     attempts: int = 6
     """Tries of one step on one replica, where trying again can help."""
-    pause_s: float = 0.2
+    pause_s: float = 0.5
     """After the first try; twice as long after each further one, with jitter, up to ten times this."""
     deadline_s: float = 4 * 3600
     """For everything before activation."""

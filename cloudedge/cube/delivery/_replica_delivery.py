@@ -7,7 +7,6 @@ replicas with one of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
@@ -30,6 +29,7 @@ from cloudedge.cube.delivery._table_shards import TableVersion
 from cloudedge.cube.formats import DELTA_FILE, Artifact, Source
 from cloudedge.cube.server import FileServer
 from cloudedge.errors import CloudEdgeError, InputError, NotFound
+from cloudedge.io import map_in_threads
 
 __all__ = ["ReplicaDelivery", "refuse"]
 
@@ -240,11 +240,7 @@ class ReplicaDelivery:
 
     def _each(self, items: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
         """Do something for many at a time; all have ended when this returns or raises."""
-        if not items:
-            return []
-        with ThreadPoolExecutor(min(self.policy.jobs, len(items)), thread_name_prefix="deliver") as pool:
-            futures = [pool.submit(do, item) for item in items]
-        return [future.result() for future in futures]
+        return map_in_threads(do, items, self.policy.jobs, finish=True, name="deliver")
 
 
 def refuse(plan: DeliveryPlan) -> None:

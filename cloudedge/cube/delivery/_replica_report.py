@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from cloudedge.cube.delivery._delivery_plan import ObservedReplica
 from cloudedge.cube.delivery._replica import Replica, ReplicaStatus
 from cloudedge.cube.delivery._replica_steps import observe
 from cloudedge.errors import CloudEdgeError, IntegrityError, Unavailable
+from cloudedge.io import map_in_threads
 
 __all__ = ["Expected", "ReplicaReport", "judge", "look", "look_twice", "require_agreement"]
 
@@ -69,11 +69,10 @@ class ReplicaReport:
 def look(replicas: Sequence[Replica], expected: Mapping[str, Expected] | None = None) -> list[ReplicaReport]:
     """Ask all replicas, and read known keys on each of them; nobody's failure keeps the others from being asked."""
     known = expected or {}
-    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(replicas)))) as pool:
-        observed = list(pool.map(observe, replicas))
-        found = pool.map(lambda replica, each: _probe(replica, each, known.get(each.table)), replicas, observed)
-        probes = {each.name: answer for each, answer in zip(replicas, found, strict=True)}
-    return judge(observed, probes, known)
+    observed = map_in_threads(observe, replicas, _AT_ONCE)
+    pairs = list(zip(replicas, observed, strict=True))
+    found = map_in_threads(lambda pair: _probe(*pair, known.get(pair[1].table)), pairs, _AT_ONCE)
+    return judge(observed, {each.name: answer for each, answer in zip(replicas, found, strict=True)}, known)
 
 
 def look_twice(

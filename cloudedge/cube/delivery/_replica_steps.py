@@ -10,6 +10,7 @@ from cloudedge.cube.delivery._delivery_plan import DeliveryPolicy, ObservedRepli
 from cloudedge.cube.delivery._replica import Replica
 from cloudedge.cube.delivery._table_shards import ShardRows
 from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, IntegrityError
+from cloudedge.io import Backoff, Patience
 
 __all__ = ["Hands", "asked", "observe", "table_of"]
 
@@ -46,23 +47,26 @@ class Hands:
     def call(self, replica: Replica, doing: str, step: Callable[[], Result], *, deadline: float) -> Result:
         """Do one step, again where trying again helps.
 
+        This layer owns the retries of a delivery: a server that fetches files goes from source to source and fails at
+        once when none gives anything, and a release does not repeat what failed here.
+
         Raises:
             CloudEdgeError: of the class that the step raised, with the replica's name and facts.
             DeadlineExceeded: the time was over first.
         """
-        tried = 0
+        backoff = Backoff(self._policy.pause_s, _LONGEST_PAUSE * self._policy.pause_s, 0.5, 1.5)
+        patience = Patience(self._policy.attempts, backoff, self._clock, deadline=deadline)
         while True:
-            tried += 1
             try:
                 return step()
             except CloudEdgeError as error:
-                if not error.retry_helps or tried >= self._policy.attempts:
-                    raise _named(error, replica, doing, tried) from error
-                pause = self._policy.pause_s * min(2 ** (tried - 1), _LONGEST_PAUSE) * (0.5 + self._clock.random())
-                if self._clock.monotonic() + pause > deadline:
-                    late = DeadlineExceeded(f"the time for this delivery is over; last, {error.message}")
-                    raise _named(late, replica, doing, tried) from error
-                self._clock.sleep(pause)
+                if error.retry_helps and patience.wait():
+                    continue
+                tried = patience.failures if error.retry_helps else patience.failures + 1
+                found: CloudEdgeError = error
+                if patience.is_late:
+                    found = DeadlineExceeded(f"the time for this delivery is over; last, {error.message}")
+                raise _named(found, replica, doing, tried) from error
 
     def verify(self, replica: Replica, version: str, rows: ShardRows) -> None:
         """Compare what a replica loaded with what it should have, and read some rows back, pinned.
@@ -99,4 +103,6 @@ def _named(error: CloudEdgeError, replica: Replica, doing: str, tried: int) -> C
     message = f"{doing} on {which}, shard {shard} of table {table!r}, failed{times}: {error.message}"
     facts = {**error.facts, "table": table, "shard": shard, "replica": which}
     hint = error.hint or "See the server's log, then run the same command again; what is active stays active."
-    return type(error)(message, hint=hint, **facts)
+    named = type(error)(message, hint=hint, **facts)
+    named.was_repeated = True
+    return named

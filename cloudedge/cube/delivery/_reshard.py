@@ -11,7 +11,6 @@ Both layouts are live from the end of 1 to 4, so a reader may change over whenev
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,9 @@ from cloudedge.cube.delivery._delivery_plan import ObservedReplica
 from cloudedge.cube.delivery._replica_steps import observe, table_of
 from cloudedge.cube.delivery._server_layout import ServerLayout
 from cloudedge.cube.delivery._table_shards import TableVersion, add_up
-from cloudedge.cube.formats import CubeConf, sync_directory, write_synced
+from cloudedge.cube.formats import CubeConf
 from cloudedge.errors import ConfigError, Conflict, DeadlineExceeded, IntegrityError, StorageError, Unavailable
+from cloudedge.io import write_atomically
 
 __all__ = ["Resharded", "free_servers", "require_apart", "require_live", "reshard", "write_conf"]
 
@@ -141,11 +141,8 @@ def free_servers(
 
 def write_conf(path: Path, conf: CubeConf) -> None:
     """Publish a cube.conf whole: readers see the old file or the new one."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        write_synced(unfinished, conf.to_text())
-        unfinished.replace(path)
-        sync_directory(path.parent)
+        write_atomically(path, conf.to_text())
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", path=str(path)) from error
 

@@ -18,8 +18,9 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from cloudedge.cube.delivery._cube_replica import CubeReplica
-from cloudedge.cube.formats import CubeConf, CubeDict, NodeList, join_address, parse_address, read_text_file
+from cloudedge.cube.formats import CubeConf, CubeDict, NodeList, read_text_file
 from cloudedge.errors import ConfigError
+from cloudedge.io import join_address, parse_address
 
 __all__ = ["ServerAddress", "ServerLayout"]
 

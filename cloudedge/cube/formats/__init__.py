@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cloudedge.cube.formats._address import join_address, parse_address
 from cloudedge.cube.formats._artifact import (
     DELTA_FILE,
     NOTE,
@@ -24,7 +23,7 @@ from cloudedge.cube.formats._table_file import TableFile
 from cloudedge.cube.formats._tar import md5_line, pack, packed_files, verify_md5
 from cloudedge.cube.formats._text import read_text
 from cloudedge.cube.formats._transfer_conf import CubeAddress, TransferConf
-from cloudedge.cube.formats._workspace import Workspace, sync_directory, write_synced
+from cloudedge.cube.formats._workspace import Workspace
 
 __all__ = [
     "DELTA_FILE",
@@ -51,22 +50,18 @@ __all__ = [
     "append_donefile",
     "dequantise",
     "is_version_name",
-    "join_address",
     "looks_like_parameter",
     "md5_line",
     "noted_checksum",
     "pack",
     "packed_files",
-    "parse_address",
     "parse_donefile",
     "part_name",
     "quantise",
     "read_donefile",
     "read_text",
     "read_text_file",
-    "sync_directory",
     "verify_md5",
     "version_hint",
     "write_rows_note",
-    "write_synced",
 ]

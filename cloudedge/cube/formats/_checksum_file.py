@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cloudedge.cube.formats._workspace import write_synced
 from cloudedge.errors import IntegrityError
+from cloudedge.io import write_synced
 
 __all__ = ["noted_checksum", "write_rows_note"]
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, model_validator
 
 from cloudedge.errors import ConfigError
+from cloudedge.io import parse_address
 
 __all__ = ["CubeConf", "CubeDict", "Endpoint", "Node", "NodeList", "read_text_file"]
 
@@ -174,9 +175,10 @@ def read_text_file(path: str | os.PathLike[str]) -> str:
 
 
 def _endpoint(text: str) -> Endpoint | None:
-    host, _, port = text.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")  # an IPv6 address
-    return (host, int(port)) if host and port.isdecimal() and port.isascii() and 0 < int(port) < 65536 else None  # noqa: PLR2004
+    try:
+        return parse_address(text.strip())
+    except ConfigError:
+        return None
 
 
 def _short(value: Any) -> str:

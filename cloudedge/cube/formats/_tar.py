@@ -11,11 +11,11 @@ import hashlib
 import os
 import re
 import tarfile
-from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
 from cloudedge.errors import IntegrityError
+from cloudedge.io import digest_file
 
 __all__ = ["md5_line", "pack", "packed_files", "verify_md5"]
 
@@ -78,12 +78,6 @@ def md5_line(digest: str, tar: Path) -> str:
     return f"{digest}  {tar}\n"
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
-
-
 def verify_md5(tar: Path) -> str:
     """Compare a tar with the .md5 beside it and return the digest.
 
@@ -94,13 +88,11 @@ def verify_md5(tar: Path) -> str:
     words = note.read_bytes()[:4096].split()
     if not words or not re.fullmatch(rb"[0-9a-f]{32}", words[0]):
         raise IntegrityError(f"{note} does not begin with 32 hexadecimal digits", path=str(note))
-    md5 = hashlib.md5(usedforsecurity=False)
-    for chunk in _chunks(tar):
-        md5.update(chunk)
-    if md5.hexdigest() != words[0].decode():
+    md5 = digest_file(tar, sha256=False, md5=True).md5
+    if md5 != words[0].decode():
         raise IntegrityError(
-            f"{tar} has the MD5 {md5.hexdigest()}, {note.name} says {words[0].decode()}",
+            f"{tar} has the MD5 {md5}, {note.name} says {words[0].decode()}",
             hint="Fetch or build it again; upstream's agent keeps a corrupt tar for ever, so remove it there too.",
             path=str(tar),
         )
-    return md5.hexdigest()
+    return md5

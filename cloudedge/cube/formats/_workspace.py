@@ -7,53 +7,24 @@ is there if and only if the build is complete.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import final
 
 from cloudedge.cube.formats._build_layout import META_DIRECTORY, BuildName
 from cloudedge.errors import Conflict
+from cloudedge.io import FileLock, LockHeld, sync_directory, write_synced
 
-__all__ = ["Workspace", "sync_directory", "write_synced"]
+__all__ = ["Workspace"]
 
 _MARK = ".building-"
 
 
-def write_synced(path: Path, text: str) -> None:
-    """Write a small new file and wait until the device has it."""
-    with path.open("x") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Wait until the device has a directory's entries."""
-    with _opened(path) as descriptor:
-        os.fsync(descriptor)
-
-
-@contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _alone_in(output: Path) -> Iterator[None]:
+def _alone_in(output: Path) -> FileLock:
     """Keep other builds into the same output from starting or publishing meanwhile; takes milliseconds."""
-    with _opened(output) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+    return FileLock.take(output, folder=True, wait_s=None)
 
 
 @final
@@ -81,8 +52,7 @@ class Workspace:
             for abandoned in output.glob(f".*{_MARK}*"):
                 _remove_abandoned(abandoned, output)
             self._root.mkdir()
-            self._lock = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._lock = FileLock.take(self._root, folder=True, wait_s=None)
         self.version.mkdir()
         self.meta.mkdir()
 
@@ -93,7 +63,7 @@ class Workspace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self._root, ignore_errors=True)
-        os.close(self._lock)
+        self._lock.release()
 
     def publish(self) -> Path:
         """Move everything to where it belongs.
@@ -112,8 +82,8 @@ class Workspace:
             for path in sorted(self.meta.iterdir()):
                 unfinished = meta / f".{path.name}"
                 unfinished.unlink(missing_ok=True)
-                write_synced(unfinished, path.read_text())
-                unfinished.replace(meta / path.name)
+                write_synced(unfinished, path.read_bytes())
+                unfinished.replace(meta / path.name)  # one sync of the directory serves all of them
             sync_directory(meta)
             self.version.rename(final)
             sync_directory(self._output)
@@ -122,11 +92,10 @@ class Workspace:
 
 def _remove_abandoned(root: Path, output: Path) -> None:
     try:
-        with _opened(root) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with FileLock.take(root, folder=True):
             if (root / "version").exists():  # killed before its directory was moved: its meta files speak of nothing
                 for path in (root / META_DIRECTORY).glob("*.json"):
                     (output / META_DIRECTORY / path.name).unlink(missing_ok=True)
             shutil.rmtree(root)
-    except (BlockingIOError, FileNotFoundError):
+    except (LockHeld, FileNotFoundError):
         pass  # its build lives, or someone else removed it

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from cloudedge.cube.server._admin_api import AdminServer
-from cloudedge.cube.server._download import Fetched, Throttle, fetch, plain_url
+from cloudedge.cube.server._download import Fetched, fetch, plain_url
 from cloudedge.cube.server._file_server import FileServer
 from cloudedge.cube.server._server import Server, ServerConfig, VersionInfo
 from cloudedge.cube.server._version_store import VersionStore
+from cloudedge.io import Throttle
 
 __all__ = [
     "AdminServer",

@@ -1,59 +1,26 @@
-"""Downloads that end whole or not at all: resumed after a break, checked against their SHA-256, renamed into place."""
+"""Downloads of a version's files: over HTTP, checked against their SHA-256, renamed into place."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.cube.formats import sync_directory
-from cloudedge.errors import (
-    CloudEdgeError,
-    ConfigError,
-    DeadlineExceeded,
-    IntegrityError,
-    NotFound,
-    Rejected,
-    StorageError,
-    Unavailable,
-)
+from cloudedge.errors import IntegrityError, StorageError, Unavailable
+from cloudedge.io import Answer, Download, Throttle, digest_file, publish
 
 if TYPE_CHECKING:
     import requests
 
-__all__ = ["Fetched", "Throttle", "bearer", "fetch", "part_of", "plain_url", "sha256_of"]
+__all__ = ["Fetched", "bearer", "fetch", "part_of", "plain_url"]
 
 _CHUNK = 1 << 16
-_MAX_FAILURES = 6
-"""Tries that brought nothing, one after the other."""
-_TIMEOUT_S = 30.0
-_OK, _PARTIAL, _NOT_MODIFIED, _OUT_OF_RANGE = 200, 206, 304, 416
-
-
-class Throttle:
-    """Lets so many bytes per second through, over all who share it."""
-
-    def __init__(self, bytes_per_s: float, clock: Clock | None = None) -> None:
-        if bytes_per_s <= 0:
-            raise ConfigError(f"a bandwidth limit is above 0 bytes per second, not {bytes_per_s}")
-        self._rate = bytes_per_s
-        self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
-        self._free_at = self._clock.monotonic()
-
-    def take(self, count: int) -> None:
-        """Wait until `count` more bytes may pass."""
-        with self._lock:
-            now = self._clock.monotonic()
-            begin = max(self._free_at, now)
-            self._free_at = begin + count / self._rate
-        if begin > now:
-            self._clock.sleep(begin - now)
+_ATTEMPTS = 6
 
 
 @dataclass(frozen=True)
@@ -103,6 +70,7 @@ def fetch(
     limit: Throttle | None = None,
     clock: Clock | None = None,
     max_bytes: int = 1 << 44,
+    attempts: int = _ATTEMPTS,
 ) -> Fetched:
     """Fetch a file; what an earlier call left of it is continued.
 
@@ -114,8 +82,9 @@ def fetch(
         deadline: By `clock.monotonic()`.
         token: Sent as a bearer token.
         limit: Bytes per second, shared by all who hold it.
-        clock: For the deadline and the pauses between tries.
+        clock: For the deadline and the pauses between attempts.
         max_bytes: What is refused when no `size` is given.
+        attempts: Attempts in a row that bring no byte; 1 where the caller owns the retries.
 
     Raises:
         NotFound: the server has no such file.
@@ -125,167 +94,77 @@ def fetch(
         DeadlineExceeded: the time was not enough; what came is kept for the next call.
         Unavailable: the server breaks off again and again.
     """
-    target = Path(path)
-    part = part_of(target, sha256)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if sha256 is None:
-            part.unlink(missing_ok=True)  # nothing says that it is the same content
-        download = _Download(url, part, size, max_bytes, deadline, bearer(token), limit, clock or SystemClock())
-        received = download.run()
-        digest = sha256_of(part)
-        if sha256 is not None and digest != sha256 and received < part.stat().st_size:
-            part.unlink()  # what an earlier call had left may be the damaged half: once more from the start
-            received += download.run()
-            digest = sha256_of(part)
-        if sha256 is not None and digest != sha256:
-            part.unlink()
-            raise IntegrityError(
-                f"{plain_url(url)} has the SHA-256 {digest}, not {sha256}",
-                hint="Publish it again; what came was thrown away.",
-                url=plain_url(url),
-            )
-        about = part.stat()
-        part.replace(target)
-        sync_directory(target.parent)
-    except OSError as error:
-        raise StorageError(f"cannot write {target}: {error.strerror}", path=str(target)) from error
-    return Fetched(target, about.st_size, received, download.etag, digest)
+    import requests  # noqa: PLC0415 - slow to import
 
-
-@dataclass
-class _Download:
-    url: str
-    part: Path
-    size: int | None
-    max_bytes: int
-    deadline: float
-    auth: Any
-    limit: Throttle | None
-    clock: Clock
-    etag: str = ""
-
-    def __post_init__(self) -> None:
-        import requests  # noqa: PLC0415 - slow to import
-
-        self._session = requests.Session()
-        self._errors = (requests.RequestException,)
-        self._plain = plain_url(self.url)
-
-    def run(self) -> int:
-        """Bring the whole file into the part; returns the bytes received."""
-        failures = received = 0
-        with self.part.open("ab") as out, self._session:
-            while True:
-                before = received
-                try:
-                    for chunk in self._chunks(out):
-                        received += len(chunk)
-                    out.flush()
-                    os.fsync(out.fileno())
-                except (*self._errors, Unavailable) as error:
-                    out.flush()
-                    failures = 1 if received > before else failures + 1
-                    self._pause(error, failures)
-                else:
-                    return received
-
-    def _pause(self, error: Exception, failures: int) -> None:
-        """Wait before another try, or say why there is none."""
-        if isinstance(error, DeadlineExceeded):
-            raise error
-        why = error.message if isinstance(error, CloudEdgeError) else type(error).__name__
-        if failures >= _MAX_FAILURES:
-            raise Unavailable(
-                f"fetching {self._plain} failed {failures} times without a byte: {why}",
-                hint="See whether the server runs and can be reached from here, then run the same command again.",
-                url=self._plain,
-            ) from error
-        wait = min(0.1 * 2**failures, 5.0) * (0.5 + self.clock.random())
-        if self.clock.monotonic() + wait >= self.deadline:
-            raise self._too_late() from error
-        self.clock.sleep(wait)
-
-    def _too_late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(
-            f"{self._plain} did not arrive in time; {self.part.stat().st_size} bytes are kept",
-            hint="Run the same command again: it continues there.",
-            url=self._plain,
+    target, plain = Path(path), plain_url(url)
+    with requests.Session() as session:
+        download = Download(
+            plain,
+            part_of(target, sha256),
+            lambda headers, timeout_s: _opened(session, url, headers, bearer(token), timeout_s),
+            clock or SystemClock(),
+            size=size,
+            most=max_bytes,
+            sure=sha256 is not None,
+            deadline=deadline,
+            throttle=limit,
+            attempts=attempts,
         )
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return _bring(download, target, sha256)
+        except OSError as error:
+            raise StorageError(f"cannot write {target}: {error.strerror}", path=str(target)) from error
 
-    def _left(self) -> float:
-        left = self.deadline - self.clock.monotonic()
-        if left <= 0:
-            raise self._too_late()
-        return left
 
-    def _chunks(self, out: Any) -> Any:
-        """Ask for what is missing, append it and give back each piece once it is written."""
-        at = out.seek(0, os.SEEK_END)
-        headers = {"Accept-Encoding": "identity"}
-        if at:
-            headers["Range"] = f"bytes={at}-"
-            if self.etag:
-                headers["If-Range"] = self.etag
-        timeout = min(_TIMEOUT_S, self._left())
-        with self._session.get(self.url, headers=headers, auth=self.auth, stream=True, timeout=timeout) as answer:
-            whole = self._expected(answer, at, out)
-            at = out.seek(0, os.SEEK_END)
-            if answer.status_code == _OUT_OF_RANGE:
-                return
-            answer.raw.enforce_content_length = False  # it would throw the last piece away; the length is checked here
-            for chunk in answer.iter_content(_CHUNK):
-                at += len(chunk)
-                if at > whole:
-                    raise self._wrong_size(at, whole)
-                if self.limit:
-                    self.limit.take(len(chunk))
-                out.write(chunk)
-                if at < whole:
-                    self._left()
-                yield chunk
-        if at != whole:
-            raise Unavailable(f"{self._plain} ended after {at} of {whole} bytes")
-
-    def _expected(self, answer: requests.Response, at: int, out: Any) -> int:
-        """Judge an answer's head and return how many bytes the whole file has."""
-        status, url = answer.status_code, self._plain
-        if status in {_OK, _PARTIAL}:
-            length = answer.headers.get("Content-Length", "")
-            if not length.isdecimal() and self.size is None:
-                raise Rejected(f"{url} does not say how long it is", hint="Serve it with a Content-Length.", url=url)
-            begin = at if status == _PARTIAL else 0
-            if begin < at:
-                out.truncate(0)
-            whole = begin + int(length) if length.isdecimal() else self.size or 0
-            if self.size not in {None, whole} or whole > self.max_bytes:
-                raise self._wrong_size(whole, self.size or self.max_bytes)
-            self.etag = answer.headers.get("ETag", "")
-            return whole
-        if status == _OUT_OF_RANGE and at and at == self.size:
-            return at
-        if status == _OUT_OF_RANGE and at:
-            out.truncate(0)
-            raise Unavailable(f"{url} is shorter than the {at} bytes an earlier try had brought")
-        if status in {404, 410}:
-            raise NotFound(f"{url} is not there (HTTP {status})", url=url)
-        if status in {408, 425, 429} or status >= 500:  # noqa: PLR2004 - the server's own trouble
-            raise Unavailable(f"{url} answered HTTP {status}", url=url)
-        raise Rejected(f"{url} answered HTTP {status}", hint="Check the token and the address.", url=url, status=status)
-
-    def _wrong_size(self, found: int, wanted: int) -> IntegrityError:
-        self.part.unlink(missing_ok=True)
-        return IntegrityError(
-            f"{self._plain} has {found} bytes or more, not {wanted}",
+def _bring(download: Download, target: Path, sha256: str | None) -> Fetched:
+    if sha256 is None:
+        download.drop()  # nothing says that it is the same content
+    download.part.touch()  # an empty file is one too
+    received = download.run()
+    found = digest_file(download.part)
+    if sha256 not in (None, found.sha256) and received < found.size:
+        download.drop()  # what an earlier call had left may be the damaged half: once more from the start
+        received += download.run()
+        found = digest_file(download.part)
+    if sha256 not in (None, found.sha256):
+        download.drop()
+        raise IntegrityError(
+            f"{download.url} has the SHA-256 {found.sha256}, not {sha256}",
             hint="Publish it again; what came was thrown away.",
-            url=self._plain,
+            url=download.url,
         )
+    publish(download.part, target)
+    return Fetched(target, found.size, received, download.etag, found.sha256)
 
 
-def sha256_of(path: Path) -> str:
-    """Hash a file."""
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+@dataclass(frozen=True)
+class _Answer:
+    """An answer of requests."""
+
+    response: requests.Response
+
+    @property
+    def status(self) -> int:
+        return self.response.status_code
+
+    @property
+    def headers(self) -> Any:
+        return self.response.headers
+
+    def chunks(self) -> Iterator[bytes]:
+        self.response.raw.enforce_content_length = False  # it would throw the last piece away
+        yield from self.response.iter_content(_CHUNK)
+
+
+@contextmanager
+def _opened(
+    session: requests.Session, url: str, headers: Mapping[str, str], auth: Any, timeout_s: float
+) -> Iterator[Answer]:
+    import requests  # noqa: PLC0415 - slow to import
+
+    try:
+        with session.get(url, headers=headers, auth=auth, stream=True, timeout=timeout_s) as response:
+            yield _Answer(response)
+    except requests.RequestException as error:
+        raise Unavailable(type(error).__name__) from error

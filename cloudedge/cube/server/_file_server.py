@@ -24,8 +24,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from cloudedge.admin import is_loopback
 from cloudedge.clock import Clock
-from cloudedge.cube.server._download import Throttle
 from cloudedge.errors import ConfigError, Conflict, InputError
+from cloudedge.io import Throttle
 
 __all__ = ["FileServer", "parse_range"]
 

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any
 
 from cloudedge import _core
-from cloudedge.cube.formats import join_address
 from cloudedge.cube.server._load import load_patch, load_version
 from cloudedge.errors import ConfigError, Conflict, NotFound
+from cloudedge.io import join_address
 
 __all__ = ["Loader", "PatchLoader", "Server", "ServerConfig", "VersionInfo"]
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cloudedge.clock import Clock
-from cloudedge.cube.formats import NOTE, Artifact, ArtifactFile, Source, is_version_name, sync_directory, write_synced
-from cloudedge.cube.server._download import Throttle, fetch, part_of, sha256_of
+from cloudedge.cube.formats import NOTE, Artifact, ArtifactFile, Source, is_version_name
+from cloudedge.cube.server._download import fetch, part_of
 from cloudedge.errors import (
     CloudEdgeError,
     Conflict,
@@ -30,6 +30,7 @@ from cloudedge.errors import (
     StorageError,
     Unavailable,
 )
+from cloudedge.io import Throttle, digest_file, publish, sync_directory, write_synced
 
 __all__ = ["Staging"]
 
@@ -157,8 +158,7 @@ class Staging:
         return folder
 
     def _finish(self, folder: Path) -> None:
-        (folder / _UNFINISHED).rename(folder / NOTE)
-        sync_directory(folder)
+        publish(folder / _UNFINISHED, folder / NOTE)
         sync_directory(self.versions)
 
     def _arrived(self, path: Path, file: ArtifactFile) -> int:
@@ -173,15 +173,14 @@ class Staging:
                 return
             out.flush()
             os.fsync(out.fileno())
-        digest = sha256_of(part)
+        digest = digest_file(part).sha256
         if digest != file.sha256:
             part.unlink()
             raise IntegrityError(
                 f"{file.name} has the SHA-256 {digest}, not {file.sha256}",
                 hint="Send it again; what came was thrown away.",
             )
-        part.replace(path)
-        sync_directory(path.parent)
+        publish(part, path)
 
     def staged(self) -> dict[str, Artifact]:
         """Return what is there in files, loaded or not; not what cannot be told, see `unreadable`."""
@@ -278,6 +277,7 @@ class Staging:
         if path.is_file() and path.stat().st_size == file.size:
             return 0  # it got its name after it was checked
         reasons: list[CloudEdgeError] = []
+        # One attempt without a byte, then the next source: the delivery that asked for this owns the retries.
         for source in sources:
             url = f"{source.url.rstrip('/')}/{file.name}"
             try:
@@ -290,6 +290,7 @@ class Staging:
                     token=source.token or None,
                     limit=self._gate,
                     clock=self._clock,
+                    attempts=1,
                 ).received_bytes
             except StorageError:
                 raise

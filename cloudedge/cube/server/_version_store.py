@@ -21,7 +21,6 @@ from typing import Any
 
 from cloudedge import _core
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.cube.formats import sync_directory, write_synced
 from cloudedge.cube.server._load import load_patch, load_version
 from cloudedge.cube.server._load_delivered import load_artifact
 from cloudedge.cube.server._server import Server
@@ -35,6 +34,7 @@ from cloudedge.errors import (
     StorageError,
     Unavailable,
 )
+from cloudedge.io import write_atomically
 
 __all__ = ["VersionStore"]
 
@@ -331,12 +331,9 @@ class VersionStore:
 
     def _write_locked(self, held: dict[str, _Held], active: str | None, previous: str | None) -> None:
         content = {"versions": [asdict(each) for each in held.values()], "active": active, "previous": previous}
-        unfinished = self.directory / f".{_STATE}"
+        text, scratch = json.dumps(content, indent=1), self.directory / f".{_STATE}"
         try:
-            unfinished.unlink(missing_ok=True)
-            write_synced(unfinished, json.dumps(content, indent=1))
-            unfinished.replace(self.directory / _STATE)
-            sync_directory(self.directory)
+            write_atomically(self.directory / _STATE, text, scratch=scratch)
         except OSError as error:
             raise StorageError(f"cannot write {self.directory / _STATE}: {error.strerror}") from error
         self._held, self._active, self.previous = held, active, previous

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from cloudedge.cube.client import Client, ClientConfig
-from cloudedge.cube.formats import CubeAddress, Endpoint, join_address
+from cloudedge.cube.formats import CubeAddress, Endpoint
 from cloudedge.errors import Rejected, Unavailable
-from cloudedge.io import read_body
+from cloudedge.io import join_address, read_body
 
 __all__ = ["AgentAnswer", "UpstreamCalls"]
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from cloudedge.config import Config, HubConfig, TransferConfig, TransferTable, home, reveal
 from cloudedge.cube.delivery import ArtifactCache, Delivery, DeliveryPolicy, Replica, ServerLayout
-from cloudedge.cube.formats import CubeAddress, TransferConf, parse_address
+from cloudedge.cube.formats import CubeAddress, TransferConf
 from cloudedge.cube.upstream._cube_transfer import CubeTransfer
 from cloudedge.cube.upstream._transfer import Transfer
 from cloudedge.cube.upstream._upstream_fleet import TransferOptions, UpstreamFleet
 from cloudedge.cube.upstream._upstream_replica import UpstreamTimes
 from cloudedge.errors import ConfigError
+from cloudedge.io import parse_address
 
 __all__ = ["ConfiguredTransfer"]
 

@@ -12,12 +12,14 @@ from urllib.parse import unquote, urlsplit
 from cloudedge.clock import Clock
 from cloudedge.cube.upstream._remote_files import RemoteFile, RemotePlace, bounded, save
 from cloudedge.errors import InputError, NotFound, Rejected, Unavailable
+from cloudedge.io import Backoff, retry
 
 __all__ = ["FtpPlace"]
 
 _TIMEOUT_S = 30
 _DEEPEST = 32
 _TRIES = 3
+_BACKOFF = Backoff(1.0, 10.0, 0.5, 1.5)
 _NOT_THERE = {"450", "550", "551"}
 """Servers say any of these of a file that does not exist."""
 _BLOCK = 1 << 16
@@ -96,15 +98,17 @@ class FtpPlace(RemotePlace):
         self._call(file.key, ask)
 
     def _call(self, path: str, ask: Callable[[ftplib.FTP], T]) -> T:
-        for attempt in range(1, _TRIES + 1):
-            try:
-                with self._connected(path) as ftp:
-                    return ask(ftp)
-            except Unavailable:
-                if attempt == _TRIES:
-                    raise
-                self._clock.sleep(0.5 * 2**attempt * (0.5 + self._clock.random()))
-        raise AssertionError
+        def once() -> T:
+            with self._connected(path) as ftp:
+                return ask(ftp)
+
+        return retry(
+            once,
+            attempts=_TRIES,
+            backoff=_BACKOFF,
+            clock=self._clock,
+            may_repeat=lambda error: isinstance(error, Unavailable),
+        )
 
     @contextmanager
     def _connected(self, path: str) -> Iterator[ftplib.FTP]:

@@ -19,9 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import HubConfig
-from cloudedge.cube.formats import sync_directory
 from cloudedge.errors import ConfigError, DeadlineExceeded, InputError, NotFound, StorageError
 from cloudedge.hub import open_store
+from cloudedge.io import publish
 
 __all__ = [
     "MAX_DONEFILE",
@@ -242,8 +242,7 @@ def save(chunks: Iterator[bytes], target: Path, file: RemoteFile, address: str, 
             hint="Write the donefile's line after the files it points to.",
         )
     with _kept(target):
-        part.replace(target)
-        sync_directory(target.parent)
+        publish(part, target)
 
 
 @contextmanager

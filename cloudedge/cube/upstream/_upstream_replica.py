@@ -24,11 +24,12 @@ from cloudedge.cube.upstream._calls import UpstreamCalls
 from cloudedge.cube.upstream._disk import ServerDisk
 from cloudedge.cube.upstream._version_ids import VersionIds
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Rejected, Unavailable
+from cloudedge.io import Backoff
 
 __all__ = ["UpstreamReplica", "UpstreamTimes"]
 
 _TRIES = 3
-_MAX_PAUSE_S = 10.0
+_BACKOFF = Backoff(0.2, 10.0, 0.5, 1.5)
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ class UpstreamReplica:
             if before == name:
                 break
             if attempt:
-                self._clock.sleep(0.2 * 2**attempt * (0.5 + self._clock.random()))
+                self._clock.sleep(_BACKOFF.pause_s(attempt + 1, self._clock))
             with contextlib.suppress(Unavailable):
                 self._enable_once(number)
             if self._active() == name:
@@ -337,7 +338,7 @@ class UpstreamReplica:
             self._pause(tries, 0, deadline, f"{self.name}: the server is loading something else")
 
     def _pause(self, tries: int, failures: int, deadline: float, what: str) -> None:
-        wait = min(0.1 * 2**tries, _MAX_PAUSE_S) * (0.5 + self._clock.random())
+        wait = _BACKOFF.pause_s(tries, self._clock)
         if failures < _TRIES and self._clock.monotonic() + wait < deadline:
             self._clock.sleep(wait)
             return

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cloudedge.config import CloudConfig, home
-from cloudedge.hub import storage_errors
+from cloudedge.io import storage_errors
 
 __all__ = ["Audit", "AuditFile", "Write", "state_folder"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -21,12 +22,13 @@ from cloudedge.config import CloudConfig
 from cloudedge.edge_bie.client._auth import open_signer
 from cloudedge.edge_bie.client._errors import refusal
 from cloudedge.errors import CloudEdgeError, ConfigError, DeadlineExceeded, Rejected, Unavailable
+from cloudedge.io import Backoff, retry
 
 __all__ = ["REQUEST_ID", "Transport", "new_request_id"]
 
 REQUEST_ID: Final = "x-bce-request-id"
 _TRIES: Final = 5
-_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_BACKOFF = Backoff(0.4, 5.0)
 _LIMIT: Final = 64 << 20
 _OK: Final = 200
 _POOL: Final = 64
@@ -92,23 +94,21 @@ class Transport:
         named = request_id or new_request_id()
         url = f"{self._base}/{quote(path, safe='/')}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        tries = 1 if method == "POST" else _TRIES
-        deadline = self._clock.monotonic() + self._deadline_s
-        for number in range(1, tries + 1):
-            try:
-                return self._once(method, url, data, what, named)
-            except Unavailable as error:
-                pause_s = min(_PAUSE_S * 2**number, _LONGEST_PAUSE_S) * (0.5 + self._clock.random() / 2)
-                if number == tries:
-                    raise
-                if self._clock.monotonic() + pause_s >= deadline:
-                    raise DeadlineExceeded(
-                        f"{what}: no good answer within {self._deadline_s:.0f} s; the last one: {error.message}",
-                        hint=error.hint,
-                        request_id=named,
-                    ) from error
-                self._clock.sleep(pause_s)
-        raise AssertionError("unreachable")  # pragma: no cover - the last try raises
+
+        def late(error: Exception) -> DeadlineExceeded:
+            last, hint = (error.message, error.hint) if isinstance(error, CloudEdgeError) else (str(error), "")
+            message = f"{what}: no good answer within {self._deadline_s:.0f} s; the last one: {last}"
+            return DeadlineExceeded(message, hint=hint, request_id=named)
+
+        return retry(
+            partial(self._once, method, url, data, what, named),
+            attempts=1 if method == "POST" else _TRIES,
+            backoff=_BACKOFF,
+            clock=self._clock,
+            may_repeat=lambda error: isinstance(error, Unavailable),
+            deadline=self._clock.monotonic() + self._deadline_s,
+            late=late,
+        )
 
     def _once(self, method: str, url: str, data: bytes | None, what: str, request_id: str) -> Any:
         headers = {**self._headers, REQUEST_ID: request_id, "Accept": "application/json"}

@@ -7,7 +7,6 @@ computed here, from the bytes.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ from urllib.parse import quote, urlsplit
 
 from cloudedge.config import HubConfig, ObjectsConfig
 from cloudedge.errors import ConfigError, IntegrityError
-from cloudedge.hub import CHUNK, Descriptor, ObjectStore, hash_file, open_store, parse_digest, storage_errors
+from cloudedge.hub import CHUNK, Descriptor, ObjectStore, hash_file, open_store, parse_digest
 from cloudedge.hub.objects import DirectoryStore
+from cloudedge.io import digest_chunks, storage_errors
 
 __all__ = ["Objects", "Stored", "StoredObjects", "open_objects", "put_file"]
 
@@ -155,16 +155,12 @@ def _chunks(open_at: Callable[[int], BinaryIO], start: int) -> Iterator[bytes]:
 
 def _md5_of(blob: Descriptor, open_at: Callable[[int], BinaryIO]) -> str:
     """Read the source once and check that it is what it should be, so that nothing else is ever sent."""
-    md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
-    for chunk in _chunks(open_at, 0):
-        md5.update(chunk)
-        sha256.update(chunk)
-        size += len(chunk)
-    if (size, f"sha256:{sha256.hexdigest()}") != (blob.size, blob.digest):
+    found = digest_chunks(_chunks(open_at, 0), md5=True)
+    if (found.size, f"sha256:{found.sha256}") != (blob.size, blob.digest):
         raise IntegrityError(
-            f"the source of {blob.digest} has {size} bytes and digest sha256:{sha256.hexdigest()}", digest=blob.digest
+            f"the source of {blob.digest} has {found.size} bytes and digest sha256:{found.sha256}", digest=blob.digest
         )
-    return md5.hexdigest()
+    return found.md5
 
 
 class _Count:

@@ -6,8 +6,6 @@ nodes holds none. There is nothing that would keep two machines apart; let one o
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,7 +13,7 @@ from cloudedge.clock import Clock
 from cloudedge.config import CloudConfig
 from cloudedge.edge_bie.client._audit import state_folder
 from cloudedge.errors import Conflict
-from cloudedge.hub import storage_errors, who
+from cloudedge.io import FileLock, Holder, storage_errors, who
 
 __all__ = ["turn"]
 
@@ -28,32 +26,16 @@ def turn(settings: CloudConfig, clock: Clock, *, wait_s: float = _WAIT_S) -> Ite
     """Be the only one on this machine who writes to a namespace of an account; ends with the process at the latest.
 
     Raises:
-        Conflict: somebody else has been at it for too long; says who.
+        Conflict: another process has been writing for too long; the message names it.
     """
+
+    def refusal(holder: Holder) -> Conflict:
+        message = f"{holder} has been writing to {settings.url} for {wait_s:g} s"
+        return Conflict(message, hint="Wait until that ends.")
+
     path = state_folder(settings) / "writer.lock"
     with storage_errors("locking", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        end = clock.monotonic() + wait_s
-        while not _locked(descriptor):
-            if clock.monotonic() >= end:
-                holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip() or "somebody"
-                raise Conflict(
-                    f"{holder} has been writing to {settings.url} for {wait_s:g} s", hint="Wait until that ends."
-                )
-            clock.sleep(_POLL_S)
-        with storage_errors("locking", path):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{who()} (process {os.getpid()})\n".encode(), 0)
+        lock = FileLock.take(path, owner=who(), wait_s=wait_s, poll_s=_POLL_S, mode=0o600, clock=clock, refusal=refusal)
+    with lock:
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

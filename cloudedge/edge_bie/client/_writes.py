@@ -18,7 +18,7 @@ from cloudedge.edge_bie.client._audit import Audit, Write
 from cloudedge.edge_bie.client._http import Transport, new_request_id
 from cloudedge.edge_bie.client._masking import body_digest
 from cloudedge.errors import CloudEdgeError, Conflict, InputError, Unavailable
-from cloudedge.hub import who
+from cloudedge.io import Backoff, Patience, who
 
 __all__ = ["Writer", "Written"]
 
@@ -26,6 +26,7 @@ _APART_S: Final = 1.0
 _LOOKS_S: Final = (0.0, 0.2, 0.5, 1.0, 1.5)
 """Pauses before each look at what was written; a control plane with its cache on shows the old state for 2 s."""
 _TRIES: Final = 3
+_BACKOFF: Final = Backoff(0.4, 5.0)
 
 T = TypeVar("T")
 
@@ -104,15 +105,15 @@ class Writer:
         Raises:
             CloudEdgeError: it was refused, or never answered.
         """
-        for number in range(1, _TRIES + 1):
+        patience = Patience(_TRIES, _BACKOFF, self._clock)
+        while True:
             try:
                 self.write(write)
             except Unavailable:
                 if look() is not None:
                     return  # it was made; whether as wanted is seen when it is read back
-                if number == _TRIES:
+                if not patience.wait():
                     raise
-                self._clock.sleep(0.2 * 2**number * (0.5 + self._clock.random() / 2))
             except (Conflict, InputError):
                 # "In use already" has no code of its own. A proxy may have sent it twice: the first one counts.
                 if look() is None:

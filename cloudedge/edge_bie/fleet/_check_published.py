@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import requests
 
@@ -13,6 +12,7 @@ from cloudedge.edge_bie.fleet._revision import Revision
 from cloudedge.edge_bie.model import Blob, blob_config
 from cloudedge.errors import IntegrityError, Unavailable
 from cloudedge.hub import CHUNK
+from cloudedge.io import digest_chunks
 
 __all__ = ["check_objects"]
 
@@ -37,8 +37,16 @@ def check_objects(bie: Bie, leg: EdgeLeg, revisions: Sequence[Revision], live: R
             _fetch(session, item.url, blob)
 
 
+def _at_most(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield chunks up to the one that makes them too many."""
+    for chunk in chunks:
+        yield chunk
+        size -= len(chunk)
+        if size < 0:
+            return
+
+
 def _fetch(session: requests.Session, url: str, blob: Blob) -> None:
-    sha256, size = hashlib.sha256(), 0
     try:
         with session.get(url, stream=True, timeout=_TIMEOUT_S) as answer:
             if answer.status_code != requests.codes.ok:
@@ -47,14 +55,10 @@ def _fetch(session: requests.Session, url: str, blob: Blob) -> None:
                     hint="Make the files readable for nodes, then try again.",
                     url=url,
                 )
-            for chunk in answer.iter_content(CHUNK):
-                size += len(chunk)
-                sha256.update(chunk)
-                if size > blob.size:
-                    break
+            found = digest_chunks(_at_most(answer.iter_content(CHUNK), blob.size))
     except requests.RequestException as error:
         raise Unavailable(f"{url} does not answer: {type(error).__name__}", url=url) from error
-    if (size, f"sha256:{sha256.hexdigest()}") != (blob.size, blob.digest):
+    if (found.size, f"sha256:{found.sha256}") != (blob.size, blob.digest):
         raise IntegrityError(
             f"{url} leads to something else than blob {blob.digest} of {blob.size} bytes",
             hint="Remove it there and publish again.",

@@ -18,11 +18,12 @@ from cloudedge.edge_bie.fleet._probe import HttpProbe
 from cloudedge.edge_bie.fleet._publish import Proposal, Published, Publisher
 from cloudedge.edge_bie.fleet._revision import Revision
 from cloudedge.edge_bie.fleet._rollout import RolloutPlan
-from cloudedge.edge_bie.fleet._rollout_engine import Engine, Outcome, Runner, in_threads
+from cloudedge.edge_bie.fleet._rollout_engine import Engine, Outcome, Runner, run_all
 from cloudedge.edge_bie.fleet._rollout_plan import Planner
 from cloudedge.edge_bie.fleet._waves import RolloutPolicy, Wave
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound
-from cloudedge.hub import LocalHub, who
+from cloudedge.hub import LocalHub
+from cloudedge.io import who
 from cloudedge.journal import Journal, Operation, Writer
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Fleet(FleetView):
         journal: Journal | None = None,
         hub: LocalHub | None = None,
         clock: Clock | None = None,
-        runner: Runner = in_threads,
+        runner: Runner = run_all,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         journal, hub = journal or Journal(home() / "fleets" / f"{name}.db"), hub or LocalHub()

@@ -14,6 +14,7 @@ from cloudedge.bundle import Probes, Signature
 from cloudedge.edge_bie.fleet._node_verdict import Probed
 from cloudedge.edge_bie.model import ask_ready, ask_recorded
 from cloudedge.errors import InputError, Unavailable
+from cloudedge.io import join_address
 
 if TYPE_CHECKING:
     from cloudedge.edge_bie.client import Node
@@ -76,16 +77,16 @@ class HttpProbe:
         """Return where the server is, or who refuses a connection; neither: nobody can be reached."""
         refused = ""
         for address in _addresses(node):
-            host = f"[{address}]" if ":" in address else address
+            where = join_address(address, self._port)
             try:
                 socket.create_connection((address, self._port), self._connect_s).close()
             except ConnectionRefusedError:
                 # Somebody is there: BAETYL says Running when the process starts, and loading takes longer than that.
-                refused = refused or f"nobody listens on {host}:{self._port} yet"
+                refused = refused or f"nobody listens on {where} yet"
             except (OSError, ValueError):
                 continue
             else:
-                return f"http://{host}:{self._port}", ""
+                return f"http://{where}", ""
         return "", refused
 
 

@@ -8,7 +8,6 @@ go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,12 +33,13 @@ from cloudedge.edge_bie.fleet._rollout import RolloutPlan, RolloutState
 from cloudedge.edge_bie.fleet._waves import is_open
 from cloudedge.edge_bie.model import app_name, node_label
 from cloudedge.errors import CloudEdgeError, Interrupted, NotFound
+from cloudedge.io import in_threads
 from cloudedge.journal import Writer
 
 if TYPE_CHECKING:
     from cloudedge.edge_bie.client import Node
 
-__all__ = ["Cloud", "Engine", "Outcome", "Runner", "in_threads"]
+__all__ = ["Cloud", "Engine", "Outcome", "Runner", "run_all"]
 
 _CLOUD_AWAY_S = 900.0
 """So long the cloud may give no answer before a rollout stops and says so."""
@@ -52,11 +52,9 @@ Runner = Callable[[Sequence[Callable[[], None]], int], None]
 """Runs calls side by side, at most so many at once, begins them in their order, and returns when all have ended."""
 
 
-def in_threads(calls: Sequence[Callable[[], None]], jobs: int) -> None:
-    """Run calls in threads; every thread has ended when this returns or raises."""
-    with ThreadPoolExecutor(max(min(jobs, len(calls)), 1), thread_name_prefix="fleet") as pool:
-        for future in [pool.submit(call) for call in calls]:
-            future.result()
+def run_all(calls: Sequence[Callable[[], None]], jobs: int) -> None:
+    """Make all calls in threads, also after one failed: every node of a wave gets its turn."""
+    in_threads(calls, jobs, finish=True)
 
 
 class Cloud(Protocol):
@@ -132,7 +130,7 @@ class Engine:
         republish: Callable[[str], str],
         probe: Callable[[Node], Probed],
         clock: Clock,
-        runner: Runner = in_threads,
+        runner: Runner = run_all,
         turn: Callable[[], AbstractContextManager[None]] = nullcontext,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:

@@ -21,6 +21,7 @@ from cloudedge.edge_bie.lab._objects import ObjectFiles
 from cloudedge.edge_bie.lab._request_pipeline import Front
 from cloudedge.edge_bie.lab._state import LabState
 from cloudedge.errors import ConfigError, Conflict, StorageError
+from cloudedge.io import join_address, parse_address
 
 __all__ = ["NAMESPACE", "Lab"]
 
@@ -71,7 +72,8 @@ class Lab:
         seed: int | None = None,
     ) -> None:
         self._addresses = {
-            name: _address(text) for name, text in (("admin", admin), ("sync", sync), ("objects", objects))
+            name: parse_address(text, default_host="127.0.0.1", any_port=True)
+            for name, text in (("admin", admin), ("sync", sync), ("objects", objects))
         }
         for name, (host, _) in self._addresses.items():
             if not token and not is_loopback(host):
@@ -171,10 +173,11 @@ class Lab:
             try:
                 server = await self._loop.create_server(connection, host, port, backlog=1024)
             except OSError as error:
-                raise Conflict(f"the lab cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}") from error
+                raise Conflict(
+                    f"the lab cannot listen on {join_address(host, port)}: {os.strerror(error.errno or 0)}"
+                ) from error
             self._servers.append(server)
-            shown = f"[{host}]" if ":" in host else host
-            self._urls[name] = f"http://{shown}:{server.sockets[0].getsockname()[1]}"
+            self._urls[name] = f"http://{join_address(host, server.sockets[0].getsockname()[1])}"
         self._world.sync_url = self._urls["sync"]
         self._flusher = self._loop.create_task(self._flush())
 
@@ -198,13 +201,6 @@ class Lab:
             self._flusher.cancel()
         await asyncio.sleep(0)
         await self._world.store.commit(lazy=True)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) >= 1 << 16:
-        raise ConfigError(f"{text!r} is not an address", hint="wanted: HOST:PORT or :PORT, which is on loopback")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -12,7 +12,6 @@ It is here to show what a change costs on nodes that run the stock software, and
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import tarfile
@@ -28,6 +27,7 @@ from requests.adapters import HTTPAdapter
 
 from cloudedge.clock import SystemClock, rfc3339
 from cloudedge.errors import InputError, Unavailable
+from cloudedge.io import digest_file
 
 __all__ = ["StockEdge"]
 
@@ -226,11 +226,7 @@ class StockEdge:
 
 
 def _md5(file: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    with file.open("rb") as source:
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+    return digest_file(file, sha256=False, md5=True).md5
 
 
 def _unpack(how: str, file: Path, folder: Path) -> None:

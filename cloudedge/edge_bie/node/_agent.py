@@ -17,9 +17,7 @@ tried again, a live one goes on.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -30,7 +28,7 @@ from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.edge_bie.model import AppRef, DesiredApp, slot_of
 from cloudedge.edge_bie.node._assemble import free_port
-from cloudedge.edge_bie.node._download import Downloads, Pace
+from cloudedge.edge_bie.node._download import Downloads
 from cloudedge.edge_bie.node._failures import Failures
 from cloudedge.edge_bie.node._install import Installer
 from cloudedge.edge_bie.node._machine_stats import Machine
@@ -42,6 +40,7 @@ from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._sync import Link
 from cloudedge.edge_bie.node._units import NodeState, Slot, Unit
 from cloudedge.errors import CloudEdgeError, Conflict
+from cloudedge.io import FileLock, Throttle, who
 
 __all__ = ["NodeAgent", "NodeSettings"]
 
@@ -113,7 +112,7 @@ class NodeAgent:
         downloads = Downloads(
             settings.folder / "downloads",
             headers=link.identity,
-            pace=Pace(settings.bytes_per_s, self._clock),
+            pace=Throttle(settings.bytes_per_s, self._clock) if settings.bytes_per_s else None,
             fetched=self._count,
             clock=self._clock,
             stop=self._stop.is_set,
@@ -145,19 +144,18 @@ class NodeAgent:
             if runs != unit.runs:
                 self._set(name, replace(slot, live=replace(unit, runs=runs)))
 
-    def _hold(self) -> int:
-        descriptor = os.open(self.settings.folder / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise Conflict(f"an agent runs on {self.settings.folder} already") from None
-        return descriptor
+    def _hold(self) -> FileLock:
+        folder = self.settings.folder
+        return FileLock.take(
+            folder / "node.lock",
+            owner=who(),
+            refusal=lambda holder: Conflict(f"an agent runs on {folder} already: {holder}", holder=str(holder)),
+        )
 
     def close(self) -> None:
         """Let the folder go; what runs goes on running."""
         self._link.close()
-        os.close(self._held)
+        self._held.release()
 
     def run(self) -> None:
         """Work until told to stop; apps go on running."""

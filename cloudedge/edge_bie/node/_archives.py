@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from cloudedge.errors import InputError, StorageError
-from cloudedge.hub import storage_errors
+from cloudedge.io import storage_errors
 
 __all__ = ["unpack_archive"]
 

@@ -22,6 +22,7 @@ from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._units import Bind, Lead, ServiceRun, Unit
 from cloudedge.errors import InputError
 from cloudedge.hub import Descriptor, Digest
+from cloudedge.io import write_synced
 
 __all__ = ["Kind", "Parts", "assemble", "free_port"]
 
@@ -198,10 +199,7 @@ def _unpack(bundle: Bundle, target: Path) -> None:
 
 def _write(path: Path, data: bytes, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:  # noqa: PTH123 - for its mode
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(path, data, mode=mode)
 
 
 def _below(root: Path, path: str) -> Path:

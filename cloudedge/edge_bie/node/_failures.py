@@ -9,10 +9,11 @@ from cloudedge.clock import Clock
 from cloudedge.edge_bie.model import AppRef
 from cloudedge.edge_bie.node._report import Phase, Trouble, trouble_of
 from cloudedge.errors import CloudEdgeError
+from cloudedge.io import Backoff
 
 __all__ = ["Failures"]
 
-_RETRY_S, _LONGEST_RETRY_S = 10.0, 600.0
+_BACKOFF = Backoff(10.0, 600.0)
 _SOON_S = 2.0
 
 
@@ -52,7 +53,7 @@ class Failures:
         """Say that a version failed once more: it is tried again later, each time after a longer pause."""
         before = self._known.get(ref)
         count = (before.count if before else 0) + 1
-        pause = min(_LONGEST_RETRY_S, _RETRY_S * 2 ** min(count - 1, 10)) * (0.5 + self._clock.random() / 2)
+        pause = _BACKOFF.pause_s(count, self._clock)
         trouble = trouble_of(error, phase)
         if not trouble.cause:  # a cut network, which is no failure
             pause = min(pause, _SOON_S * count)

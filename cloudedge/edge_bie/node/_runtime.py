@@ -24,6 +24,7 @@ from cloudedge.edge_bie.node._assemble import Kind
 from cloudedge.edge_bie.node._units import ServiceRun, Unit
 from cloudedge.errors import Conflict, Unavailable
 from cloudedge.http1 import switching_proxy
+from cloudedge.io import write_atomically
 from cloudedge.supervisor import ProcessSpec, down, has_read, is_up, log_tail, process_states, read_specs, tell
 
 __all__ = ["Login", "ObservedService", "ProcessRuntime", "Runtime", "Supervised", "listens", "targets_of"]
@@ -198,9 +199,7 @@ class Supervised:
             target = self._target(host)
             if self._lead(host) != f"127.0.0.1:{port}":
                 target.parent.mkdir(parents=True, exist_ok=True)
-                temporary = target.with_name(f".{target.name}.new")
-                temporary.write_text(f"127.0.0.1:{port}\n", encoding="ascii")
-                temporary.rename(target)
+                write_atomically(target, f"127.0.0.1:{port}\n", durable=False)
         states = process_states(self.folder)
         for host in turned:
             pid = states.get(f"front-{host}", {}).get("pid", 0)

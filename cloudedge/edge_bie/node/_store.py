@@ -12,11 +12,9 @@ Everything appears by rename, whole. What belongs to the live or the previous ve
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cloudedge.bundle import Bundle, check_signature, published
@@ -25,18 +23,9 @@ from cloudedge.edge_bie.node._archives import unpack_archive
 from cloudedge.edge_bie.node._download import Downloads, digest_name
 from cloudedge.edge_bie.node._node_plan import bytes_needed
 from cloudedge.edge_bie.node._units import Unit
-from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound, StorageError
-from cloudedge.hub import (
-    IMAGE_MANIFEST,
-    Descriptor,
-    Digest,
-    Hashed,
-    LocalHub,
-    Manifest,
-    hash_file,
-    signature_tag,
-    storage_errors,
-)
+from cloudedge.errors import InputError, IntegrityError, NotFound, StorageError
+from cloudedge.hub import IMAGE_MANIFEST, Descriptor, Digest, Hashed, LocalHub, Manifest, hash_file, signature_tag
+from cloudedge.io import digest_file, map_in_threads, storage_errors
 
 __all__ = ["NodeStore"]
 
@@ -118,14 +107,7 @@ class NodeStore:
         for blob in missing:
             if blob.digest not in objects:
                 raise NotFound(f"no config of {statement.app} says where blob {blob.digest} is", digest=blob.digest)
-        with ThreadPoolExecutor(_JOBS) as pool:
-            coming = [pool.submit(self._bring_one, blob, objects[blob.digest]) for blob in missing]
-            try:
-                for done in coming:
-                    done.result()
-            except CloudEdgeError:
-                pool.shutdown(cancel_futures=True)  # one that is refused refuses all
-                raise
+        map_in_threads(lambda blob: self._bring_one(blob, objects[blob.digest]), missing, _JOBS)
         return sum(blob.size for blob in blobs) - sum(blob.size for blob in missing)
 
     def _bring_one(self, blob: Blob, item: Object) -> None:
@@ -264,12 +246,8 @@ def _checked(part: Path, blob: Blob, item: Object) -> Hashed:
 
 
 def _check_object(config: MountedConfig, item: Object, part: Path) -> None:
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with part.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            md5.update(chunk)
-            sha256.update(chunk)
-    for kind, wanted, found in (("MD5", item.md5, md5.hexdigest()), ("SHA-256", item.sha256, sha256.hexdigest())):
+    digests = digest_file(part, md5=True)
+    for kind, wanted, found in (("MD5", item.md5, digests.md5), ("SHA-256", item.sha256, digests.sha256)):
         if wanted and wanted != found:
             raise IntegrityError(f"{item.key} of config {config.name} has {kind} {found}, promised was {wanted}")
 

@@ -7,7 +7,6 @@ the file says, so there is no moment at which half a change can be met.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 from cloudedge.edge_bie.model import AppRef
 from cloudedge.edge_bie.node._sync import Desire
 from cloudedge.errors import IntegrityError
-from cloudedge.hub import storage_errors
 from cloudedge.supervisor import write_json
 
 __all__ = ["Bind", "Lead", "NodeState", "ServiceRun", "Slot", "Unit", "remembered"]
@@ -204,12 +202,6 @@ class NodeState:
                 "kept": self.kept,
             },
         )
-        with storage_errors("writing", path):
-            folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
 
     @classmethod
     def load(cls, path: Path) -> NodeState:

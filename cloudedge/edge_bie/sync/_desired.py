@@ -6,7 +6,6 @@ texts instead of files, so that they still mean the same when the folder has cha
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +40,7 @@ from cloudedge.edge_bie.sync._sync_documents import (
     TextEntry,
 )
 from cloudedge.errors import ConfigError, InputError
-from cloudedge.hub import CHUNK, storage_errors
+from cloudedge.io import digest_file, storage_errors
 
 __all__ = [
     "KEEP",
@@ -262,10 +261,6 @@ def _text(entry: str | TextEntry, folder: Path) -> str:
 
 
 def _digests(path: Path) -> tuple[str, str, int]:
-    md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
-    with storage_errors("reading a file to upload", path), path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            md5.update(chunk)
-            sha256.update(chunk)
-            size += len(chunk)
-    return md5.hexdigest(), sha256.hexdigest(), size
+    with storage_errors("reading a file to upload", path):
+        found = digest_file(path, md5=True)
+    return found.md5, found.sha256, found.size

@@ -21,7 +21,7 @@ from cloudedge.edge_bie.sync._sync_documents import (
 )
 from cloudedge.edge_bie.sync._sync_plan import Thing, owner
 from cloudedge.errors import Conflict
-from cloudedge.hub import storage_errors
+from cloudedge.io import storage_errors, write_atomically
 
 __all__ = ["export_documents", "write_documents"]
 
@@ -81,9 +81,7 @@ def write_documents(documents: list[Any], path: Path, *, overwrite: bool = False
     for file, group in groups.items():
         with storage_errors("writing documents", file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = file.with_name(file.name + ".part")
-            temporary.write_text(dump_documents(group), encoding="utf-8")
-            temporary.replace(file)
+            write_atomically(file, dump_documents(group))
     return list(groups)
 
 

@@ -19,7 +19,7 @@ from cloudedge.edge_bie.client import Registry
 from cloudedge.edge_bie.sync._sync_documents import read_documents
 from cloudedge.edge_bie.sync._sync_plan import SyncPlan, SyncStep
 from cloudedge.errors import NotFound
-from cloudedge.hub import who
+from cloudedge.io import who
 from cloudedge.journal import Journal, Operation, Writer
 
 __all__ = ["AppliedState", "Attempt", "History"]

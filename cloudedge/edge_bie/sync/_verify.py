@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ import requests
 from cloudedge.edge_bie.client import Bie, File, Node
 from cloudedge.edge_bie.sync._desired import DesiredAccount
 from cloudedge.edge_bie.sync._sync_documents import Probe
-from cloudedge.hub import CHUNK, storage_errors
-from cloudedge.io import read_body
+from cloudedge.hub import CHUNK
+from cloudedge.io import digest_chunks, read_body, storage_errors
 
 __all__ = ["Check", "verify"]
 
@@ -58,20 +57,17 @@ def verify(desired: DesiredAccount, bie: Bie, *, files: bool = True) -> Iterator
 
 
 def _file(item: File) -> str:
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     try:
         with requests.get(item.url, stream=True, timeout=_TIMEOUT_S) as response:
             if response.status_code != _OK:
                 return f"{item.url} answers {response.status_code}; nodes want {_OK}"
-            for chunk in response.iter_content(CHUNK):
-                md5.update(chunk)
-                sha256.update(chunk)
+            found = digest_chunks(response.iter_content(CHUNK), md5=True)
     except requests.RequestException as error:
         return f"{item.url} did not answer: {type(error).__name__}"
-    if item.md5 and md5.hexdigest() != item.md5:
-        return f"its MD5 is {md5.hexdigest()}, not {item.md5}: every node would download it again and again"
-    if item.sha256 and sha256.hexdigest() != item.sha256:
-        return f"its SHA-256 is {sha256.hexdigest()}, not {item.sha256}"
+    if item.md5 and found.md5 != item.md5:
+        return f"its MD5 is {found.md5}, not {item.md5}: every node would download it again and again"
+    if item.sha256 and found.sha256 != item.sha256:
+        return f"its SHA-256 is {found.sha256}, not {item.sha256}"
     return ""
 
 

@@ -31,7 +31,6 @@ from cloudedge.hub.core._protocol import (
 )
 from cloudedge.hub.core._refs import Ref, newest, next_version, resolve, version_key
 from cloudedge.hub.core._tags import Expectation, TagEntry, check_name, check_tag, current, is_version, moved
-from cloudedge.hub.core._user import who
 
 __all__ = [
     "ANY",
@@ -71,5 +70,4 @@ __all__ = [
     "resolve",
     "verified",
     "version_key",
-    "who",
 ]

@@ -10,7 +10,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from cloudedge.errors import IntegrityError
 from cloudedge.hub.core._oci import Digest
 from cloudedge.hub.core._protocol import Progress
+from cloudedge.io import map_in_threads
 
 __all__ = ["Hashed", "hash_file", "hash_files"]
 
@@ -58,8 +58,7 @@ def hash_file(path: Path, progress: Progress = lambda _: None) -> Hashed:
 
 def hash_files(paths: Sequence[Path], *, jobs: int | None = None, progress: Progress = lambda _: None) -> list[Hashed]:
     """Hash many files; the results come in the order of `paths`."""
-    with ThreadPoolExecutor(jobs or min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda path: hash_file(path, progress), paths))
+    return map_in_threads(lambda path: hash_file(path, progress), paths, jobs or min(4, os.cpu_count() or 1))
 
 
 def _read(fd: int) -> Iterator[memoryview | bytes]:

@@ -37,6 +37,7 @@ from cloudedge.hub.core import (
     parse_digest,
     parse_json,
 )
+from cloudedge.io import Backoff, Patience
 
 if TYPE_CHECKING:
     from cloudedge.hub.core import Reader
@@ -50,6 +51,7 @@ _INDEX_LIMIT = 64 * 1024 * 1024
 _REF = "org.opencontainers.image.ref.name"
 _TAG = "io.cloudedge.tag"
 _TRIES = 100
+_BACKOFF = Backoff(0.01, 0.5, 0.0, 1.0)
 """Lost races before giving up; each one means that somebody else's write succeeded."""
 
 
@@ -195,20 +197,21 @@ class LayoutHub:
                     lock.check()
                     self._write_index(index, version, expected=ANY)
                 return index
-        for attempt in range(_TRIES):
+        patience = Patience(_TRIES, _BACKOFF, self._clock)
+        while True:
             index, version = self._index()
             if not change(index):
                 return index
             try:
                 self._write_index(index, version, expected=version)
-            except Conflict:
-                self._clock.sleep(min(0.01 * 2**attempt, 0.5) * self._clock.random())
+            except Conflict as lost:
+                if not patience.wait():
+                    raise Conflict(
+                        f"{self.url}: lost {_TRIES} races to change {_INDEX}",
+                        hint="Many processes move tags in this hub at once; repeat the command.",
+                    ) from lost
             else:
                 return index
-        raise Conflict(
-            f"{self.url}: lost {_TRIES} races to change {_INDEX}",
-            hint="Many processes move tags in this hub at once; repeat the command.",
-        )
 
     def _write_index(self, index: dict[str, Any], version: str | None, *, expected: str | AnyVersion | None) -> None:
         if version is None:

@@ -12,7 +12,8 @@ from cloudedge.clock import Clock
 from cloudedge.errors import IntegrityError
 from cloudedge.hub.core import Descriptor, Hashed
 from cloudedge.hub.layout._layout_hub import LayoutHub, blob_key
-from cloudedge.hub.objects import Adoption, DirectoryStore, storage_errors
+from cloudedge.hub.objects import Adoption, DirectoryStore
+from cloudedge.io import storage_errors
 
 __all__ = ["LocalHub"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudedge._lazy import lazy_names
-from cloudedge.hub.objects._directory import Adoption, DirectoryStore, storage_errors
+from cloudedge.hub.objects._directory import Adoption, DirectoryStore
 
 if TYPE_CHECKING:
     from cloudedge.hub.objects._bos import BosSettings, BosStore
     from cloudedge.hub.objects._s3 import S3Settings, S3Store
 
-__all__ = ["Adoption", "BosSettings", "BosStore", "DirectoryStore", "S3Settings", "S3Store", "storage_errors"]
+__all__ = ["Adoption", "BosSettings", "BosStore", "DirectoryStore", "S3Settings", "S3Store"]
 
 __getattr__, __dir__ = lazy_names(__name__, {"_bos": ("BosSettings", "BosStore"), "_s3": ("S3Settings", "S3Store")})

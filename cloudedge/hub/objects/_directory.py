@@ -7,7 +7,6 @@ stay under ``uploads/`` and are continued. Nothing is ever changed in place.
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import os
 import secrets
@@ -19,46 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.errors import CloudEdgeError, Conflict, IntegrityError, NotFound, StorageError
+from cloudedge.errors import Conflict, IntegrityError, NotFound
 from cloudedge.hub.core import ANY, CHUNK, AnyVersion, Hashed, Lock, ObjectInfo, Progress, SureLock, verified
+from cloudedge.io import FileLock, Holder, storage_errors, sync_directory, sync_file, write_atomically
 
 if TYPE_CHECKING:
     from cloudedge.hub.core import Descriptor, Reader
 
 Adoption = Literal["copy", "link", "move"]
 
-__all__ = ["Adoption", "DirectoryStore", "storage_errors"]
+__all__ = ["Adoption", "DirectoryStore"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)  # for syncfs(2), which the standard library does not offer
 _SYNC_ALL_FROM = 64
 """Objects from which on one sync of the file system is cheaper than one of each; it also waits for others' writes."""
-
-_WHY = {
-    errno.ENOSPC: "no space is left",
-    errno.EDQUOT: "the quota is used up",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "permission was denied",
-    errno.EPERM: "permission was denied",
-}
-
-
-@contextmanager
-def storage_errors(what: str, path: Path) -> Iterator[None]:
-    """Turn the operating system's errors into ours, saying what was attempted."""
-    try:
-        yield
-    except CloudEdgeError:
-        raise
-    except FileNotFoundError as error:
-        raise NotFound(f"{what}: {error.filename or path} is not there", path=str(path)) from error
-    except OSError as error:
-        why = _WHY.get(error.errno or 0, error.strerror or str(error))
-        raise StorageError(
-            f"{what}: {why} ({error.filename or path})",
-            hint="Nothing that was there before has changed. Make room or give write access, then repeat the command.",
-            path=str(path),
-            errno=error.errno,
-        ) from error
 
 
 @contextmanager
@@ -119,38 +92,27 @@ class DirectoryStore:
             there = self.head(key)
             if (there.version if there else None) != expected:
                 raise Conflict(f"{self.url}: {key} was changed by someone else", hint="Repeat the command.", key=key)
-        temporary = self._scratch(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        scratch = self._scratch(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         with storage_errors("writing to the hub", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with temporary.open("wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.rename(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            with _opened(path.parent) as fd:
-                os.fsync(fd)
+            write_atomically(path, data, scratch=scratch)
 
     def upload(self, key: str, blob: Descriptor, read: Reader, progress: Progress) -> None:
         """Write a large object, continuing where an earlier attempt stopped."""
         path = self.path(key)
         part = self._scratch(f"{path.name}.part")
-        with storage_errors("writing to the hub", path), part.open("ab") as file:
-            # Two writers of one blob: the second waits and then finds it there.
-            fcntl.flock(file, fcntl.LOCK_EX)
+        # Two writers of one blob: the second waits and then finds it there.
+        with storage_errors("writing to the hub", path), FileLock.take(part, wait_s=None, mode=0o666) as held:
             if (info := self.head(key)) is not None and info.size == blob.size:
                 part.unlink(missing_ok=True)
                 progress(blob.size)
                 return
-            if not part.exists() or part.stat().st_ino != os.fstat(file.fileno()).st_ino:
+            if not part.exists() or part.stat().st_ino != os.fstat(held.descriptor).st_ino:
                 # The writer we waited for failed and threw its part away; ours is nameless. Start over.
                 self.upload(key, blob, read, progress)
                 return
             try:
-                self._append(file.fileno(), blob, read, progress)
+                self._append(held.descriptor, blob, read, progress)
             except IntegrityError:
                 part.unlink()  # continuing would only repeat the damage
                 raise
@@ -163,6 +125,7 @@ class DirectoryStore:
         if done > blob.size:
             os.ftruncate(fd, 0)
             done = 0
+        os.lseek(fd, done, os.SEEK_SET)
         readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
 
         def whole() -> Iterator[bytes]:
@@ -236,9 +199,10 @@ class DirectoryStore:
                         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
                 return
             paths = [path for path in map(self.path, keys) if path.exists()]
-            for path in (*paths, *sorted({path.parent for path in paths})):
-                with _opened(path) as fd:
-                    os.fsync(fd)
+            for path in paths:
+                sync_file(path)
+            for folder in sorted({path.parent for path in paths}):
+                sync_directory(folder)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List the objects in a folder and below; `prefix` is empty or ends with a slash."""
@@ -277,24 +241,16 @@ class DirectoryStore:
     @contextmanager
     def lock(self, name: str, *, shared: bool = False, wait_s: float = 60) -> Iterator[Lock]:
         """Hold a named lock, alone or with other sharers."""
+
+        def refusal(holder: Holder) -> Conflict:
+            hint = "Run the command again when that one is done."
+            return Conflict(f"{self.url}: the lock {name} is held by {holder}", hint=hint, lock=name)
+
         path = self.path(f".locks/{name}")
         with storage_errors("locking the hub", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+b")
-        with file:
-            deadline = self._clock.monotonic() + wait_s
-            while True:
-                try:
-                    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if self._clock.monotonic() >= deadline:
-                        raise Conflict(
-                            f"{self.url}: the lock {name} is held by {_holders(file.fileno())}",
-                            hint="Run the command again when that one is done.",
-                            lock=name,
-                        ) from None
-                    self._clock.sleep(0.005 + 0.02 * self._clock.random())
+            held = FileLock.take(path, shared=shared, wait_s=wait_s, clock=self._clock, mode=0o666, refusal=refusal)
+        with held:
             yield SureLock()
 
     def _link_record(self, key: str) -> Path:
@@ -306,17 +262,6 @@ class DirectoryStore:
         with storage_errors("writing to the hub", folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder / name
-
-
-def _holders(fd: int) -> str:
-    """Name the processes that hold a lock on an open file, as far as the kernel tells."""
-    inode = f":{os.fstat(fd).st_ino}"
-    try:
-        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    except OSError:
-        return "another process"
-    pids = sorted({f"pid {words[4]}" for words in locks if words[1] == "FLOCK" and words[5].endswith(inode)})
-    return ", ".join(pids) or "another process"
 
 
 def _info(key: str, stat: os.stat_result) -> ObjectInfo:

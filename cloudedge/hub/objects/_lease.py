@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cloudedge.clock import rfc3339
 from cloudedge.errors import CloudEdgeError, Conflict, Unavailable
-from cloudedge.hub.core import who
+from cloudedge.io import who
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from cloudedge.errors import CloudEdgeError, ConfigError, Unavailable
 from cloudedge.hub.core import ObjectInfo
+from cloudedge.io import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 _TRIES: Final = 5
-_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_BACKOFF = Backoff(0.4, 5.0, 0.0, 1.0)
 
 T = TypeVar("T")
 
@@ -175,7 +176,7 @@ class Caller:
         known = error if isinstance(error, CloudEdgeError) else self._explain(error, what)
         if not known.retry_helps or failures >= _TRIES:
             raise known from (None if known is error else error)
-        self._clock.sleep(min(_PAUSE_S * 2**failures, _LONGEST_PAUSE_S) * self._clock.random())
+        self._clock.sleep(_BACKOFF.pause_s(failures, self._clock))
 
     def _explain(self, error: Exception, what: str) -> CloudEdgeError:
         answer, table = self._calls.answer(error), self._calls.explanations

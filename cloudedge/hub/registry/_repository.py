@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound, Rejected, Unavailable
@@ -19,6 +20,8 @@ from cloudedge.hub.core import (
     digest_of,
     parse_digest,
 )
+from cloudedge.hub.registry._session import BACKOFF
+from cloudedge.io import Backoff, Patience, retry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,25 +118,25 @@ class Repository:
             NotFound: something the manifest names is not there.
             IntegrityError: the registry received other bytes.
         """
-        for left in reversed(range(_PUTS)):
-            try:
-                self.session.call(
-                    "PUT",
-                    self._url(f"manifests/{reference}"),
-                    what=f"writing manifest {reference} of {self.path}",
-                    scope=self.scope("pull,push"),
-                    accept=(200, 201, 202),
-                    headers={"Content-Type": manifest.media_type},
-                    data=manifest.raw,
-                )
-            except IntegrityError:
-                # docker-registry on a file system says so too when somebody else writes the same manifest at
-                # the same moment: it rewrites its own links in place and stumbles over one that is empty yet.
-                if not left:
-                    raise
-                self.session.clock.sleep(self.session.pause(1))
-            else:
-                return
+        put = partial(
+            self.session.call,
+            "PUT",
+            self._url(f"manifests/{reference}"),
+            what=f"writing manifest {reference} of {self.path}",
+            scope=self.scope("pull,push"),
+            accept=(200, 201, 202),
+            headers={"Content-Type": manifest.media_type},
+            data=manifest.raw,
+        )
+        # docker-registry on a file system reports damage also when another client writes the same manifest at the
+        # same moment: it rewrites its own links in place and stumbles over one that is empty yet.
+        retry(
+            put,
+            attempts=_PUTS,
+            backoff=Backoff(0.5, 0.5),
+            clock=self.session.clock,
+            may_repeat=lambda error: isinstance(error, IntegrityError),
+        )
 
     def delete_manifest(self, reference: str) -> bool:
         """Delete a manifest by digest, or a tag alone where the registry can; tell whether it was there.
@@ -192,7 +195,7 @@ class Repository:
             IntegrityError: the registry sent more than the blob has, or from another offset.
             Unavailable: the connection broke again and again without bringing anything.
         """
-        at, idle = start, 0
+        at, patience = start, Patience(_IDLE_LIMIT + 1, BACKOFF, self.session.clock)
         while at < blob.size or at == start == 0:
             before = at
             try:
@@ -200,10 +203,8 @@ class Repository:
                     at += len(chunk)
                     yield chunk
             except Unavailable:
-                idle = 0 if at > before else idle + 1
-                if at == start or idle == _IDLE_LIMIT:
+                if at == start or not patience.wait(progressed=at > before):
                     raise
-                self.session.clock.sleep(self.session.pause(idle + 1))
                 continue
             if at < blob.size:
                 raise self._damaged(blob, f"it ended after {at} bytes")

@@ -25,6 +25,7 @@ from cloudedge.errors import InputError, Rejected, Unavailable
 from cloudedge.hub.core import CHUNK, parse_json
 from cloudedge.hub.registry._auth import Authenticator
 from cloudedge.hub.registry._errors import Passing, refusal, translated
+from cloudedge.io import Backoff, retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping
@@ -37,9 +38,9 @@ __all__ = ["RegistrySession", "Reply", "is_loopback"]
 ATTEMPTS = 5
 """How often a request that is safe to repeat is sent before giving up."""
 LONGEST_WAIT_S = 30.0
+BACKOFF = Backoff(0.5, LONGEST_WAIT_S, longest_asked_s=LONGEST_WAIT_S)
 """A registry that asks for a longer pause than this gets an error now rather than a request later."""
 
-_FIRST_WAIT_S = 0.5
 _REDIRECTS = 5
 _ERROR_LIMIT = 64 * 1024
 _PAGE_LIMIT = 32 * 1024 * 1024  # some registries list every tag on one page
@@ -285,22 +286,19 @@ class RegistrySession:
             now=self.clock.now(),
         )
 
-    def pause(self, tries: int, at_least_s: float | None = None) -> float:
-        """Return how long to wait after so many failures: longer each time up to a point, never in step."""
-        wait_s = min(LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (tries - 1)) * (0.5 + self.clock.random() / 2)
-        return max(wait_s, at_least_s or 0.0)
-
     def _persist(self, attempt: Callable[[], _T], *, repeat: bool) -> _T:
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                return attempt()
-            except Passing as passing:
-                wait_s = self.pause(tries, passing.after_s)
-                if not repeat or tries == ATTEMPTS or wait_s > LONGEST_WAIT_S:
-                    raise passing.error from passing.__cause__
-            self.clock.sleep(wait_s)
+        """Own the retries of a single call; uploads and downloads own those of going on where they broke."""
+        try:
+            return retry(
+                attempt,
+                attempts=ATTEMPTS if repeat else 1,
+                backoff=BACKOFF,
+                clock=self.clock,
+                may_repeat=lambda error: isinstance(error, Passing),
+                at_least_s=lambda error: getattr(error, "after_s", None),
+            )
+        except Passing as passing:
+            raise passing.error from passing.__cause__
 
 
 def is_loopback(netloc: str) -> bool:

@@ -22,8 +22,7 @@ A move without `expected` waits for nobody: when it overlaps one that must be al
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from cloudedge.errors import Conflict, InputError, NotFound, Rejected
 from cloudedge.hub.core import AnyVersion, check_tag, current, is_version, moved
@@ -38,10 +37,9 @@ from cloudedge.hub.registry._tag_events import (
     is_reserved,
     untag_marker,
 )
+from cloudedge.io import Backoff, map_in_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cloudedge.clock import Clock
     from cloudedge.hub.core import Descriptor, Digest, Expectation, TagEntry
     from cloudedge.hub.registry._repository import Repository
@@ -53,11 +51,7 @@ CLAIM_LIFE_S = 20.0
 """How long somebody's open claim is respected by a mover that watches it."""
 _PATIENCE_S = 60.0
 """How long a move that has to be alone is tried."""
-_FIRST_WAIT_S = 0.05
-_LONGEST_WAIT_S = 2.0
-
-_A = TypeVar("_A")
-_B = TypeVar("_B")
+_BACKOFF = Backoff(0.05, 2.0, 0.5, 1.5)
 
 
 class RepositoryTags:
@@ -72,7 +66,9 @@ class RepositoryTags:
         # Pointers first, then events: an event is written before its pointer moves, so a pointer that
         # cloudedge moved is never news to the events.
         plain = self._list().plain
-        pointers: dict[str, Descriptor | None] = dict(zip(plain, _each(self._repo.head_manifest, plain), strict=True))
+        pointers: dict[str, Descriptor | None] = dict(
+            zip(plain, map_in_threads(self._repo.head_manifest, plain, _READERS), strict=True)
+        )
         listing = self._list()
         events = self._read(listing.events)
         missing = {e.tag for e in events} - set(listing.plain)
@@ -137,9 +133,8 @@ class RepositoryTags:
                 self._record(event)
                 after = self._settle(tag, self._events(tag), UNSEEN)
                 return next((e for e in fold(tag, after, UNSEEN) if _is_entry_of(e, event)), None)
-            wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0**tries)
-            self._clock.sleep(wait_s * (0.5 + self._clock.random()))
             tries += 1
+            self._clock.sleep(_BACKOFF.pause_s(tries, self._clock))
         raise Conflict(
             f"tag {tag} of {self._repo.path} was not moved: others kept moving it at the same moment",
             hint="Look at its history, then repeat the command if it is still what you want.",
@@ -245,7 +240,7 @@ class RepositoryTags:
 
     def _read(self, names: list[EventName]) -> list[TagEvent]:
         new = [name for name in names if name not in self._known]
-        for name, event in zip(new, _each(self._read_one, new), strict=True):
+        for name, event in zip(new, map_in_threads(self._read_one, new, _READERS), strict=True):
             if event is not None:
                 self._known[name] = event
         return [self._known[name] for name in names if name in self._known]
@@ -255,14 +250,6 @@ class RepositoryTags:
             return TagEvent.from_manifest(name, self._repo.get_manifest(str(name)))
         except NotFound:
             return None  # deleted since it was listed
-
-
-def _each(function: Callable[[_A], _B], items: list[_A]) -> list[_B]:
-    """Call a function for many items, a few at a time."""
-    if len(items) < 2:  # noqa: PLR2004 - nothing to gain
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(function, items))
 
 
 def _agrees(pointer: Descriptor | Unseen | None, event: TagEvent) -> bool:

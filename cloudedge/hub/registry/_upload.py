@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +20,8 @@ from urllib.parse import urljoin, urlsplit
 
 from cloudedge.errors import CloudEdgeError, IntegrityError, Rejected, StorageError, Unavailable
 from cloudedge.hub.core import Descriptor, Reader, verified
+from cloudedge.hub.registry._session import BACKOFF
+from cloudedge.io import Patience, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ class Upload:
             Unavailable: the registry went away; what it has is kept for the next run.
         """
         settled = _Settled(progress)
-        failures = 0
+        patience = Patience(_FAILURES, BACKOFF, self._http.clock)
         while not self._repo.has_blob(self._blob):
             before = settled.at
             try:
@@ -82,12 +82,10 @@ class Upload:
                     self._send_chunks(read, settled)
                 break
             except (_SessionLost, Unavailable) as error:
-                failures = 1 if settled.at > before else failures + 1
                 if isinstance(error, _SessionLost):
                     self._note.remove()
-                if failures == _FAILURES:
+                if not patience.wait(progressed=settled.at > before):
                     raise self._given_up(error) from error.__cause__
-                self._http.clock.sleep(self._http.pause(failures))
         settled.up_to(self._blob.size)
         self._note.remove()
 
@@ -287,11 +285,9 @@ class _Note:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Made with mode 0600: on some registries whoever has the address may write.
-            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.stem, suffix=".tmp")
-            with os.fdopen(handle, "w") as file:
-                json.dump({"upload": self._key, **asdict(session)}, file)
-            Path(name).replace(self._path)
+            note = json.dumps({"upload": self._key, **asdict(session)})
+            # Only its owner may read it: on some registries the address alone gives the right to write.
+            write_atomically(self._path, note, mode=0o600, durable=False)
         except OSError as error:
             where = self._path.parent
             raise StorageError(f"cannot note an upload in {where}: {error.strerror}", path=where) from error

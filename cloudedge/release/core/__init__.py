@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloudedge.release.core._apply import Outcome, is_past_return
 from cloudedge.release.core._canary import add_up
-from cloudedge.release.core._context import BundleSource, ReleaseContext, Runner, in_threads
+from cloudedge.release.core._context import BundleSource, ReleaseContext, Runner
 from cloudedge.release.core._errors import Refused, ReleaseUndone, Unfinished
 from cloudedge.release.core._operations import ALLOWED, Driver, check, without, words
 from cloudedge.release.core._places import (
@@ -68,7 +68,6 @@ __all__ = [
     "add_up",
     "check",
     "history",
-    "in_threads",
     "is_past_return",
     "plan",
     "status",

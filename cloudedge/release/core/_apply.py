@@ -18,6 +18,7 @@ from itertools import count, groupby, islice
 from typing import Any, Literal
 
 from cloudedge.errors import CloudEdgeError, Conflict, NotFound, StorageError
+from cloudedge.io import Backoff, retry
 from cloudedge.journal import What, Writer
 from cloudedge.release.core._bake import Breach, Paused, bake
 from cloudedge.release.core._context import ReleaseContext
@@ -30,7 +31,7 @@ from cloudedge.release.core._version import Version
 
 __all__ = ["Outcome", "Run", "committed", "is_past_return", "lives_after"]
 
-_BACKOFF_S, _BACKOFF_MAX_S = 0.2, 5.0
+_BACKOFF = Backoff(0.4, 5.0, 0.5, 1.5)
 _LIVES = 50
 """How far back one release after the other can be rolled back; to what was live before that, by its number."""
 
@@ -206,16 +207,17 @@ class Run:
         return why
 
     def _attempt(self, step: Step, order: int, *, undo: bool) -> dict[str, Any]:
-        """Try a step as often as trying again can help."""
-        clock = self._ground.clock
-        for attempt in range(1, self._plan.options.attempts + 1):
-            try:
-                return self._act(step, order, undo=undo)
-            except CloudEdgeError as error:
-                if not error.retry_helps or attempt == self._plan.options.attempts:
-                    raise
-                clock.sleep(min(_BACKOFF_S * 2**attempt, _BACKOFF_MAX_S) * (0.5 + clock.random()))
-        raise AssertionError  # the loop returns or raises
+        """Try a step as often as trying again can help.
+
+        This layer owns the retries of a release, except for those that a delivery to cube servers owns.
+        """
+        return retry(
+            partial(self._act, step, order, undo=undo),
+            attempts=self._plan.options.attempts,
+            backoff=_BACKOFF,
+            clock=self._ground.clock,
+            may_repeat=lambda error: isinstance(error, CloudEdgeError) and error.retry_helps and not error.was_repeated,
+        )
 
     def _act(self, step: Step, order: int, *, undo: bool) -> dict[str, Any]:
         if step.place:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError, NotFound
+from cloudedge.io import Backoff, in_threads, retry
 from cloudedge.journal import Journal, Writer
 from cloudedge.release.core._places import Estimate, Observed, Part, Place
 from cloudedge.release.core._plan import ReleaseWorld
@@ -17,28 +17,13 @@ from cloudedge.release.core._steps import Life
 from cloudedge.release.core._table_layouts import FixedLayout, Layouts, Shards, at_home, takes
 from cloudedge.release.core._version import Version
 
-__all__ = ["BundleSource", "ReleaseContext", "Runner", "in_threads"]
+__all__ = ["BundleSource", "ReleaseContext", "Runner"]
 
 _LOOKS = 3
 _LOOK_AGAIN_S, _LOOK_SELDOM_S = 0.3, 5.0
 
 Runner = Callable[[Sequence[Callable[[], None]], int], None]
 """Runs calls side by side, at most so many at once, and returns when all have ended."""
-
-
-def in_threads(calls: Sequence[Callable[[], None]], jobs: int) -> None:
-    """Run calls in threads; every thread has ended when this returns or raises."""
-    if len(calls) == 1:
-        calls[0]()
-        return
-    with ThreadPoolExecutor(min(jobs, max(len(calls), 1)), thread_name_prefix="release") as pool:
-        futures = [pool.submit(call) for call in calls]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
 
 
 class BundleSource(Protocol):
@@ -102,17 +87,16 @@ class ReleaseContext:
         found: dict[str, Observed] = {}
 
         def ask(place: Place) -> None:
-            for attempt in range(1, _LOOKS + 1):
-                try:
-                    found[place.name] = place.observe()
-                except CloudEdgeError as error:
-                    found[place.name] = _away(place, error.message)
-                    if not error.retry_helps:
-                        return
-                else:
-                    return
-                if attempt < _LOOKS:
-                    self.clock.sleep(_LOOK_AGAIN_S * (0.5 + self.clock.random()))
+            try:
+                found[place.name] = retry(
+                    place.observe,
+                    attempts=_LOOKS,
+                    backoff=Backoff(_LOOK_AGAIN_S, _LOOK_AGAIN_S, 0.5, 1.5),
+                    clock=self.clock,
+                    may_repeat=lambda error: isinstance(error, CloudEdgeError) and error.retry_helps,
+                )
+            except CloudEdgeError as error:
+                found[place.name] = _away(place, error.message)
 
         self.runner([partial(ask, place) for place in self.places.values()], self.jobs)
         return [found[name] for name in self.places]
@@ -122,7 +106,7 @@ class ReleaseContext:
         if what != self._waits_for:
             self._waits_for = what
             self.tell(what)
-        self.clock.sleep(min(_LOOK_AGAIN_S * 2**round_, _LOOK_SELDOM_S) * (0.5 + self.clock.random()))
+        self.clock.sleep(Backoff(_LOOK_AGAIN_S, _LOOK_SELDOM_S, 0.5, 1.5).pause_s(round_ + 1, self.clock))
 
     def lives(self) -> tuple[Life, ...]:
         """Return what is live and what was, the newest first."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from cloudedge.errors import Unavailable
+from cloudedge.io import map_in_threads
 from cloudedge.kube import Kind, Object
 from cloudedge.release.core import Health, Traffic, add_up
 from cloudedge.release.kubernetes._cluster_state import Site
@@ -105,11 +105,8 @@ class Pods:
 
     def each(self, pods: Sequence[Pod], do: Callable[[Pod], _Found]) -> list[_Found]:
         """Do something with pods, side by side."""
-        if not pods:
-            return []
-        with ThreadPoolExecutor(min(16, len(pods)), thread_name_prefix="serving-pods") as pool:
-            # Orders are numbered per thread: each call takes the number along.
-            return list(pool.map(_with_context(do), pods))
+        # Orders are numbered per thread: each call takes the number along.
+        return map_in_threads(_with_context(do), pods, 16, name="serving-pods")
 
     def there(self) -> list[Pod]:
         """List the pods that may answer."""

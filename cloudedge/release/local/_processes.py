@@ -13,7 +13,6 @@ that processes.json no longer names them, whatever else of them there still is.
 from __future__ import annotations
 
 import json
-import os
 import random
 import secrets
 import shutil
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from cloudedge.config import TargetConfig, home
 from cloudedge.cube import CubeConf
+from cloudedge.io import write_atomically
 from cloudedge.release.places import cube_conf, live_shards, parse_place, shard_place
 from cloudedge.supervisor import ProcessSpec, read_specs, write_json, write_text
 
@@ -132,10 +132,7 @@ class ProcessLayout:
         if self.token():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / f".token.{os.getpid()}"
-        temporary.touch(mode=0o600)
-        temporary.write_text(secrets.token_hex(32))
-        temporary.rename(self.folder / "token")
+        write_atomically(self.folder / "token", secrets.token_hex(32), mode=0o600)
 
     def cube_conf(self, live: Mapping[str, int] | None = None) -> CubeConf:
         """Say where the shards are, of every layout there is.

@@ -34,6 +34,8 @@ __all__ = [
 _BYTES_PER_S = 100e6
 """What fetching, checking and loading come to on one machine; for estimates only."""
 _LOAD_S = 600.0
+_ATTEMPTS = 8
+"""Of a step on a cube server: the delivery owns these retries, and the release does not repeat what it gave up."""
 _STATES = {"loaded": "ready", "ready": "ready", "failed": "failed"}
 
 
@@ -63,7 +65,7 @@ class Dispatch:
     def courier(self) -> Iterator[ReplicaDelivery]:
         """Lend somebody who delivers; files are served until the block ends."""
         with ReplicaDelivery(
-            list(self.replicas.values()), self._workshop, policy=DeliveryPolicy(deadline_s=_LOAD_S)
+            list(self.replicas.values()), self._workshop, policy=DeliveryPolicy(attempts=_ATTEMPTS, deadline_s=_LOAD_S)
         ) as courier:
             yield courier
 

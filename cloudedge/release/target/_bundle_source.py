@@ -9,7 +9,8 @@ from pathlib import Path
 from cloudedge.bundle import Bundle, Outline, check_signature
 from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.errors import CloudEdgeError, NotFound, SignatureInvalid, Unavailable
-from cloudedge.hub import Descriptor, Hub, LocalHub, Ref, current, release_tag, resolve, who
+from cloudedge.hub import Descriptor, Hub, LocalHub, Ref, current, release_tag, resolve
+from cloudedge.io import who
 from cloudedge.release.core import Version
 
 __all__ = ["HubBundleSource"]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudedge.config import TargetConfig, home, load
 from cloudedge.errors import ConfigError
-from cloudedge.hub import LocalHub, open_hub, who
+from cloudedge.hub import LocalHub, open_hub
+from cloudedge.io import who
 from cloudedge.journal import Journal
 from cloudedge.release.core import FixedLayout, Layouts, Place, ReleaseContext
 from cloudedge.release.target._bundle_source import HubBundleSource

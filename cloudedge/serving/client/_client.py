@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import ConfigError, DeadlineExceeded, InputError, Unavailable
+from cloudedge.io import Backoff
 from cloudedge.serving.client._transport import Question, Reply, Transport
 
 __all__ = ["Client", "Prediction"]
@@ -203,8 +204,8 @@ class Client:
         now = self._clock.monotonic()
         if attempt == self._retries or any(e.rests_until <= now for e in variant.endpoints):
             return
-        longest = min(LONGEST_BACKOFF_S, BACKOFF_S * 2**attempt, max(0.0, deadline - now))
-        self._clock.sleep(longest * self._clock.random())
+        pause_s = Backoff(BACKOFF_S, LONGEST_BACKOFF_S, 0.0, 1.0).pause_s(attempt + 1, self._clock)
+        self._clock.sleep(min(pause_s, max(0.0, deadline - now)))
 
     def _open(self, url: str) -> Transport:
         parts = urlsplit(url)

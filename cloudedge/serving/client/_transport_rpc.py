@@ -20,6 +20,7 @@ from cloudedge.errors import (
     Rejected,
     Unavailable,
 )
+from cloudedge.io import join_address
 from cloudedge.serving.client._transport import (
     MAX_ANSWER,
     Question,
@@ -158,7 +159,7 @@ class BaiduStd:
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
-        self._where = f"brpc://{host}:{port}"
+        self._where = f"brpc://{join_address(host, port)}"
         self._idle: list[socket.socket] = []
         self._lock = threading.Lock()
         self._ids = itertools.count(1)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 from google.protobuf.message import DecodeError
 
 from cloudedge.errors import InputError, Overloaded, Unavailable
+from cloudedge.io import join_address
 from cloudedge.serving.engine import Answer, Engine
 from cloudedge.serving.formats import GENERAL_SERVICE, GZIP, ZLIB, RpcMeta, deflate, inflate
 from cloudedge.serving.protocols._access_log import Asked, Outcome, Watch
@@ -346,4 +347,4 @@ async def serve_baidu_std(
     try:
         return await loop.create_server(lambda: BaiduStdProtocol(engine, max_body=max_body, call_s=call_s), host, port)
     except OSError as error:
-        raise Unavailable(f"cannot listen for baidu_std on {host}:{port}: {error.strerror}") from error
+        raise Unavailable(f"cannot listen for baidu_std on {join_address(host, port)}: {error.strerror}") from error

@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from cloudedge.errors import CloudEdgeError, InputError, Overloaded, Unavailable
+from cloudedge.io import join_address
 from cloudedge.serving.engine import Answer, Engine, answer_headers
 from cloudedge.serving.formats import GENERAL_SERVICE, PIPELINE_SERVICE, PipelineRequest
 from cloudedge.serving.protocols._access_log import Asked, Outcome, Watch
@@ -88,7 +89,7 @@ async def serve_grpc(
             for method, handler in handlers.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = join_address(host, port)
     try:
         if tls is None:
             bound = server.add_insecure_port(address)

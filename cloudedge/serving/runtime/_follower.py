@@ -8,14 +8,13 @@ kept: a process that is started again never goes back to a file that is older.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from cloudedge.errors import CloudEdgeError, Conflict, InputError
-from cloudedge.hub import storage_errors
+from cloudedge.io import storage_errors, write_atomically
 from cloudedge.serving.control import Desired, DesiredVersion, Variant
 from cloudedge.serving.runtime._runtime import Runtime
 
@@ -181,14 +180,9 @@ class Follower:
             return Desired()  # not there yet, or not for us: the other way it comes by has it
 
     def _keep(self, desired: Desired) -> None:
-        temporary = self._kept.with_name(f".{self._kept.name}.{os.getpid()}")
         with storage_errors("remembering what to serve", self._kept):
             self._kept.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(desired.model_dump_json(indent=1).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._kept)
+            write_atomically(self._kept, desired.model_dump_json(indent=1))
 
 
 def _told(error: Exception) -> dict[str, str]:

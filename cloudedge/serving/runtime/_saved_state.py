@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cloudedge.errors import InputError
-from cloudedge.hub import storage_errors
+from cloudedge.io import storage_errors, write_atomically
 from cloudedge.serving.control import Routing, Shadow, Variant
 
 __all__ = ["LoadedRef", "Memory", "State", "read_state", "write_state"]
@@ -65,14 +64,9 @@ def write_state(path: Path, state: State) -> None:
     Raises:
         StorageError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with storage_errors("remembering what is loaded", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(state.model_dump_json(indent=2).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_atomically(path, state.model_dump_json(indent=2))
 
 
 class Memory:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from cloudedge.admin import is_loopback
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict
+from cloudedge.io import join_address
 from cloudedge.serving.protocols import Connections, DataPortAuth, HeldBytes, HttpLimits, Ops, Tls, Traces, Watch
 from cloudedge.serving.runtime import Runtime
 from cloudedge.serving.server._routes import Routes
@@ -167,7 +168,7 @@ class Server:
             )
         except OSError as error:
             kind = Conflict if error.errno == errno.EADDRINUSE else ConfigError
-            raise kind(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
+            raise kind(f"cannot listen on {join_address(config.host, config.port)}: {error.strerror}") from error
         if config.grpc_port is not None:
             from cloudedge.serving.protocols import serve_grpc  # noqa: PLC0415 - heavy
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from cloudedge.bundle import Bundle, Lookup, Signature, Variable, find_program, published
 from cloudedge.errors import InputError
+from cloudedge.io import sync_file
 from cloudedge.serving import conf
 from cloudedge.serving.stock._web_service import web_service
 
@@ -258,6 +259,5 @@ def export(bundle: Bundle, plan: ExportPlan, folder: str | os.PathLike[str]) -> 
                 shutil.copyfile(source, place)
             else:
                 place.write_bytes(source)
-            with place.open("rb") as written:
-                os.fsync(written.fileno())
+            sync_file(place)
     return target

@@ -19,7 +19,7 @@ from pathlib import Path
 from cloudedge.bundle import Bundle
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError, InputError
-from cloudedge.hub import storage_errors
+from cloudedge.io import atomic_file, storage_errors
 from cloudedge.serving.stock._export import ExportPlan
 
 __all__ = ["HotLoad", "follow", "load_into", "publish_for_monitor"]
@@ -169,16 +169,12 @@ def _state(folder: Path) -> object:
 
 def _replace(path: Path, source: bytes | Path) -> None:
     """Write a file beside its place and rename it there. The name meanwhile ends in nothing the engine looks for."""
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
+    with atomic_file(path, scratch=path.with_name(f".{path.name}.new")) as file:
         if isinstance(source, Path):
             with source.open("rb") as held:
                 shutil.copyfileobj(held, file, 1 << 20)
         else:
             file.write(source)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _touch(stamp: Path, clock: Clock) -> None:

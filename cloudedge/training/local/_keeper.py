@@ -11,7 +11,6 @@ FOLDER/output/       where the model goes
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import json
 import os
 import signal
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.clock import SystemClock, rfc3339
+from cloudedge.io import FileLock, locked_by, who, write_atomically
 from cloudedge.training.local import _guard
 
 __all__ = ["Keeper", "is_kept", "read_state", "write_json"]
@@ -33,10 +33,8 @@ LAUNCH_LOG = "launch.log"
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file by writing another one and renaming it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=1), encoding="utf-8")
-    temporary.rename(path)
+    """Write a file whole; what it says of a run means little after a power cut."""
+    write_atomically(path, json.dumps(value, indent=1), durable=False)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -51,13 +49,9 @@ def read_state(folder: Path) -> dict[str, Any]:
 def is_kept(folder: Path) -> bool:
     """Tell whether a keeper lives: nobody else can hold its lock."""
     try:
-        with (folder / "lock").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return locked_by(folder / "lock") is not None
     except OSError:
         return False
-    return False
 
 
 class Keeper:
@@ -76,8 +70,7 @@ class Keeper:
 
     def run(self) -> None:
         """Start the launcher and stay until it has ended."""
-        with (self._folder / "lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with FileLock.take(self._folder / "lock", owner=who()):
             signal.signal(signal.SIGTERM, self._stop)
             # Workers whose launcher is gone become ours, and can be ended.
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

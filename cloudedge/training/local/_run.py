@@ -14,7 +14,7 @@ from pathlib import Path
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import home
 from cloudedge.errors import DeadlineExceeded, InputError, NotFound, StorageError
-from cloudedge.hub import storage_errors
+from cloudedge.io import storage_errors
 from cloudedge.training.job import TrainingJob
 from cloudedge.training.local._keeper import LAUNCH_LOG, is_kept, read_state
 from cloudedge.training.results import JobStatus, Outputs, RoleStatus, State, TrainingFailed, lineage_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cloudedge.clock import SystemClock
 from cloudedge.errors import Conflict, InputError, Unavailable
-from cloudedge.hub import storage_errors
+from cloudedge.io import storage_errors
 from cloudedge.training.job import TrainingJob
 from cloudedge.training.local._keeper import read_state, write_json
 from cloudedge.training.local._launch_plan import LocalPlan, plan_local

@@ -215,8 +215,10 @@ def test_the_server_keeps_to_its_limit(root):
 class Breaking:
     """A server that sends a few bytes of what is asked for and closes; `replaced` changes the content half-way."""
 
-    def __init__(self, content: bytes, *, step: int, etag: str = '"1"', ranges: bool = True) -> None:
+    def __init__(self, content: bytes, *, step: int, etag: str = '"1"', ranges: bool = True, shift: int = 0) -> None:
         self.content, self.step, self.etag, self.ranges = content, step, etag, ranges
+        self.shift = shift
+        """How far its Content-Range is off."""
         self.requests: list[str] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -243,7 +245,10 @@ class Breaking:
                     begin = 0
                 rest = self.content[begin:]
                 status = "206 Partial Content" if begin else "200 OK"
-                peer.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(rest)}\r\nETag: {self.etag}\r\n\r\n".encode())
+                whole = len(self.content)
+                span = f"Content-Range: bytes {begin + self.shift}-{whole - 1}/{whole}\r\n" if begin else ""
+                head = f"HTTP/1.1 {status}\r\nContent-Length: {len(rest)}\r\n{span}ETag: {self.etag}\r\n\r\n"
+                peer.sendall(head.encode())
                 peer.sendall(rest[: self.step])
 
     def __enter__(self) -> Breaking:  # noqa: PYI034
@@ -268,6 +273,15 @@ def test_a_broken_download_goes_on_where_it_stopped(tmp_path):
         assert got.received_bytes == len(CONTENT)
         assert len(server.requests) == 5
         assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+
+
+@pytest.mark.parts
+def test_bytes_from_elsewhere_than_asked_for_are_refused(tmp_path):
+    with Breaking(CONTENT, step=70_000, shift=-10) as server:
+        with pytest.raises(Unavailable, match="asked for the bytes from 70000 on and sends 'bytes 69990-"):
+            fetch(server.url, tmp_path / "a", sha256=SHA, size=len(CONTENT), deadline=soon(), clock=Quick())
+        assert (tmp_path / f".a.{SHA[:16]}.part").read_bytes() == CONTENT[:70_000]
+        assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parts

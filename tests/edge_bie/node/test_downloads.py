@@ -14,8 +14,9 @@ import time
 import pytest
 
 from cloudedge.clock import ManualClock
-from cloudedge.edge_bie.node._download import Downloads, Pace
+from cloudedge.edge_bie.node._download import Downloads
 from cloudedge.errors import IntegrityError, NotFound, Unavailable
+from cloudedge.io import Throttle
 from tests.edge_bie.node.cutting_server import CuttingServer
 from tests.edge_bie.node.world import ROOT, noise
 
@@ -66,8 +67,9 @@ def test_200_cuts_at_random_bytes_cost_no_byte_twice(tmp_path):
 
 def test_a_killed_process_keeps_what_came(tmp_path, data):
     program = (
-        "import sys; from pathlib import Path; from cloudedge.edge_bie.node._download import Downloads, Pace\n"
-        "downloads = Downloads(Path(sys.argv[1]), pace=Pace(600_000))\n"
+        "import sys; from pathlib import Path; from cloudedge.edge_bie.node._download import Downloads\n"
+        "from cloudedge.io import Throttle\n"
+        "downloads = Downloads(Path(sys.argv[1]), pace=Throttle(600_000))\n"
         "downloads.fetch(sys.argv[2], sys.argv[3], size=int(sys.argv[4]), sure=True)"
     )
     rng, kills = random.Random(3), 0
@@ -124,5 +126,5 @@ def test_more_bytes_than_promised_are_refused_as_they_come(tmp_path, data):
 def test_the_pace_is_kept(tmp_path, data):
     clock = ManualClock()
     with CuttingServer({"/f": data}) as server:
-        Downloads(tmp_path, pace=Pace(100_000, clock), clock=clock).fetch("name", f"{server.url}/f")
+        Downloads(tmp_path, pace=Throttle(100_000, clock), clock=clock).fetch("name", f"{server.url}/f")
     assert clock.elapsed == pytest.approx(SIZE / 100_000)

@@ -1,16 +1,17 @@
-"""Who is doing this, for histories and locks."""
+"""The user this process acts for, as histories and locks name it."""
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 
 __all__ = ["who"]
 
 
 def who() -> str:
     """Return user@host."""
+    import getpass  # noqa: PLC0415 - few processes need it
+    import socket  # noqa: PLC0415 - as above
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
