@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import time
@@ -144,7 +143,6 @@ def test_the_number_survives_the_node(world, played, node):
     settle(again)
     assert world.stats(second).status == "Running"
     again.close()
-    node._held = os.open(os.devnull, os.O_RDONLY)
 
 
 def test_going_back_moves_no_byte(world, played, node):
