@@ -5,13 +5,14 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from swarm import Swarm
+
 from cloudedge.bundle import Bundle, Probes, new_key_pair
 from cloudedge.clock import SystemClock
 from cloudedge.config import CloudConfig, EdgeAbort, EdgeLeg, EdgeTimeouts, HubConfig, ObjectsConfig
 from cloudedge.edge_bie.client import Bie, Node, open_objects
 from cloudedge.edge_bie.fleet import Fleet
 from cloudedge.edge_bie.lab import Lab
-from cloudedge.edge_bie.node.swarm import Swarm
 from cloudedge.errors import Conflict, InputError
 from cloudedge.hub import LocalHub
 from cloudedge.journal import Journal

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fleet_lab import wait_for, yard
+from stock_edge import StockEdge
 from test_fleet_probe import PROBES, SIGNATURE, serving
 
 from cloudedge.config import EdgeTimeouts
 from cloudedge.edge_bie.client import Node
-from cloudedge.edge_bie.lab import StockEdge
 from cloudedge.errors import InputError
 from cloudedge.hub import LocalHub
 

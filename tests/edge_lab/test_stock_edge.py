@@ -10,8 +10,9 @@ import zipfile
 import pytest
 import requests
 from bie_transcript import app
+from stock_edge import StockEdge
 
-from cloudedge.edge_bie.lab import Lab, StockEdge
+from cloudedge.edge_bie.lab import Lab
 from cloudedge.edge_bie.model._names import blob_config
 from cloudedge.errors import Unavailable
 

@@ -6,9 +6,9 @@ import asyncio
 from contextlib import suppress
 
 from edge_world import eventually, make_bundle
+from swarm import Swarm
 
 from cloudedge.edge_bie.model._names import app_name
-from cloudedge.edge_bie.node.swarm import Swarm
 from cloudedge.errors import Unavailable
 
 NODES = [f"sim-{number}" for number in range(40)]

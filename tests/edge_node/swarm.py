@@ -20,9 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from swarm_http import Http
+
 from cloudedge.clock import SystemClock, rfc3339
 from cloudedge.edge_bie.model import AppRef, DesiredApp, Statement, slot_of
-from cloudedge.edge_bie.node._http import Http
 from cloudedge.edge_bie.node._install import (
     checked_statement,
     objects_by_digest,
@@ -125,7 +126,7 @@ class Swarm:
         self._key = key
         self._interval_s = interval_s
         self._fails = fails
-        self._rng = random.Random(seed)  # noqa: S311 - seeded on purpose
+        self._rng = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         self._stop: asyncio.Event | None = None
         self._started = threading.Event()
@@ -260,7 +261,7 @@ class Swarm:
                 raise InputError(f"no config says where blob {blob.digest} is")
             status, data = await self.http.call("GET", objects[blob.digest].url, headers=self._identity(node))
             node.fetched += len(data)
-            if status != 200:  # noqa: PLR2004 - all of it, or nothing
+            if status != 200:
                 raise Unavailable(f"blob {blob.digest}: the server says {status}")
             if digest_of(data) != blob.digest:
                 raise InputError(f"blob {blob.digest} is not what the statement says")
