@@ -23,8 +23,9 @@ from click.testing import Result
 from net_cubes import BIG, make_version, value
 from typer.testing import CliRunner
 
-from cloudedge.cli.cube_net import app, find_version
+from cloudedge.cli.cube_net import app
 from cloudedge.cube.client._client import Client, ClientConfig
+from cloudedge.cube.server import find_version
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound, Unavailable
 
 COMMAND = [sys.executable, "-c", "from cloudedge.cli.cube_net import app; app()"]
