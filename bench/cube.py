@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -58,7 +59,12 @@ P99_BAR = (32, 0.5)
 CLIENT_BAR = 3.0
 """A seek of 2,600 keys from Python takes at most so many times the native client's time."""
 SERVE = "from cloudedge.cli.cube_net import app; app()"
-ECHO = "import sys; from cloudedge._core import run_echo_server as run; run('127.0.0.1', 0, int(sys.argv[1]), print)"
+HERE = Path(__file__).resolve().parent
+NATIVE = HERE.parent / "native"
+ECHO_SOURCES = (
+    HERE / "echo_server.cpp",
+    *(NATIVE / f"cube/{name}.cpp" for name in ("acceptor", "loop", "socket", "wire")),
+)
 
 
 def main() -> None:
@@ -242,10 +248,20 @@ def redis_server(keys: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, in
         yield port, server.pid
 
 
+@functools.cache
+def compiled_echo() -> Path:
+    """Compile the echo server as the package's native half is compiled; returns the program."""
+    program = HERE.parent / "build" / "echo_server"
+    program.parent.mkdir(exist_ok=True)
+    compiler = os.environ.get("CXX", "c++")
+    options = ("-std=c++20", "-O3", "-DNDEBUG", "-pthread", f"-I{NATIVE}")
+    subprocess.run([compiler, *options, *map(str, ECHO_SOURCES), "-o", str(program)], check=True)
+    return program
+
+
 @contextlib.contextmanager
 def echo_server(response_bytes: int) -> Iterator[tuple[int, int]]:
-    command = [sys.executable, "-u", "-c", ECHO, str(response_bytes)]
-    with process(command, stdout=subprocess.PIPE) as server:
+    with process([str(compiled_echo()), str(response_bytes)], stdout=subprocess.PIPE) as server:
         yield int(server.stdout.readline()), server.pid
 
 

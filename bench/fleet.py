@@ -72,7 +72,7 @@ with Lab(Path(sys.argv[1])) as lab:
 NODES = """
 import sys, json, resource
 from pathlib import Path
-from cloudedge.edge_bie.node.swarm import Swarm
+from tests.edge_bie.node.swarm import Swarm
 sync, names, key, interval = json.loads(sys.argv[1])
 bad = {}
 def fails(node, statement):
@@ -102,7 +102,7 @@ class Child:
     """A process that answers line by line."""
 
     def __init__(self, code: str, *words: str) -> None:
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}"}
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, *words],
             stdin=subprocess.PIPE,

@@ -1,90 +1,50 @@
-"""What admin APIs share: JSON over HTTP on a port of its own, with a token.
+"""The server side of every admin API: JSON over HTTP on a port of its own, with a token.
 
-Paths other than ``/health`` and ``/ready`` need the token, and nothing that a client sends without it is kept or
-parsed; so many connections are served at once and no more. What a request means is the API's own: it implements
-`AdminHttp.answer`. Errors become a status and ``{"error", "hint", "kind"}``. Nothing is logged: what was asked is in
-the answers, and a token may be in what was asked.
+Paths other than ``/health`` and ``/ready`` need the token. A request without it is neither kept nor parsed. Connections
+at once are bounded. Each API gives requests their meaning: it implements `AdminHttp.answer`. Errors become a status and
+``{"error", "hint", "kind"}`` (`_wire_errors`). Nothing is logged: the answers report what happened, and a token may be
+in a request.
 
-Whoever releases numbers its orders (`ordered`), and every request then carries its order's number. A server obeys
-orders one after the other and refuses one that is older than what it has obeyed: the last words of a process that was
-killed change nothing once its successor has spoken, and not after the server was killed either where it keeps its mark
-in a file. Requests without a number are obeyed as they come.
+A release numbers its orders (`ordered`), and every request then carries its order's number. A server obeys orders one
+after the other and refuses one that is older than the last it obeyed. So the late requests of a process that was killed
+change nothing once its successor has made a call. Where the server keeps the number in a file, this holds after a kill
+of the server too. Requests without a number are obeyed as they come.
 
-Where an API takes files, a piece of one comes as ``application/octet-stream`` and says in a header where it belongs.
+Where an API accepts files, a piece of one comes as ``application/octet-stream``, and a header states its offset.
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound, Unavailable
+from cloudedge.admin._orders import OFFSET, ORDER, PIECE, parse_number
+from cloudedge.admin._states import DRAINING
+from cloudedge.admin._wire_errors import error_fields, status_of
+from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound
+from cloudedge.http1 import ThreadedHandler, ThreadedServer, is_loopback
 
-__all__ = ["AdminHttp", "Reply", "is_loopback", "order_header", "ordered", "piece_header"]
+__all__ = ["AdminHttp", "Reply"]
 
 Reply = tuple[HTTPStatus, Any]
 """A status and its content; text stays text, everything else becomes JSON."""
 
-_STATUS = {
-    InputError: HTTPStatus.BAD_REQUEST,
-    NotFound: HTTPStatus.NOT_FOUND,
-    Conflict: HTTPStatus.CONFLICT,
-    Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-}
 _MAX_CONNECTIONS = 128
-"""Served at once, each by a thread; a client that is one too many is told to come back."""
-_FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+"""Served at once, each by a thread; one more is refused with status 503."""
 _MAX_IGNORED = 64 * 1024
-"""Bytes of a body nobody wants that are read all the same, so that its sender gets to see the answer."""
-_POLL_S = 0.05
-"""How often the listener looks whether it was closed."""
+"""Bytes of an unwanted body that are read all the same, so that its sender gets to see the answer."""
 _OPEN = {"/health", "/ready"}
 _DRAIN_S, _LONGEST_DRAIN_S = 10.0, 24 * 3600
 _Admin = TypeVar("_Admin", bound="AdminHttp")
-_ORDER, _OFFSET, _DIGITS = "Cloudedge-Order", "Cloudedge-Offset", 19
-_PIECE = "application/octet-stream"
-_order: ContextVar[int | None] = ContextVar("order", default=None)
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach a host name or address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-@contextmanager
-def ordered(number: int) -> Iterator[None]:
-    """Let what this thread asks of admin APIs carry an order's number until the block ends."""
-    token = _order.set(number)
-    try:
-        yield
-    finally:
-        _order.reset(token)
-
-
-def order_header() -> dict[str, str]:
-    """Return the header that a client of an admin API sends along."""
-    number = _order.get()
-    return {} if number is None else {_ORDER: str(number)}
-
-
-def piece_header(offset: int) -> dict[str, str]:
-    """Return the headers that go with a piece of a file."""
-    return {"Content-Type": _PIECE, _OFFSET: str(offset)}
 
 
 class AdminHttp(ABC):
@@ -122,13 +82,7 @@ class AdminHttp(ABC):
         self._obeying = threading.Lock()
         self._orders = orders
         self._obeyed = _read_mark(orders)
-        try:
-            self._http = _Http((host, port), self)
-        except OSError as error:
-            raise Conflict(f"the admin API cannot listen on {host}:{port}: {error.strerror}") from error
-        self._thread = threading.Thread(
-            target=self._http.serve_forever, args=(_POLL_S,), name=f"{name}-admin", daemon=True
-        )
+        self._http = _Http(self, host, port)
 
     def route(self, method: str, path: str, routes: Mapping[str, Callable[..., Reply]]) -> Reply:
         """Do what `routes` has for a request; names in the path, as in ``/versions/NAME``, are its arguments.
@@ -169,7 +123,7 @@ class AdminHttp(ABC):
                 then()
 
         threading.Thread(target=run, name=f"{self.name}-drain", daemon=True).start()
-        return HTTPStatus.ACCEPTED, {"state": "draining"}
+        return HTTPStatus.ACCEPTED, {"state": DRAINING}
 
     @property
     def is_told_to_drain(self) -> bool:
@@ -184,17 +138,16 @@ class AdminHttp(ABC):
         """Answer a request, in its order if it has one."""
         if not order:
             return self.answer(method, path, body)
-        if not order.isdecimal() or len(order) > _DIGITS:
-            raise InputError(f"{_ORDER} is a number, not {order[:_DIGITS]!r}")
+        number = parse_number(ORDER, order)
         with self._obeying:
-            if int(order) < self._obeyed:
+            if number < self._obeyed:
                 raise Conflict(
                     f"order {order} comes after order {self._obeyed} was obeyed",
-                    hint="Somebody else works on this server. If the journal was lost that numbers orders, "
+                    hint="Another process works on this server. If the journal was lost that numbers orders, "
                     + (f"remove {self._orders} and restart it." if self._orders else "restart it."),
                 )
-            if int(order) > self._obeyed:
-                self._obeyed = int(order)
+            if number > self._obeyed:
+                self._obeyed = number
                 self._keep_mark()
             return self.answer(method, path, body)
 
@@ -215,12 +168,12 @@ class AdminHttp(ABC):
 
     def listen(self) -> None:
         """Begin to answer; called once everything that `answer` needs is there."""
-        self._thread.start()
+        self._http.start()
 
     @property
     def port(self) -> int:
         """The port it listens on."""
-        return int(self._http.server_address[1])
+        return self._http.port
 
     def authorised(self, header: str) -> bool:
         """Tell whether a request may do more than ask for health."""
@@ -228,10 +181,7 @@ class AdminHttp(ABC):
 
     def close(self) -> None:
         """Stop listening."""
-        if self._thread.is_alive():
-            self._http.shutdown()
-            self._thread.join()
-        self._http.server_close()
+        self._http.close()
 
     def __enter__(self: _Admin) -> _Admin:  # noqa: PYI019 - typing.Self is not in 3.10
         return self
@@ -244,46 +194,21 @@ class AdminHttp(ABC):
 
 def _read_mark(path: Path | None) -> int:
     try:
-        text = path.read_text(encoding="ascii") if path is not None else ""
-    except (OSError, UnicodeDecodeError):
+        return parse_number(ORDER, path.read_text(encoding="ascii")) if path is not None else 0
+    except (OSError, UnicodeDecodeError, InputError):
         return 0
-    return int(text) if text.isdecimal() and len(text) <= _DIGITS else 0
 
 
-def _number(text: str) -> int:
-    if not text.isdecimal() or len(text) > _DIGITS:
-        raise InputError(f"{_OFFSET} is a number, not {text[:_DIGITS]!r}")
-    return int(text)
-
-
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], admin: AdminHttp) -> None:
-        super().__init__(address, _Handler)
+class _Http(ThreadedServer):
+    def __init__(self, admin: AdminHttp, host: str, port: int) -> None:
         self.admin = admin
-        self._room = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-            return
-        with suppress(OSError):
-            request.sendall(_FULL)
-        self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._room.release()
+        name = f"{admin.name}-admin"
+        super().__init__(host, port, _Handler, name=name, max_connections=_MAX_CONNECTIONS, title="the admin API")
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(ThreadedHandler):
     server: _Http
-    protocol_version = "HTTP/1.1"
     timeout = 10  # for a client that does not finish its request
-    disable_nagle_algorithm = True
 
     def version_string(self) -> str:
         return f"cloudedge-{self.server.admin.name}"
@@ -300,18 +225,16 @@ class _Handler(BaseHTTPRequestHandler):
                 self._ignore_body()
                 reply = admin.answer(self.command, path, {})
             else:
-                reply = admin.obey(self.headers.get(_ORDER, ""), self.command, path, self._body())
+                reply = admin.obey(self.headers.get(ORDER, ""), self.command, path, self._body())
         except CloudEdgeError as error:
-            status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), None)
-            found = {"error": error.message, "hint": error.hint, "kind": type(error).__name__}
-            reply = status or HTTPStatus.INTERNAL_SERVER_ERROR, found
+            reply = status_of(error), error_fields(error)
         self._send(*reply)
 
     def _ignore_body(self) -> None:
         """Read no further than it takes for the answer to arrive; what is left of the body ends the connection."""
-        length = self.headers.get("Content-Length", "0")
-        if length == "0" and "Transfer-Encoding" not in self.headers:
+        if not self.has_body:
             return
+        length = self.headers.get("Content-Length", "0")
         self.close_connection = True
         self.rfile.read(min(int(length), _MAX_IGNORED) if length.isdecimal() else 0)
 
@@ -319,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "0")
-        is_piece = self.headers.get("Content-Type") == _PIECE
+        is_piece = self.headers.get("Content-Type") == PIECE
         limit = self.server.admin.max_piece_bytes if is_piece else self.server.admin.max_body_bytes
         if not length.isdecimal() or int(length) > limit or "Transfer-Encoding" in self.headers:
             self.close_connection = True
@@ -329,7 +252,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             raise InputError(f"the body ended after {len(content)} of {length} bytes")
         if is_piece:
-            return {"offset": _number(self.headers.get(_OFFSET, "")), "content": content}
+            return {"offset": parse_number(OFFSET, self.headers.get(OFFSET, "")), "content": content}
         try:
             body = json.loads(content or b"{}")
         except (ValueError, RecursionError) as error:
@@ -341,13 +264,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: HTTPStatus, content: Any) -> None:
         text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
         data = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain" if isinstance(content, str) else "application/json")
-        self.send_header("Content-Length", str(len(data)))
+        headers = {"Content-Type": "text/plain" if isinstance(content, str) else "application/json"}
         if status == HTTPStatus.UNAUTHORIZED:
-            self.send_header("WWW-Authenticate", "Bearer")
-        self.end_headers()
+            headers["WWW-Authenticate"] = "Bearer"
+        self.send_head(status, len(data), headers)
         self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
-        """Keep quiet."""

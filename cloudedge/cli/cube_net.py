@@ -13,13 +13,13 @@ import typer
 from cloudedge.cli._context import read_token
 from cloudedge.cli._output import JSON, json_out, say, table_out
 from cloudedge.cli._signals import STOP, on_signals, stop_at_once
-from cloudedge.errors import ConfigError, InputError, NotFound, Unavailable
+from cloudedge.errors import InputError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from cloudedge.cube import CubeDict
-    from cloudedge.cube.server import Server
+    from cloudedge.cube.server import AdminServer, Server
 
-__all__ = ["app", "find_version"]
+__all__ = ["app"]
 
 app = typer.Typer(help="Serve and read embedding tables.", no_args_is_help=True)
 
@@ -73,67 +73,47 @@ def serve(
 
     Example: cloudedge cube serve data --port 8027
     """
-    from cloudedge.admin import is_loopback  # noqa: PLC0415
-    from cloudedge.cube.server import (  # noqa: PLC0415
-        AdminServer,
-        Server,
-        ServerConfig,
-        VersionStore,
-    )
+    from cloudedge.cube.server import ServerConfig, ShardHooks, ShardSettings, run_shard  # noqa: PLC0415
     from cloudedge.io import join_address  # noqa: PLC0415
 
-    if not (is_open or is_loopback(host)):
-        raise ConfigError(
-            f"whoever reaches {host} could read every row: cube's protocol has no place for a token",
-            hint="Say --open if the network lets through only those who may, or leave --host at 127.0.0.1.",
-        )
-    if remote_control and state is not None:
-        raise InputError("a server with --state takes no control commands, so --remote-control cannot be had with it")
-    config = ServerConfig(
-        host=host,
-        port=port,
-        threads=threads,
-        data_dir=directory,
-        remote_control=remote_control,
-        max_body_bytes=int(max_body_mb * (1 << 20)),
-        max_keys=max_keys,
-        max_connections=max_connections,
-        max_held_bytes=int(max_held_mb * (1 << 20)),
-        idle_timeout_s=idle_timeout_s,
-        request_timeout_s=request_timeout_s,
-        write_timeout_s=write_timeout_s,
-        spin_us=spin_us,
+    settings = ShardSettings(
+        ServerConfig(
+            host=host,
+            port=port,
+            threads=threads,
+            data_dir=directory,
+            remote_control=remote_control,
+            max_body_bytes=int(max_body_mb * (1 << 20)),
+            max_keys=max_keys,
+            max_connections=max_connections,
+            max_held_bytes=int(max_held_mb * (1 << 20)),
+            idle_timeout_s=idle_timeout_s,
+            request_timeout_s=request_timeout_s,
+            write_timeout_s=write_timeout_s,
+            spin_us=spin_us,
+        ),
+        directory,
+        version=version,
+        empty=empty,
+        is_open=is_open,
+        admin_host=admin_host,
+        admin_port=admin_port,
+        token=read_token(token_file) or os.environ.get(TOKEN_VARIABLE) or None,
+        state=state,
+        wanted=wanted,
+        fetch_limit=fetch_limit,
+        drain_s=drain_s,
     )
     stop = threading.Event()
-    server = Server(config)
-    holdings = None if state is None else VersionStore(server, state, limit_bytes_per_s=fetch_limit)
-    for problem in holdings.restore() if holdings else ():
-        say("[bold yellow]warning[/]: not loaded; deliver it again, or start again once it can be read: {}", problem)
-    if not empty and not server.versions():
-        path, name = find_version(directory, version)
-        if holdings is None:
-            server.load(path, name, activate=True)
-        else:
-            holdings.load(name, path=str(path.absolute()))
-            holdings.activate(name)
-    token = read_token(token_file) or os.environ.get(TOKEN_VARIABLE) or None
-    with (
-        server,
-        AdminServer(
-            server,
-            host=admin_host,
-            port=admin_port,
-            token=token,
-            on_drained=stop.set,
-            holdings=holdings,
-            wanted=wanted,
-        ) as admin,
-    ):
+
+    def on_listening(server: Server, admin: AdminServer) -> None:
         on_signals(stop.set, *STOP)
         _announce(server, join_address(admin_host, admin.port), as_json=as_json)
-        stop.wait()
-        stop_at_once()
-        server.drain(drain_s)
+
+    def on_lost(problem: str) -> None:
+        say("[bold yellow]warning[/]: not loaded; deliver it again, or start again once it can be read: {}", problem)
+
+    run_shard(settings, ShardHooks(stop, on_listening=on_listening, on_lost=on_lost, on_stopping=stop_at_once))
 
 
 def _announce(server: Server, admin: str, *, as_json: bool) -> None:
@@ -143,27 +123,6 @@ def _announce(server: Server, admin: str, *, as_json: bool) -> None:
         return
     what = f"version {versions[0].name or '(unnamed)'} with {versions[0].rows} rows" if versions else "nothing yet"
     say("serving {} on {}, admin API on {}; stop with SIGTERM", what, server.address, admin)
-
-
-def find_version(directory: Path, version: str = "") -> tuple[Path, str]:
-    """Find what to serve: its path and its name.
-
-    As upstream's server: what DIR/VERSION says, or DIR itself without a name. With a version: DIR/<version>, or DIR
-    itself under that name where it is a part.
-    """
-    if not directory.is_dir():
-        raise InputError(f"{directory} is not a directory", hint="build one: cloudedge cube build")
-    if version and (directory / version).is_dir():
-        return directory / version, version
-    if version and not (directory / "index.n").is_file():
-        raise InputError(f"there is no version {version!r} under {directory}, and it is not a part itself")
-    pointer = directory / "VERSION"
-    if version or not pointer.exists():
-        return directory, version
-    lines = pointer.read_text(encoding="utf-8").splitlines()
-    if not lines or not lines[0]:
-        raise InputError(f"{pointer} is empty", hint="its first line is the version to serve")
-    return directory / lines[0], lines[0]
 
 
 @app.command()

@@ -6,28 +6,23 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from cloudedge.cli._context import configuration, local_hub, named_hub, read_token
 from cloudedge.cli._output import JSON, json_out, say
 from cloudedge.cli._signals import STOP, on_signals, stop_at_once
-from cloudedge.errors import ConfigError, NotFound
+from cloudedge.errors import ConfigError
 from cloudedge.io import join_address
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
-    from cloudedge.serving import AdminServer, Follower, RowSource, Runtime, Server, Tls
+    from cloudedge.serving import AdminServer, Desired, RowSource, Server, Tls
 
 __all__ = ["serve"]
 
-AGAIN_S = 5.0
-"""Until what could not be brought back after a restart is tried again."""
-LOOK_S = 0.1
 ADMIN_TOKEN = "CLOUDEDGE_SERVING_TOKEN"  # noqa: S105 - the variable's name, not a token
 
 
@@ -82,144 +77,83 @@ def serve(
 
     Example: cloudedge serve ctr:3 --port 9393 --state serving.json
     """
-    from cloudedge.serving import AdminServer, HttpLimits, Runtime, RuntimeConfig, Server, ServerConfig  # noqa: PLC0415
-    from cloudedge.serving import Traces as Spans  # noqa: PLC0415
-    from cloudedge.serving import load_ops as load  # noqa: PLC0415
+    from cloudedge.serving import HttpLimits, RuntimeConfig, ServerConfig  # noqa: PLC0415
+    from cloudedge.serving.server import ReplicaHooks, ReplicaSettings, run_replica  # noqa: PLC0415
 
-    hooks, hooks_service = load(ops) if ops else (None, None)
-    admin_token = read_token(token_file) or os.environ.get(ADMIN_TOKEN) or None
-    config = ServerConfig(
-        host=host, port=port, grpc_port=grpc_port, access_log=access_log,
-        service=service or hooks_service or "model",
-        token=read_token(data_token_file), tls=_tls(tls_cert, tls_key), is_open=is_open, admin_token=admin_token,
-        limits=HttpLimits(
-            max_body_bytes=max_body_mb << 20, max_answer_bytes=max_answer_mb << 20,
-            max_held_bytes=max_held_mb << 20, max_connections=max_connections, max_calls=max_calls,
+    if follow is not None and cube is not None:
+        raise ConfigError("--follow needs --state FILE, and neither bundles nor --cube: the document says which")
+    policy = _missing_shard(on_missing_shard)
+    settings = ReplicaSettings(
+        ServerConfig(
+            host=host, port=port, grpc_port=grpc_port, access_log=access_log, token=read_token(data_token_file),
+            tls=_tls(tls_cert, tls_key), is_open=is_open,
+            admin_token=read_token(token_file) or os.environ.get(ADMIN_TOKEN) or None,
+            limits=HttpLimits(
+                max_body_bytes=max_body_mb << 20, max_answer_bytes=max_answer_mb << 20,
+                max_held_bytes=max_held_mb << 20, max_connections=max_connections, max_calls=max_calls,
+            ),
         ),
-    )  # fmt: skip
-    stop = threading.Event()
-    on_signals(stop.set, *STOP)
-    if access_log:
-        logging.basicConfig(level=logging.INFO, format="%(message)s")
-    follower: Follower | None = None
-    runtime = Runtime(
         RuntimeConfig(
             workers=workers, max_rows=max_rows, max_batch_rows=max_batch_rows, max_queue_rows=max_queue_rows,
             max_queue_bytes=max_queue_mb << 20, max_wait_s=max_wait_ms / 1000,
         ),
-        hub=local_hub(hub),
-        rows=_rows(cube, on_missing_shard) if follow is None else _followed(lambda: follower, on_missing_shard),
-        state=state if follow is None else None,
+        bundles=tuple(bundles or ()), service=service, ops=ops, admin_host=admin_host, admin_port=admin_port,
+        state=state, follow=follow, listen_when_loaded=listen_when_loaded, traces=traces, drain_s=drain_s,
     )  # fmt: skip
-    with runtime, ExitStack() as stack:
-        lost = _restore(runtime)
-        if follow is not None:
-            if bundles or cube is not None or state is None:
-                raise ConfigError(
-                    "--follow needs --state FILE, and neither bundles nor --cube: the document says which"
-                )
-            follower = stack.enter_context(_follower(runtime, follow, state, pull))
-            while listen_when_loaded and not follower.has_loaded and not stop.wait(LOOK_S):
-                pass
-        pins = [runtime.load(bundle).pin for bundle in bundles or ()]
-        if runtime.wanted.active is None and pins:
-            runtime.activate(pins[0])
-        if not (service or hooks_service):
-            config = replace(config, service=_service(runtime))
-        spans = Spans(config.service) if traces else None
-        with (
-            Server(runtime, config, ops=hooks, traces=spans) as server,
-            AdminServer(
-                server,
-                host=admin_host,
-                port=admin_port,
-                token=admin_token,
-                on_drained=stop.set,
-                orders=state.with_name(f"{state.name}.order") if state is not None else None,
-                follower=follower,
-            ) as admin,
-        ):
-            _announce(server, admin, host, admin_host, as_json=as_json)
-            while not stop.wait(AGAIN_S if lost else None):
-                lost = _restore(runtime)
-            stop_at_once()
-            server.drain(drain_s)
-            if spans is not None:
-                spans.close()
+    if access_log:
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
+    stop = threading.Event()
+    on_signals(stop.set, *STOP)
+    run_replica(
+        settings,
+        ReplicaHooks(
+            hub=local_hub(hub),
+            stop=stop,
+            rows=None if cube is None else _rows(cube, policy),
+            desired_rows=_desired_rows(policy),
+            source=named_hub(pull, configuration()) if pull else None,
+            on_listening=lambda server, admin: _announce(server, admin, host, admin_host, as_json=as_json),
+            on_lost=lambda each: say("[yellow]not brought back[/], will be tried again: {}", each),
+            on_stopping=stop_at_once,
+        ),
+    )
 
 
-def _restore(runtime: Runtime) -> list[str]:
-    lost = runtime.restore()
-    for each in lost:
-        say("[yellow]not brought back[/], will be tried again: {}", each)
-    return lost
+def _missing_shard(given: str) -> Literal["error", "default"]:
+    if given == "error":
+        return "error"
+    if given == "default":
+        return "default"
+    raise ConfigError(f"--on-missing-shard is error or default, not {given!r}")
 
 
-def _follower(runtime: Runtime, file: Path, state: Path, pull: str) -> Follower:
-    from cloudedge.bundle import Bundle  # noqa: PLC0415
-    from cloudedge.serving import Follower  # noqa: PLC0415
-
-    source = named_hub(pull, configuration()) if pull else None
-
-    def fetch(ref: str, tables: bool) -> None:
-        try:
-            bundle = Bundle.open(ref, hub=runtime.hub)
-            rows = {layer.digest for layers in bundle.table_layers.values() for layer in layers if not tables}
-            needed = [blob for blob in bundle.manifest.blobs if blob.digest not in rows]
-            if all(runtime.hub.has_blob(bundle.name, blob) for blob in needed):
-                return
-        except NotFound:
-            if source is None:
-                raise
-        if source is not None:
-            Bundle.pull(ref, source, hub=runtime.hub, tables=tables)
-
-    return Follower(runtime, file, kept=state, fetch=fetch)
-
-
-def _followed(
-    follower: Callable[[], Follower | None], on_missing_shard: str
-) -> Callable[[Bundle, Mapping[str, str]], RowSource]:
+def _desired_rows(policy: Literal["error", "default"]) -> Callable[[Desired, Bundle, Mapping[str, str]], RowSource]:
     """Return what makes the source of rows for a bundle of a document."""
-    import numpy as np  # noqa: PLC0415
 
-    from cloudedge.bundle import RowType  # noqa: PLC0415
-    from cloudedge.cube import CubeConf  # noqa: PLC0415
-    from cloudedge.release import CubeRows  # noqa: PLC0415
-    from cloudedge.serving import BundleRows  # noqa: PLC0415
+    def rows(desired: Desired, bundle: Bundle, tables: Mapping[str, str]) -> RowSource:
+        import numpy as np  # noqa: PLC0415
 
-    policy: Any = on_missing_shard
+        from cloudedge.bundle import RowType  # noqa: PLC0415
+        from cloudedge.cube import CubeConf  # noqa: PLC0415
+        from cloudedge.release import CubeRows  # noqa: PLC0415
+        from cloudedge.serving import BundleRows  # noqa: PLC0415
 
-    def rows(bundle: Bundle, tables: Mapping[str, str]) -> RowSource:
-        found = follower()
-        if found is None or not found.desired.cube:
+        if not desired.cube:
             return BundleRows(bundle.sparse)
-        told = next((each.rows for each in found.desired.versions if each.pin == bundle.pin), {})
-        kinds = {table: RowType(np.dtype(dtype), dim) for table, (dtype, dim) in told.items()}
-        conf = CubeConf.from_text(found.desired.cube)
-        return CubeRows(conf, bundle, tables, on_missing_shard=policy, kinds=kinds)
+        known = next((each.rows for each in desired.versions if each.pin == bundle.pin), {})
+        kinds = {table: RowType(np.dtype(dtype), dim) for table, (dtype, dim) in known.items()}
+        return CubeRows(CubeConf.from_text(desired.cube), bundle, tables, on_missing_shard=policy, kinds=kinds)
 
     return rows
 
 
-def _rows(conf: Path | None, on_missing_shard: str) -> Callable[[Bundle, Mapping[str, str]], RowSource] | None:
-    if on_missing_shard not in ("error", "default"):
-        raise ConfigError(f"--on-missing-shard is error or default, not {on_missing_shard!r}")
-    if conf is None:
-        return None
+def _rows(conf: Path, policy: Literal["error", "default"]) -> Callable[[Bundle, Mapping[str, str]], RowSource]:
     from cloudedge.cube import CubeConf  # noqa: PLC0415
     from cloudedge.release import CubeRows  # noqa: PLC0415
 
     CubeConf.from_file(conf)  # now rather than with the first bundle
-    policy: Any = on_missing_shard
     # Read for every bundle: the shards of the next one may be others than those of the first.
     return lambda bundle, tables: CubeRows.from_conf(conf, bundle, tables, on_missing_shard=policy)
-
-
-def _service(runtime: Runtime) -> str:
-    versions = runtime.versions()
-    active = next((version for version in versions if version.active), None)
-    return active.name if active else "model"
 
 
 def _announce(server: Server, admin: AdminServer, host: str, admin_host: str, *, as_json: bool) -> None:

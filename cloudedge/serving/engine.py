@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from cloudedge.bundle import Signature
 from cloudedge.errors import Unavailable
+from cloudedge.http1 import HttpAnswer, HttpCall
 
 __all__ = ["Answer", "Call", "Engine", "Held", "HttpAnswer", "HttpCall", "ModelFailed", "NoneActive", "answer_headers"]
 
@@ -104,24 +105,3 @@ def answer_headers(pin: str, tag: str, defaulted: float) -> dict[str, str]:
     if defaulted:
         headers["X-Cloudedge-Defaulted"] = f"{defaulted:.4g}"
     return headers
-
-
-@dataclass(frozen=True)
-class HttpCall:
-    """An HTTP request, whole."""
-
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    body: bytes
-
-
-@dataclass(frozen=True)
-class HttpAnswer:
-    """An HTTP answer, whole."""
-
-    status: int
-    body: bytes = b""
-    content_type: str = "application/json"
-    headers: Mapping[str, str] = field(default_factory=dict)

@@ -16,7 +16,6 @@
 
 #include "client.hpp"
 #include "client_load.hpp"
-#include "echo.hpp"
 #include "loadgen.hpp"
 #include "memory_version.hpp"
 #include "server.hpp"
@@ -323,23 +322,6 @@ void bind_load(nb::module_& m) {
         fill_redis(host, port, span(keys), values.data(), values.shape(1));
       },
       "host"_a, "port"_a, "keys"_a, "values"_a, "Put rows into Redis, under their keys as 8 bytes.");
-
-  m.def(
-      "run_echo_server",
-      [](const std::string& host, std::uint16_t port, std::size_t response_bytes, nb::object ready) {
-        Counters counters;
-        Loop loop({}, counters);
-        loop.set_handler(std::make_unique<EchoHandler>(response_bytes));
-        Descriptor listener = listen_on(resolve(host, port));
-        ready(local_address(listener.get()).port());
-        nb::gil_scoped_release release;
-        const Acceptor acceptor(
-            std::move(listener), [&](Descriptor fd, bool from_loopback) { loop.adopt(std::move(fd), from_loopback); },
-            [](std::uint64_t) { return false; });
-        loop.run();
-      },
-      "host"_a, "port"_a, "response_bytes"_a, "ready"_a,
-      "Answer every frame with so many bytes, for benchmarks; calls ready(port) and never returns.");
 }
 
 void bind_memory_version(nb::module_& m) {

@@ -81,10 +81,6 @@ class Probes(Part):
     requests: tuple[ProbeRequest, ...] = ()
     keys: Mapping[str, tuple[int, ...]] = Field({}, description="by table: keys to read back from its shards")
 
-    def keys_of_shard(self, table: str, shard: int, shards: int) -> tuple[int, ...]:
-        """Return the probe keys that live on one of `shards` shards."""
-        return tuple(key for key in self.keys.get(table, ()) if key % shards == shard)
-
 
 class ParentRef(Part):
     """The bundle this one was trained or packed on."""

@@ -68,11 +68,6 @@ class BuildName:
         """The name of the build's directory."""
         return f"{self.depend}_{self.current}"
 
-    @property
-    def served_as(self) -> str:
-        """The version string that servers fed by upstream's agent report."""
-        return self.directory if self.is_delta else str(self.depend)
-
     def meta_file(self, shard: int) -> str:
         """Return the name of a part's meta file."""
         return f"{self.current}_{self.depend}_{shard}_0.json"

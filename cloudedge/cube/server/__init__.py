@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cloudedge.cube.server._admin_api import AdminServer
+from cloudedge.cube.server._assemble import ShardHooks, ShardSettings, find_version, run_shard
 from cloudedge.cube.server._download import Fetched, fetch, plain_url
 from cloudedge.cube.server._file_server import FileServer
 from cloudedge.cube.server._server import Server, ServerConfig, VersionInfo
@@ -15,9 +16,13 @@ __all__ = [
     "FileServer",
     "Server",
     "ServerConfig",
+    "ShardHooks",
+    "ShardSettings",
     "Throttle",
     "VersionInfo",
     "VersionStore",
     "fetch",
+    "find_version",
     "plain_url",
+    "run_shard",
 ]

@@ -30,7 +30,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from cloudedge.admin import AdminHttp, Reply
+from cloudedge.admin import AdminHttp, Reply, states, with_free_memory, with_pin
 from cloudedge.cube.formats import Artifact, Source, is_version_name
 from cloudedge.cube.server._file_server import FileServer
 from cloudedge.cube.server._load_jobs import Jobs, Load, Stage
@@ -123,12 +123,15 @@ class AdminServer(AdminHttp):
         return (HTTPStatus.OK, "ready\n") if is_ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n")
 
     def _list(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"versions": self._jobs.list(), "active": self.server.active}
+        found: dict[str, Any] = {
+            "versions": [with_pin(each) for each in self._jobs.list()],
+            "active": self.server.active,
+        }
         if self._holdings is not None and self._files is not None:
             found["previous"] = self._holdings.previous
             found["free_disk_bytes"] = self._holdings.staging.free_disk_bytes()
             found["files_port"] = self._files.port
-        return {**found, "free_memory_bytes": free_memory_bytes()}
+        return with_free_memory({**found, "free_memory_bytes": free_memory_bytes()})
 
     def _load(self, body: dict[str, Any]) -> Reply:
         load = _parse_load(body)
@@ -140,7 +143,7 @@ class AdminServer(AdminHttp):
         if not stage.sources and stage.artifact is not None:
             self._jobs.require_idle(stage.name)
             there = self._keeping.staging.expect(stage.name, stage.artifact)
-            state = "staged" if there is None else "partial"
+            state = states.STAGED if there is None else states.PARTIAL
             return HTTPStatus.OK, {"name": stage.name, "state": state, "there": there or {}}
         self._jobs.stage(stage)
         return HTTPStatus.ACCEPTED, {"name": stage.name, "state": stage.state}
@@ -166,7 +169,7 @@ class AdminServer(AdminHttp):
             self._holdings.unload(name, previous=previous)
         else:
             self.server.unload(name)
-        return HTTPStatus.OK, {"name": name, "state": "unloaded"}
+        return HTTPStatus.OK, {"name": name, "state": states.UNLOADED}
 
     def _activate(self, name: str) -> Reply:
         (self._holdings or self.server).activate(name)
@@ -181,7 +184,7 @@ class AdminServer(AdminHttp):
         kept = [] if self._holdings is None else self._holdings.kept()
         for version in [*self._jobs.list(), *kept]:
             if version["name"] == name:
-                return HTTPStatus.OK, version
+                return HTTPStatus.OK, with_pin(version)
         raise NotFound(f"version {name!r} is neither loaded nor on its way")
 
 

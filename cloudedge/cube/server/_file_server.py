@@ -1,8 +1,8 @@
-"""A directory's files over HTTP, read-only: what servers and agents fetch versions from.
+"""A directory's files over HTTP, read-only: servers and agents fetch versions from it.
 
 Only regular files below the root are served, never anything hidden, and no listing. Ranges, ``If-Range`` and
-``If-None-Match`` are understood, so that a broken download goes on where it stopped. `fetch` in `_fetch` is the other
-half; wget is another one.
+``If-None-Match`` are understood, so that a broken download goes on where it stopped. `fetch` is the client; wget is
+another.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ import stat
 import threading
 from collections import Counter
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from cloudedge.admin import is_loopback
 from cloudedge.clock import Clock
-from cloudedge.errors import ConfigError, Conflict, InputError
+from cloudedge.errors import ConfigError, InputError
+from cloudedge.http1 import ThreadedHandler, ThreadedServer, is_loopback
 from cloudedge.io import Throttle
 
 __all__ = ["FileServer", "parse_range"]
 
 _CHUNK = 64 * 1024
-_POLL_S = 0.05
 _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 
 
@@ -100,22 +98,13 @@ class FileServer:
         self.throttle = None if limit_bytes_per_s is None else Throttle(limit_bytes_per_s, clock)
         self._sent: Counter[str] = Counter()
         self._lock = threading.Lock()
-        try:
-            self._http = _Http((host, port), self, threads)
-        except OSError as error:
-            raise Conflict(
-                f"cannot serve files on {host}:{port}: {error.strerror}",
-                hint="Choose another port, or stop what listens there.",
-            ) from error
-        self._thread = threading.Thread(
-            target=self._http.serve_forever, args=(_POLL_S,), name="cube-files", daemon=True
-        )
-        self._thread.start()
+        self._http = _Http(self, port, threads)
+        self._http.start()
 
     @property
     def port(self) -> int:
         """The port it listens on."""
-        return int(self._http.server_address[1])
+        return self._http.port
 
     def url(self, path: str | os.PathLike[str], *, host: str | None = None) -> str:
         """Return a file's address: `path` is absolute or relative to the root, `host` what others call this machine.
@@ -176,8 +165,7 @@ class FileServer:
 
     def close(self) -> None:
         """Stop listening; downloads under way break off."""
-        self._http.close()
-        self._thread.join()
+        self._http.close(break_off=True)
 
     def __enter__(self) -> FileServer:  # noqa: PYI034 - typing.Self is not in 3.10
         return self
@@ -188,67 +176,33 @@ class FileServer:
         self.close()
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], files: FileServer, threads: int) -> None:
+class _Http(ThreadedServer):
+    def __init__(self, files: FileServer, port: int, threads: int) -> None:
         self.files = files
-        self._slots = threading.BoundedSemaphore(threads)
-        self._closing = False
-        self._open: set[Any] = set()
-        super().__init__(address, _Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Wait for a slot; the listener's queue holds who comes meanwhile."""
-        while not self._slots.acquire(timeout=_POLL_S):
-            if self._closing:
-                self.shutdown_request(request)
-                return
-        self._open.add(request)
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._open.discard(request)
-            self._slots.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that goes away is its own affair."""
-
-    def close(self) -> None:
-        self._closing = True
-        self.shutdown()
-        self.server_close()
-        for request in list(self._open):
-            self.shutdown_request(request)
+        super().__init__(
+            files.host, port, _Handler, name="cube-files", max_connections=threads, wait=True, title="the file server"
+        )
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(ThreadedHandler):
     server: _Http
-    protocol_version = "HTTP/1.1"
     server_version = "cloudedge-files"
-    sys_version = ""
-    timeout = 30  # for a client that neither asks nor reads
-    disable_nagle_algorithm = True
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the name BaseHTTPRequestHandler calls
         self._answer(body=True)
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self) -> None:  # noqa: N802 - the name BaseHTTPRequestHandler calls
         self._answer(body=False)
 
     def _answer(self, *, body: bool) -> None:
-        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # nobody sends a body here; what follows would be read as a request
+        if self.has_body:
+            self.close_connection = True  # no request here has a body; what follows would be read as a request
         if not self.server.files.authorised(self.headers.get("Authorization", "")):
-            self._head(HTTPStatus.UNAUTHORIZED, 0, {"WWW-Authenticate": 'Basic realm="cloudedge"'})
+            self.send_head(HTTPStatus.UNAUTHORIZED, 0, {"WWW-Authenticate": 'Basic realm="cloudedge"'})
             return
         found = self.server.files.open(self.path)
         if found is None:
-            self._head(HTTPStatus.NOT_FOUND, 0)
+            self.send_head(HTTPStatus.NOT_FOUND, 0)
             return
         name, file = found
         with file:
@@ -260,21 +214,23 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"ETag": etag, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
         headers["Last-Modified"] = self.date_time_string(int(about.st_mtime))
         if self.headers.get("If-None-Match", "") == etag:
-            self._head(HTTPStatus.NOT_MODIFIED, None, headers)
+            self.send_head(HTTPStatus.NOT_MODIFIED, None, headers)
             return
         span = None
         if self.headers.get("If-Range", etag) == etag:
             try:
                 span = parse_range(self.headers.get("Range", ""), about.st_size)
             except InputError:
-                self._head(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, 0, {"Content-Range": f"bytes */{about.st_size}"})
+                self.send_head(
+                    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, 0, {"Content-Range": f"bytes */{about.st_size}"}
+                )
                 return
         if span is None:
             span = Span(0, about.st_size)
-            self._head(HTTPStatus.OK, about.st_size, headers)
+            self.send_head(HTTPStatus.OK, about.st_size, headers)
         else:
             headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{about.st_size}"
-            self._head(HTTPStatus.PARTIAL_CONTENT, span.stop - span.start, headers)
+            self.send_head(HTTPStatus.PARTIAL_CONTENT, span.stop - span.start, headers)
         if body:
             self._send_span(name, file, span)
 
@@ -291,14 +247,3 @@ class _Handler(BaseHTTPRequestHandler):
             if sent < step:  # the file became shorter: the client must not take the next answer for the rest
                 self.close_connection = True
                 return
-
-    def _head(self, status: HTTPStatus, length: int | None, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for key, value in (headers or {}).items():
-            self.send_header(key, value)
-        if length is not None:
-            self.send_header("Content-Length", str(length))
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
-        """Keep quiet: a token may be in what was asked."""

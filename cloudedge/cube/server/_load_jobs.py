@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cloudedge.admin import error_fields, states
 from cloudedge.cube.formats import Artifact, Source
 from cloudedge.cube.server._server import Server
 from cloudedge.cube.server._version_store import VersionStore
-from cloudedge.errors import CloudEdgeError, Conflict, InputError
+from cloudedge.errors import Conflict, InputError
 
 __all__ = ["Jobs", "Load", "Stage"]
 
@@ -23,7 +24,7 @@ class _Job:
     """Something asked for: ``queued``, under way, then ``failed`` or gone from here into the versions."""
 
     name: str
-    state: str = "queued"
+    state: str = states.QUEUED
     error: str = ""
     hint: str = ""
     kind: str = ""
@@ -71,7 +72,7 @@ class Jobs:
             raise InputError("path is a non-empty string: this server keeps no versions of its own")
         if any(version.name == job.name for version in self._server.versions()):
             raise Conflict(f"version {job.name!r} is loaded already, and a version does not change under its name")
-        self._begin(self._loader, job, "loading", lambda: self._load(job))
+        self._begin(self._loader, job, states.LOADING, lambda: self._load(job))
 
     def stage(self, job: Stage) -> None:
         """Fetch a version's files soon.
@@ -82,7 +83,7 @@ class Jobs:
         """
         if self._holdings is None:
             raise InputError("this server keeps no versions of its own", hint="Start it with --state DIR.")
-        self._begin(self._fetcher, job, "staging", lambda: self._stage(job))
+        self._begin(self._fetcher, job, states.STAGING, lambda: self._stage(job))
 
     def require_idle(self, name: str) -> None:
         """Make sure that nothing is under way with a version.
@@ -92,14 +93,14 @@ class Jobs:
         """
         with self._lock:
             before = self._jobs.get(name)
-            if before is not None and before.state != "failed":
+            if before is not None and before.state != states.FAILED:
                 raise Conflict(f"version {name!r} is being fetched or loaded already")
             self._jobs.pop(name, None)
 
     def _begin(self, pool: ThreadPoolExecutor, job: _Job, doing: str, work: Callable[[], None]) -> None:
         with self._lock:
             before = self._jobs.get(job.name)
-            if before is not None and before.state != "failed":
+            if before is not None and before.state != states.FAILED:
                 raise Conflict(f"version {job.name!r} is being fetched or loaded already")
             self._jobs[job.name] = job
         pool.submit(self._run, job, doing, work)
@@ -108,11 +109,10 @@ class Jobs:
         job.state = doing
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - whatever it was, whoever asks for the state has to learn it
-            job.error = error.message if isinstance(error, CloudEdgeError) else f"{type(error).__name__}: {error}"
-            job.hint = error.hint if isinstance(error, CloudEdgeError) else ""
-            job.kind = type(error).__name__
-            job.state = "failed"
+        except Exception as error:  # noqa: BLE001 - whatever it was, the version's state reports it
+            about = error_fields(error)
+            job.error, job.hint, job.kind = about["error"], about["hint"], about["kind"]
+            job.state = states.FAILED
             return
         with self._lock:
             del self._jobs[job.name]
@@ -138,7 +138,7 @@ class Jobs:
         """
         with self._lock:
             job = self._jobs.get(name)
-            if job is not None and job.state != "failed":
+            if job is not None and job.state != states.FAILED:
                 raise Conflict(f"version {name!r} is being fetched or loaded")
             self._jobs.pop(name, None)
             self._shipped.pop(name, None)
@@ -146,15 +146,15 @@ class Jobs:
     def list(self) -> list[dict[str, Any]]:
         """List what is loaded or staged, and what is under way or failed."""
         if self._holdings is None:
-            there = [{**asdict(version), "state": "loaded"} for version in self._server.versions()]
+            there = [{**asdict(version), "state": states.LOADED} for version in self._server.versions()]
         else:
             there = self._holdings.describe()
         with self._lock:
             waiting = {job.name: _about(job) for job in self._jobs.values()}
             shipped = dict(self._shipped)
-        loaded = {each["name"] for each in there if each["state"] == "loaded"}
+        loaded = {each["name"] for each in there if each["state"] == states.LOADED}
         found = [
-            {**each, "shipped_bytes": shipped.get(each["name"], 0)} if each["state"] == "staged" else each
+            {**each, "shipped_bytes": shipped.get(each["name"], 0)} if each["state"] == states.STAGED else each
             for each in there
             if each["name"] in loaded or each["name"] not in waiting
         ]

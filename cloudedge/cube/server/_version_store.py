@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge import _core
+from cloudedge.admin import error_fields, states
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube.server._load import load_patch, load_version
 from cloudedge.cube.server._load_delivered import load_artifact
@@ -237,21 +238,23 @@ class VersionStore:
         for name, version in sorted(loaded.items(), key=lambda item: self._order(item[0])):
             chain = [staged[each] for each in self._chain(name) if each in staged]
             deltas = [each.size for each in chain if each.kind == "delta"]
-            about = {"state": "loaded", "deltas": len(deltas), "delta_bytes": sum(deltas)}
+            about = {"state": states.LOADED, "deltas": len(deltas), "delta_bytes": sum(deltas)}
             found.append({**asdict(version), **about})
         for name, artifact in staged.items():
             if name not in loaded and name not in self._held:
-                found.append({"name": name, "state": "staged", "rows": artifact.rows, "checksum": artifact.checksum})
+                found.append(
+                    {"name": name, "state": states.STAGED, "rows": artifact.rows, "checksum": artifact.checksum}
+                )
         found += [
-            {"name": name, "state": "failed", "error": why.message, "hint": why.hint, "kind": type(why).__name__}
+            {"name": name, "state": states.FAILED, **error_fields(why)}
             for name, why in self.staging.unreadable().items()
             if name not in loaded and name not in self._held
         ]
-        return [*found, *({"name": name, "state": "partial"} for name in self.staging.begun())]
+        return [*found, *({"name": name, "state": states.PARTIAL} for name in self.staging.begun())]
 
     def kept(self) -> list[dict[str, Any]]:
         """List what was let go and stays in files, for the versions that are made of it; it can be loaded again."""
-        return [{"name": each.name, "state": "staged"} for each in self._held.values() if not each.is_loaded]
+        return [{"name": each.name, "state": states.STAGED} for each in self._held.values() if not each.is_loaded]
 
     def _base_of(self, name: str) -> str | None:
         """Find the version that a fetched delta belongs on; None for a base."""

@@ -7,6 +7,5 @@ from __future__ import annotations
 
 from cloudedge.edge_bie.lab._faults import Faults
 from cloudedge.edge_bie.lab._lab import NAMESPACE, Lab
-from cloudedge.edge_bie.lab._stock_edge import StockEdge
 
-__all__ = ["NAMESPACE", "Faults", "Lab", "StockEdge"]
+__all__ = ["NAMESPACE", "Faults", "Lab"]

@@ -13,9 +13,9 @@ import orjson
 
 from cloudedge.edge_bie.lab import _apps, _configs, _nodes, _secrets, _selectors
 from cloudedge.edge_bie.lab._errors import ApiError, invalid, not_found, reserved
-from cloudedge.edge_bie.lab._http import Request
 from cloudedge.edge_bie.lab._json_types import write
 from cloudedge.edge_bie.lab._node_view import NEVER, OFFLINE, ONLINE, readiness, show
+from cloudedge.edge_bie.lab._requests import Request
 from cloudedge.edge_bie.lab._state import SYSTEM, LabState
 
 __all__ = ["NOTHING", "answer"]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from cloudedge.edge_bie.lab._faults import Chance, Faults
-from cloudedge.edge_bie.lab._http import Answer, Request
+from cloudedge.edge_bie.lab._requests import JSON, Request
 from cloudedge.errors import InputError
+from cloudedge.http1 import HttpAnswer
 
 if TYPE_CHECKING:
     from cloudedge.edge_bie.lab._request_pipeline import Front
@@ -25,14 +26,15 @@ class Control:
     def __init__(self, front: Front) -> None:
         self._front = front
 
-    def __call__(self, request: Request) -> Answer:
+    def __call__(self, request: Request) -> HttpAnswer:
         """Answer one request."""
         try:
-            return Answer(200, orjson.dumps(self._answer(request)))
+            return HttpAnswer(200, orjson.dumps(self._answer(request)), JSON)
         except InputError as error:
-            return Answer(400, orjson.dumps({"error": error.message}))
+            return HttpAnswer(400, orjson.dumps({"error": error.message}), JSON)
         except LookupError:
-            return Answer(404, orjson.dumps({"error": f"no {request.method} {request.path} in the lab"}))
+            why = f"no {request.method} {request.path} in the lab"
+            return HttpAnswer(404, orjson.dumps({"error": why}), JSON)
 
     def _answer(self, request: Request) -> Any:
         front = self._front

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
 
-from cloudedge.admin import is_loopback
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.edge_bie.lab import _admin, _sync
 from cloudedge.edge_bie.lab._faults import Chance, Faults
-from cloudedge.edge_bie.lab._http import Connection, Handler
 from cloudedge.edge_bie.lab._objects import ObjectFiles
 from cloudedge.edge_bie.lab._request_pipeline import Front
+from cloudedge.edge_bie.lab._requests import CRASHED, LIMITS, RequestHandler, on_calls
 from cloudedge.edge_bie.lab._state import LabState
 from cloudedge.errors import ConfigError, Conflict, StorageError
+from cloudedge.http1 import Connections, EventLoopThread, is_loopback
 from cloudedge.io import join_address, parse_address
 
 __all__ = ["NAMESPACE", "Lab"]
@@ -31,7 +27,6 @@ NAMESPACE = "baetyl-cloud"
 _START_S = 30.0
 _STOP_S = 10.0
 _FLUSH_S = 2.0
-_T = TypeVar("_T")
 
 
 class Lab:
@@ -87,20 +82,19 @@ class Lab:
         self.namespace = namespace
         self._urls: dict[str, str] = {}
         self._servers: list[asyncio.Server] = []
-        self._connections: set[Connection] = set()
+        self._connections: list[Connections] = []
         self._world = LabState(state, namespace=namespace, clock=clock or SystemClock(), seed=seed)
         self.objects.mkdir(parents=True, exist_ok=True)
         self._front = Front(self._world, ObjectFiles(self.objects), token)
         if faults is not None:
             self._front.chance = self._front.files.chance = Chance(faults)
-        self._loop = _new_loop()
-        self._thread = threading.Thread(target=self._run, name="edge-lab", daemon=True)
+        self._runs = EventLoopThread("edge-lab")
 
     def start(self) -> Lab:
         """Listen and answer."""
-        self._thread.start()
+        self._runs.start()
         try:
-            self._call(self._listen()).result(_START_S)
+            self._runs.call(self._listen()).result(_START_S)
         except BaseException:
             self.close()
             raise
@@ -127,16 +121,13 @@ class Lab:
         async def read() -> dict[str, int]:
             return dict(self._front.files.by_client)
 
-        return self._call(read()).result(_START_S)
+        return self._runs.call(read()).result(_START_S)
 
     def close(self) -> None:
         """Stop listening, hang up, and write down everything."""
-        if self._thread.is_alive():
-            self._call(self._stop()).result(_STOP_S)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_STOP_S)
-        else:
-            self._loop.close()
+        if self._runs.is_running:
+            self._runs.call(self._stop()).result(_STOP_S)
+        self._runs.stop(_STOP_S)
         self._world.store.close()
 
     def __enter__(self) -> Lab:  # noqa: PYI034 - typing.Self is not in 3.10
@@ -147,31 +138,19 @@ class Lab:
     ) -> None:
         self.close()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
-
-    def _call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
     async def _listen(self) -> None:
-        front = self._front
-        handlers: dict[str, Handler] = {
+        front, loop = self._front, self._runs.loop
+        handlers: dict[str, RequestHandler] = {
             "sync": front.port("sync", _sync.answer),
             "admin": front.port("admin", _admin.answer),
             "objects": front.serve_file,
         }
         for name, handler in handlers.items():
             host, port = self._addresses[name]
-
-            def connection(handler: Handler = handler) -> Connection:
-                return Connection(handler, self._connections)
-
+            connections = Connections(on_calls(handler), LIMITS, loop, crashed=CRASHED)
+            self._connections.append(connections)
             try:
-                server = await self._loop.create_server(connection, host, port, backlog=1024)
+                server = await loop.create_server(connections, host, port, backlog=1024)
             except OSError as error:
                 raise Conflict(
                     f"the lab cannot listen on {join_address(host, port)}: {os.strerror(error.errno or 0)}"
@@ -179,14 +158,12 @@ class Lab:
             self._servers.append(server)
             self._urls[name] = f"http://{join_address(host, server.sockets[0].getsockname()[1])}"
         self._world.sync_url = self._urls["sync"]
-        self._flusher = self._loop.create_task(self._flush())
+        self._flusher = loop.create_task(self._flush())
 
     async def _flush(self) -> None:
-        """Now and then write reports down, and hang up on clients that say nothing."""
+        """Write reports to the disk now and then."""
         while True:
             await asyncio.sleep(_FLUSH_S)
-            for connection in list(self._connections):
-                connection.check_time(self._loop.time())
             try:
                 await self._world.store.commit(lazy=True)
             except StorageError:
@@ -195,17 +172,9 @@ class Lab:
     async def _stop(self) -> None:
         for server in self._servers:
             server.close()
-        for connection in list(self._connections):
-            connection.abort()
+        for connections in self._connections:
+            connections.close()
         if hasattr(self, "_flusher"):
             self._flusher.cancel()
         await asyncio.sleep(0)
         await self._world.store.commit(lazy=True)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # noqa: PLC0415 - faster where it is installed
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

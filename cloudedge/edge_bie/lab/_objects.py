@@ -7,7 +7,8 @@ from email.utils import formatdate
 from pathlib import Path
 
 from cloudedge.edge_bie.lab._faults import Chance
-from cloudedge.edge_bie.lab._http import Answer, FilePart, Request
+from cloudedge.edge_bie.lab._requests import JSON, Request
+from cloudedge.http1 import FileAnswer, FilePart, HttpAnswer
 
 __all__ = ["ObjectFiles"]
 
@@ -27,13 +28,13 @@ class ObjectFiles:
         self.by_object: dict[str, int] = {}
         self.requests: dict[str, int] = {}
 
-    def __call__(self, request: Request) -> Answer:
+    def __call__(self, request: Request) -> HttpAnswer:
         """Answer one request."""
         if request.method not in {"GET", "HEAD"}:
-            return Answer(405, headers={"Allow": "GET, HEAD"})
+            return HttpAnswer(405, b"", JSON, {"Allow": "GET, HEAD"})
         found = self._find(request.path)
         if found is None:
-            return Answer(404, b"not here\n", content_type="text/plain")
+            return HttpAnswer(404, b"not here\n", "text/plain")
         stat = found.stat()
         tag = f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'
         headers = {
@@ -46,7 +47,7 @@ class ObjectFiles:
         if wanted and request.headers.get("if-range", tag) in {tag, headers["Last-Modified"]}:
             span = _span(wanted, stat.st_size)
             if span is None:
-                return Answer(416, headers={**headers, "Content-Range": f"bytes */{stat.st_size}"})
+                return HttpAnswer(416, b"", JSON, {**headers, "Content-Range": f"bytes */{stat.st_size}"})
             start, length = span
             headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{stat.st_size}"
         client = request.headers.get("common-name", "").partition(".")[2] or request.peer
@@ -59,8 +60,9 @@ class ObjectFiles:
             self.by_object[key] = self.by_object.get(key, 0) + count
 
         cut = self.chance.cut_at(length) if self.chance and length and self.chance.happens("cut") else None
+        status = 206 if "Content-Range" in headers else 200
         part = FilePart(found, start, length, cut, sent)
-        return Answer(206 if "Content-Range" in headers else 200, part, headers, "application/octet-stream")
+        return FileAnswer(status, b"", "application/octet-stream", headers, part=part)
 
     def _find(self, path: str) -> Path | None:
         """Return the file that a path means, if it is one and below the folder."""

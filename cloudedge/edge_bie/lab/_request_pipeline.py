@@ -7,7 +7,7 @@ import hmac
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import orjson
@@ -15,10 +15,11 @@ import orjson
 from cloudedge.edge_bie.lab._control import Control
 from cloudedge.edge_bie.lab._errors import ApiError
 from cloudedge.edge_bie.lab._faults import Chance
-from cloudedge.edge_bie.lab._http import Answer, Request
 from cloudedge.edge_bie.lab._objects import ObjectFiles
+from cloudedge.edge_bie.lab._requests import JSON, Request, RequestHandler
 from cloudedge.edge_bie.lab._state import LabState
 from cloudedge.errors import CloudEdgeError
+from cloudedge.http1 import HangUp, HttpAnswer
 
 __all__ = ["Front"]
 
@@ -40,12 +41,12 @@ class Front:
         self._token = token
         self._control = Control(self)
 
-    def port(self, name: str, meaning: Meaning) -> Callable[[Request], Answer | Awaitable[Answer]]:
+    def port(self, name: str, meaning: Meaning) -> RequestHandler:
         """Return the handler of a port whose requests mean something to the world."""
 
-        def handle(request: Request) -> Answer | Awaitable[Answer]:
+        def handle(request: Request) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
             if request.path == "/health":
-                return Answer(200, b'{"success":true}')
+                return HttpAnswer(200, b'{"success":true}', JSON)
             if not self._may(request):
                 return self._note(name, request, _failure(request, _denied()))
             if name == "admin" and request.path.startswith("/_lab/"):
@@ -59,10 +60,10 @@ class Front:
 
         return handle
 
-    def serve_file(self, request: Request) -> Answer | Awaitable[Answer]:
-        """Answer a request of the objects port."""
+    def serve_file(self, request: Request) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
+        """HttpAnswer a request of the objects port."""
         if not self._may(request):
-            return self._note("objects", request, Answer(401, b"a token is needed\n", content_type="text/plain"))
+            return self._note("objects", request, HttpAnswer(401, b"a token is needed\n", "text/plain"))
         if self.chance is None:
             return self._note("objects", request, self.files(request))
         return self._unlucky("objects", request, None, self.chance)
@@ -71,18 +72,18 @@ class Front:
         given = request.headers.get("authorization", "")
         return self._token is None or hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
 
-    async def _committed(self, name: str, request: Request, answer: Answer) -> Answer:
+    async def _committed(self, name: str, request: Request, answer: HttpAnswer) -> HttpAnswer:
         try:
             await self.world.store.commit()
         except CloudEdgeError as error:
             answer = _failure(request, ApiError("UnknownError", error.message))
         return self._note(name, request, answer)
 
-    async def _unlucky(self, name: str, request: Request, meaning: Meaning | None, chance: Chance) -> Answer:
+    async def _unlucky(self, name: str, request: Request, meaning: Meaning | None, chance: Chance) -> HttpAnswer:
         if chance.happens("delay"):
             await asyncio.sleep(chance.delay_s())
         if chance.happens("drop"):
-            return self._note(name, request, Answer(0, drop=True))
+            return self._note(name, request, HangUp(0))
         if chance.happens("error"):
             return self._note(name, request, _failure(request, ApiError("UnknownError", "a fault, as ordered")))
         if meaning is None:
@@ -103,23 +104,22 @@ class Front:
             answer = self._answer(request, meaning)
         await self.world.store.commit()
         if chance.happens("lost_answer"):
-            answer = Answer(answer.status, drop=True)
+            answer = HangUp(answer.status)
         return self._note(name, request, answer)
 
-    def _answer(self, request: Request, meaning: Meaning) -> Answer:
+    def _answer(self, request: Request, meaning: Meaning) -> HttpAnswer:
+        traced = {_TRACE: request.headers.get(_TRACE) or os.urandom(16).hex()}
         try:
-            answer = Answer(200, orjson.dumps(meaning(self.world, request)))
+            return HttpAnswer(200, orjson.dumps(meaning(self.world, request)), JSON, traced)
         except ApiError as error:
-            answer = _failure(request, error)
-        answer.headers[_TRACE] = request.headers.get(_TRACE) or os.urandom(16).hex()
-        return answer
+            return _failure(request, error, traced)
 
-    def _note(self, name: str, request: Request, answer: Answer) -> Answer:
+    def _note(self, name: str, request: Request, answer: HttpAnswer) -> HttpAnswer:
         self.counts[f"{name} {request.method} {_route(request.path)}"] += 1
         self.requests.append(
             {
                 "port": name, "method": request.method, "target": request.target, "status": answer.status,
-                "dropped": answer.drop, "requestId": request.headers.get(_TRACE, ""),
+                "dropped": isinstance(answer, HangUp), "requestId": request.headers.get(_TRACE, ""),
                 "node": request.headers.get("common-name", "").partition(".")[2],
             }
         )  # fmt: skip
@@ -130,10 +130,10 @@ def _denied() -> ApiError:
     return ApiError("ErrRequestAccessDenied", "访问已被拒绝。\nThe request access is denied. (a token is needed)")
 
 
-def _failure(request: Request, error: ApiError) -> Answer:
+def _failure(request: Request, error: ApiError, headers: Mapping[str, str] | None = None) -> HttpAnswer:
     # Only the id that the client sent comes back in the body, although another one is in the header.
     body = {"code": error.code, "message": error.message, "requestId": request.headers.get(_TRACE, "")}
-    return Answer(error.status, orjson.dumps(body))
+    return HttpAnswer(error.status, orjson.dumps(body), JSON, headers or {})
 
 
 def _route(path: str) -> str:

@@ -11,9 +11,9 @@ import orjson
 from cloudedge.edge_bie.lab import _apps, _desires, _secrets
 from cloudedge.edge_bie.lab._configs import INTERNAL
 from cloudedge.edge_bie.lab._errors import ApiError, invalid, not_found
-from cloudedge.edge_bie.lab._http import Request
 from cloudedge.edge_bie.lab._json_types import STR, Listed, Struct, read, write
 from cloudedge.edge_bie.lab._nodes import not_ready
+from cloudedge.edge_bie.lab._requests import Request
 from cloudedge.edge_bie.lab._state import LabState
 
 __all__ = ["answer", "identity"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cloudedge.admin import ordered
+from cloudedge.admin import ordered, states
 from cloudedge.bundle import Bundle
 from cloudedge.cube.delivery import ArtifactCache, CubeReplica, DeliveryPolicy, ReplicaDelivery, TableVersion
 from cloudedge.errors import InputError, IntegrityError, NotFound
@@ -36,7 +36,7 @@ _BYTES_PER_S = 100e6
 _LOAD_S = 600.0
 _ATTEMPTS = 8
 """Of a step on a cube server: the delivery owns these retries, and the release does not repeat what it gave up."""
-_STATES = {"loaded": "ready", "ready": "ready", "failed": "failed"}
+_STATES = {states.LOADED: "ready", states.READY: "ready", states.FAILED: "failed"}
 
 
 Token = str | Callable[[], str]
@@ -237,7 +237,7 @@ class ServingPlace:
             },
             active=active,
             signature=Bundle.open(bundles[live], hub=self._hub).signature if live in bundles else None,
-            memory_free_bytes=found.get("memory_free_bytes"),
+            memory_free_bytes=found.get("free_memory_bytes"),
             host=self._host,
         )
 
@@ -251,10 +251,10 @@ class ServingPlace:
         with ordered(order):
             tables = tables_of(version)
             found = next((each for each in self._admin.versions()["versions"] if each["pin"] == version.pin), None)
-            if found is not None and found["state"] == "ready" and found["tables"] == tables:
+            if found is not None and found["state"] == states.READY and found["tables"] == tables:
                 return Shipped(0, "nothing")
             ship = self._changed_bytes(version)
-            if found is not None and found["state"] in ("ready", "failed"):
+            if found is not None and found["state"] in (states.READY, states.FAILED):
                 self._admin.unload(version.pin)  # it could not be loaded, or reads a layout that was given up
             self._admin.load(version.ref, tables=tables)
             self._admin.wait_loaded(version.pin, within_s=_LOAD_S)

@@ -1,43 +1,30 @@
-"""A client of the admin API, for whoever moves releases."""
+"""The client of a serving replica's admin API: loads, probes, activates and unloads versions, and shares traffic."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-import requests
-
-from cloudedge.admin import order_header
-from cloudedge.clock import Clock, SystemClock
-from cloudedge.errors import (
-    CloudEdgeError,
-    Conflict,
-    DeadlineExceeded,
-    InputError,
-    NotFound,
-    Rejected,
-    Unavailable,
-)
+from cloudedge.admin import AdminHttpClient, states, with_free_memory
+from cloudedge.clock import Clock
+from cloudedge.errors import DeadlineExceeded, InputError
 from cloudedge.serving.control._desired import Desired
 from cloudedge.serving.control._routing import Shadow, Variant
 
 __all__ = ["AdminClient"]
 
-_KINDS: dict[int, type[CloudEdgeError]] = {400: InputError, 401: Rejected, 403: Rejected, 404: NotFound, 409: Conflict}
 _ATTEMPTS = 3
-_FIRST_WAIT_S = 0.1
 _POLL_S = 0.05
 
 
 class AdminClient:
-    """Talks to one replica's admin API. Every operation can be repeated, so what got no answer is asked again.
+    """Talks to one replica's admin API. Every operation can be repeated, so a call that got no answer is made again.
 
     Args:
         address: ``host:port``, or a URL.
-        token: What the replica wants, if it wants one; or what returns it, asked each time.
+        token: What the replica wants, if it wants one; or a function that returns it, called for each request.
         timeout_s: For each attempt.
         clock: Time and randomness.
     """
@@ -50,16 +37,12 @@ class AdminClient:
         timeout_s: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
-        self.url = (address if "://" in address else f"http://{address}").rstrip("/")
-        self._timeout_s = timeout_s
-        self._clock = clock or SystemClock()
-        self._session = requests.Session()
-        self._session.trust_env = False
-        self._token = token
+        self._http = AdminHttpClient(address, token=token, timeout_s=timeout_s, attempts=_ATTEMPTS, clock=clock)
+        self.url = self._http.url
 
     def versions(self) -> dict[str, Any]:
-        """Return what is loaded, who answers, each version's ``memory_bytes``, and ``memory_free_bytes`` if known."""
-        return self._do("GET", "/versions")
+        """Return the versions with their ``memory_bytes``, the routing, and ``free_memory_bytes`` if known."""
+        return with_free_memory(self._do("GET", "/versions"))
 
     def version(self, pin: str) -> dict[str, Any]:
         """Return one version.
@@ -81,16 +64,20 @@ class AdminClient:
             InputError: it could not be loaded; says why.
             DeadlineExceeded: it takes longer.
         """
-        end = time.monotonic() + within_s
-        while True:
+        state = ""
+
+        def look() -> dict[str, Any] | None:
+            nonlocal state
             found = self.version(pin)
-            if found["state"] == "ready":
-                return found
-            if found["state"] == "failed":
+            state = found["state"]
+            if state == states.FAILED:
                 raise InputError(f"{self.url} could not load version {pin}: {found['error']}", pin=pin)
-            if time.monotonic() > end:
-                raise DeadlineExceeded(f"version {pin} on {self.url} is {found['state']} after {within_s} s", pin=pin)
-            self._clock.sleep(_POLL_S)
+            return found if state == states.READY else None
+
+        def late() -> DeadlineExceeded:
+            return DeadlineExceeded(f"version {pin} on {self.url} is {state} after {within_s} s", pin=pin)
+
+        return self._http.poll(look, within_s=within_s, late=late, longest_pause_s=_POLL_S)
 
     def probe(self, pin: str) -> dict[str, Any]:
         """Let a version answer its probes; ``passed`` says how it went."""
@@ -138,10 +125,7 @@ class AdminClient:
 
     def is_ready(self) -> bool:
         """Tell whether the active version answers its probes."""
-        try:
-            return self._session.get(f"{self.url}/ready", timeout=self._timeout_s).ok
-        except requests.RequestException:
-            return False
+        return self._http.is_ok("/ready")
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since each version was loaded.
@@ -152,45 +136,13 @@ class AdminClient:
         return self._do("GET", "/stats")
 
     def _do(
-        self, method: str, path: str, body: dict[str, Any] | None = None, attempts: int = _ATTEMPTS
+        self, method: str, path: str, body: dict[str, Any] | None = None, attempts: int | None = None
     ) -> dict[str, Any]:
-        for attempt in range(attempts):
-            if attempt:
-                self._clock.sleep(_FIRST_WAIT_S * 2**attempt * (0.5 + self._clock.random()))
-            try:
-                headers = order_header() | self._authorization()
-                answer = self._session.request(
-                    method, self.url + path, json=body, headers=headers, timeout=self._timeout_s
-                )
-            except requests.RequestException as error:
-                why = f"does not answer: {type(error).__name__}"
-                failure: CloudEdgeError = Unavailable(f"{method} {self.url}{path} {why}")
-                failure.__cause__ = error
-                continue
-            if answer.ok:
-                found: dict[str, Any] = answer.json()
-                return found
-            failure = self._failure(method, path, answer)
-            if not failure.retry_helps:
-                break
-        raise failure
-
-    def _authorization(self) -> dict[str, str]:
-        token = self._token() if callable(self._token) else self._token
-        return {"Authorization": f"Bearer {token}"} if token else {}
-
-    def _failure(self, method: str, path: str, answer: requests.Response) -> CloudEdgeError:
-        try:
-            content = answer.json()
-            message, hint = str(content.get("error", "")), str(content.get("hint", ""))
-        except (ValueError, AttributeError):
-            message, hint = answer.text[:200], ""
-        kind = _KINDS.get(answer.status_code, Unavailable)
-        return kind(f"{method} {self.url}{path}: {answer.status_code}: {message}", hint=hint)
+        return self._http.call(method, path, body, attempts=attempts)
 
     def close(self) -> None:
         """Close its connections."""
-        self._session.close()
+        self._http.close()
 
     def __enter__(self) -> AdminClient:  # noqa: PYI034 - typing.Self is not in 3.10
         return self

@@ -5,11 +5,10 @@ from __future__ import annotations
 from cloudedge.serving.protocols._access_log import Asked, Outcome, Watch
 from cloudedge.serving.protocols._auth import DataPortAuth, Pinned
 from cloudedge.serving.protocols._baidu_std import BaiduStdProtocol, Frame, FrameReader, pack_frame
-from cloudedge.serving.protocols._faults import fault_of, timeout_of
+from cloudedge.serving.protocols._faults import fault_of, timeout_of, too_long_http
 from cloudedge.serving.protocols._general import MAX_INFLATED, add_tensor, general_http
 from cloudedge.serving.protocols._grpc import serve_grpc
-from cloudedge.serving.protocols._http import Connections
-from cloudedge.serving.protocols._limits import HeldBytes, HttpLimits
+from cloudedge.serving.protocols._limits import HttpLimits
 from cloudedge.serving.protocols._offload import aside
 from cloudedge.serving.protocols._ops import Op, Ops, RequestOp, WebService, load_ops
 from cloudedge.serving.protocols._pipeline import pipeline_http
@@ -20,11 +19,9 @@ __all__ = [
     "MAX_INFLATED",
     "Asked",
     "BaiduStdProtocol",
-    "Connections",
     "DataPortAuth",
     "Frame",
     "FrameReader",
-    "HeldBytes",
     "HttpLimits",
     "Op",
     "Ops",
@@ -44,4 +41,5 @@ __all__ = [
     "pipeline_http",
     "serve_grpc",
     "timeout_of",
+    "too_long_http",
 ]

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, cast
 from google.protobuf.message import DecodeError
 
 from cloudedge.errors import InputError, Overloaded, Unavailable
+from cloudedge.http1 import HeldBytes
 from cloudedge.io import join_address
 from cloudedge.serving.engine import Answer, Engine
 from cloudedge.serving.formats import GENERAL_SERVICE, GZIP, ZLIB, RpcMeta, deflate, inflate
 from cloudedge.serving.protocols._access_log import Asked, Outcome, Watch
 from cloudedge.serving.protocols._faults import fault_of, too_long
 from cloudedge.serving.protocols._general import LIKELY_RATIO, METHODS, answer_general, fill_response, parse_request
-from cloudedge.serving.protocols._limits import HeldBytes
 from cloudedge.serving.protocols._offload import aside
 
 __all__ = ["MAGIC", "BaiduStdProtocol", "Frame", "FrameReader", "pack_frame", "serve_baidu_std"]

@@ -6,10 +6,11 @@ import logging
 from dataclasses import dataclass
 
 from cloudedge.errors import CloudEdgeError, DeadlineExceeded, InputError, NotFound, Overloaded, Rejected, Unavailable
+from cloudedge.http1 import HttpAnswer
 from cloudedge.serving.engine import ModelFailed, NoneActive
 from cloudedge.serving.formats import Malformed
 
-__all__ = ["Fault", "fault_of", "timeout_of", "too_long"]
+__all__ = ["Fault", "fault_of", "timeout_of", "too_long", "too_long_http"]
 
 _log = logging.getLogger("cloudedge.serving")
 
@@ -66,6 +67,12 @@ def fault_of(error: Exception) -> Fault:
 def too_long(size: int, limit: int) -> str:
     """Say why an answer is not sent."""
     return f"the answer has {size} bytes, {limit} are sent at most: ask for fewer rows or outputs"
+
+
+def too_long_http(size: int, limit: int) -> HttpAnswer:
+    """Make the HTTP answer that replaces one that is too long; 5000 is the Pipeline service's number for bad input."""
+    why = too_long(size, limit).encode()
+    return HttpAnswer(400, b'{"err_no":5000,"err_msg":"%b","error":"%b"}' % (why, why))
 
 
 UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}

@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from cloudedge.errors import CloudEdgeError, InputError, Overloaded, Unavailable
+from cloudedge.http1 import HeldBytes
 from cloudedge.io import join_address
 from cloudedge.serving.engine import Answer, Engine, answer_headers
 from cloudedge.serving.formats import GENERAL_SERVICE, PIPELINE_SERVICE, PipelineRequest
@@ -20,7 +21,6 @@ from cloudedge.serving.protocols._access_log import Asked, Outcome, Watch
 from cloudedge.serving.protocols._auth import DataPortAuth
 from cloudedge.serving.protocols._faults import Fault, fault_of
 from cloudedge.serving.protocols._general import METHODS, answer_general, fill_response, parse_request
-from cloudedge.serving.protocols._limits import HeldBytes
 from cloudedge.serving.protocols._offload import aside
 from cloudedge.serving.protocols._ops import Ops
 from cloudedge.serving.protocols._pipeline import Told, pipeline_message

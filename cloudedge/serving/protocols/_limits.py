@@ -1,57 +1,22 @@
-"""What one server puts up with, and the bytes it holds for its callers."""
+"""The limits of a serving replica, over all its protocols."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloudedge.errors import ConfigError
+from cloudedge.http1 import ConnectionLimits
 
-__all__ = ["HeldBytes", "HttpLimits"]
+__all__ = ["HttpLimits"]
 
 
 @dataclass(frozen=True)
-class HttpLimits:
-    """What one server puts up with, over HTTP and the other protocols. Immutable; checked when made."""
+class HttpLimits(ConnectionLimits):
+    """What one replica accepts, over HTTP and the other protocols. Immutable; checked when made.
 
-    max_body_bytes: int = 64 * 1024 * 1024
-    """Of a request, in every protocol, compressed or not."""
-    max_answer_bytes: int = 64 * 1024 * 1024
-    """Of an answer, in every protocol."""
-    max_head_bytes: int = 32 * 1024
-    """Of a request's line and headers."""
-    max_held_bytes: int = 512 * 1024 * 1024
-    """Of requests from their first byte until they are answered, over all connections."""
-    max_connections: int = 4096
-    """Of HTTP and baidu_std together, and of gRPC."""
+    `max_connections` counts HTTP and baidu_std together, and gRPC apart.
+    """
+
     max_calls: int = 256
     """Of gRPC, at once: each may hold a whole body before it is counted."""
-    idle_timeout_s: float = 75.0
-    """For a connection between two requests."""
-    body_timeout_s: float = 30.0
-    """From a request's first byte to its last."""
-    write_timeout_s: float = 30.0
-    """For a client that does not read its answers."""
     linger_s: float = 0.5
     """How long a server that stops still answers on connections that are kept open: each answer ends its connection."""
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value <= 0:
-                raise ConfigError(f"{name} must be above 0, not {value}")
-
-
-class HeldBytes:
-    """Counts the bytes of requests that are being received or answered; used on one thread."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.count = 0
-
-    def take(self, count: int) -> bool:
-        """Count more, and tell whether that is still within bounds; they are to be given back either way."""
-        self.count += count
-        return self.count <= self._limit
-
-    def give(self, count: int) -> None:
-        """Count fewer."""
-        self.count -= count

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cloudedge.admin import states
 from cloudedge.errors import CloudEdgeError, Conflict, InputError
 from cloudedge.io import storage_errors, write_atomically
 from cloudedge.serving.control import Desired, DesiredVersion, Variant
@@ -144,7 +145,7 @@ class Follower:
 
     def _have(self, version: DesiredVersion, wanted: Desired) -> None:
         found = next((each for each in self._runtime.versions() if each.pin == version.pin), None)
-        if found is not None and found.state == "ready":
+        if found is not None and found.state == states.READY:
             if dict(found.tables) == dict(version.tables):
                 return
             self._runtime.unload(version.pin)  # it reads a layout that was given up
@@ -170,7 +171,7 @@ class Follower:
                 self._runtime.unload(version.pin)
 
     def _is_there(self, wanted: Desired) -> bool:
-        ready = {version.pin for version in self._runtime.versions() if version.state == "ready"}
+        ready = {version.pin for version in self._runtime.versions() if version.state == states.READY}
         return ready == {version.pin for version in wanted.versions}
 
     def _read(self, path: Path) -> Desired:

@@ -20,6 +20,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from cloudedge.admin import states
 from cloudedge.bundle import Bundle, Signature
 from cloudedge.errors import CloudEdgeError, Conflict, NotFound, Unavailable
 from cloudedge.hub import LocalHub
@@ -88,10 +89,10 @@ class Runtime:
         bundle = open_bundle(ref, self.hub)
         with self._lock:
             entry = self._entries.get(bundle.pin)
-            if entry is None or entry.state == "failed":
+            if entry is None or entry.state == states.FAILED:
                 entry = self._entries[bundle.pin] = Entry(bundle, name or bundle.name, dict(tables or {}))
                 entry.done = self._loader.submit(self._load, entry)
-            elif entry.state == "unloading":
+            elif entry.state == states.UNLOADING:
                 raise Conflict(f"version {bundle.pin} is being unloaded", hint="try again when it is gone")
         return bundle.pin
 
@@ -111,7 +112,7 @@ class Runtime:
         return self.version(pin)
 
     def _load(self, entry: Entry) -> None:
-        entry.state = "loading"
+        entry.state = states.LOADING
         looks_up = self._rows is not None and entry.bundle.signature.lookups
         try:
             version = Version(
@@ -126,7 +127,7 @@ class Runtime:
             version.probe()
         except Exception as error:
             entry.error = error.message if isinstance(error, CloudEdgeError) else f"{type(error).__name__}: {error}"
-            entry.state = "failed"
+            entry.state = states.FAILED
             raise
         below_s = self.config.inline_below_s
         if below_s is None:
@@ -138,7 +139,7 @@ class Runtime:
             width=max(1, len(self._pool) // version.tuning.threads),
         )  # fmt: skip
         with self._lock:
-            entry.lane, entry.state = lane, "ready"
+            entry.lane, entry.state = lane, states.READY
             self._lanes = {**self._lanes, version.pin: lane}
             self._memory.missing.pop(version.pin, None)
             self._route(self._memory.routing)
@@ -248,12 +249,12 @@ class Runtime:
                     hint="activate another one, or take its weight away, first",
                     pin=pin,
                 )
-            if entry is not None and entry.state in ("queued", "loading"):
+            if entry is not None and entry.state in states.UNDER_WAY:
                 raise Conflict(f"version {pin} is being loaded", hint="wait until it is loaded", pin=pin)
             self._lanes = {key: lane for key, lane in self._lanes.items() if key != pin}
             self._memory.missing.pop(pin, None)
             if entry is not None and entry.lane is not None:
-                entry.state = "unloading"
+                entry.state = states.UNLOADING
             self._route(self._memory.routing)
         if entry is not None and entry.lane is not None:
             if not entry.lane.close(self.config.unload_wait_s):
@@ -292,7 +293,7 @@ class Runtime:
 
     def _route(self, wanted: Routing) -> None:
         """Remember an order, then obey it."""
-        self._memory.write((entry.ref for entry in self._entries.values() if entry.state == "ready"), wanted)
+        self._memory.write((entry.ref for entry in self._entries.values() if entry.state == states.READY), wanted)
         self._routing = wanted.within(self._lanes)
 
     def restore(self) -> list[str]:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cloudedge.admin import states
 from cloudedge.bundle import Bundle
 from cloudedge.hub import LocalHub
 from cloudedge.serving.model import Lane, ProbeResult
@@ -23,7 +24,7 @@ class Entry:
     bundle: Bundle
     name: str
     tables: Mapping[str, str]
-    state: str = "queued"
+    state: str = states.QUEUED
     error: str = ""
     lane: Lane | None = None
     done: Future[None] | None = None

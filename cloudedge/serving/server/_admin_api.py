@@ -33,7 +33,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from cloudedge.admin import AdminHttp, Reply
+from cloudedge.admin import AdminHttp, Reply, states, with_free_memory
 from cloudedge.errors import Conflict, InputError
 from cloudedge.io import free_memory_bytes
 from cloudedge.serving.control import Desired, Shadow, Variant
@@ -125,7 +125,7 @@ class AdminServer(AdminHttp):
     def _versions(self) -> dict[str, Any]:
         routing = asdict(self._runtime.routing)
         versions = [asdict(version) for version in self._runtime.versions()]
-        return {"versions": versions, **routing, "memory_free_bytes": free_memory_bytes()}
+        return with_free_memory({"versions": versions, **routing, "free_memory_bytes": free_memory_bytes()})
 
     def _load(self, body: dict[str, Any]) -> Reply:
         _require(body, {"bundle": str, "name": str, "tables": dict}, "bundle")
@@ -134,7 +134,7 @@ class AdminServer(AdminHttp):
             raise InputError("tables maps the names of tables to names", field="tables")
         pin = self._runtime.start_load(body["bundle"], name=body.get("name", ""), tables=tables)
         found = asdict(self._runtime.version(pin))
-        return (HTTPStatus.OK if found["state"] == "ready" else HTTPStatus.ACCEPTED), found
+        return (HTTPStatus.OK if found["state"] == states.READY else HTTPStatus.ACCEPTED), found
 
     def _probe(self, pin: str) -> Reply:
         probed = self._runtime.probe(pin)
@@ -154,7 +154,7 @@ class AdminServer(AdminHttp):
 
     def _unload(self, pin: str) -> Reply:
         self._runtime.unload(pin)
-        return HTTPStatus.OK, {"pin": pin, "state": "unloaded"}
+        return HTTPStatus.OK, {"pin": pin, "state": states.UNLOADED}
 
     def _weights(self, body: dict[str, Any]) -> Reply:
         _require(body, {"variants": list}, "variants")

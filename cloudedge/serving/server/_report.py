@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from cloudedge.http1 import Connections
 from cloudedge.serving.model import Lane, metric, resident_bytes, sample
-from cloudedge.serving.protocols import Connections
 from cloudedge.serving.runtime import Runtime
 
 __all__ = ["prometheus", "stats"]

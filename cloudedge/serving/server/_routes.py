@@ -20,12 +20,12 @@ import orjson
 from numpy.typing import NDArray
 
 from cloudedge.errors import CloudEdgeError, InputError
-from cloudedge.serving.engine import Answer, Call, Engine, HttpAnswer, HttpCall, answer_headers
+from cloudedge.http1 import Connections, HttpAnswer, HttpCall
+from cloudedge.serving.engine import Answer, Call, Engine, answer_headers
 from cloudedge.serving.formats import GENERAL_SERVICE, malformed, nested_array
 from cloudedge.serving.protocols import (
     MAX_INFLATED,
     Asked,
-    Connections,
     DataPortAuth,
     Ops,
     Outcome,

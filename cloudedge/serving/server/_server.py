@@ -9,23 +9,19 @@ import asyncio
 import errno
 import gc
 import sys
-import threading
 import time
-from collections.abc import Coroutine
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from cloudedge.admin import is_loopback
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict
+from cloudedge.http1 import Connections, EventLoopThread, HeldBytes, OtherProtocol, is_loopback
 from cloudedge.io import join_address
-from cloudedge.serving.protocols import Connections, DataPortAuth, HeldBytes, HttpLimits, Ops, Tls, Traces, Watch
+from cloudedge.serving.protocols import DataPortAuth, HttpLimits, Ops, Tls, Traces, Watch, too_long_http
 from cloudedge.serving.runtime import Runtime
 from cloudedge.serving.server._routes import Routes
 
 __all__ = ["Server", "ServerConfig"]
 
-_T = TypeVar("_T")
 _BACKLOG = 1024
 _START_S = 30.0
 _SWITCH_S = 0.0005
@@ -92,8 +88,7 @@ class Server:
         self._traces = traces
         self.config = config or ServerConfig()
         self._ops = ops
-        self._loop = _new_loop()
-        self._thread = threading.Thread(target=self._run, name="serving-loop", daemon=True)
+        self._runs = EventLoopThread("serving-loop")
         self._listener: asyncio.Server | None = None
         self._grpc: Any = None
         self._connections: Connections | None = None
@@ -107,29 +102,19 @@ class Server:
             ConfigError: it is not an address this process may listen on.
         """
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
-        self._thread.start()
+        self._runs.start()
         try:
-            self._call(self._listen()).result(_START_S)
+            self._runs.call(self._listen()).result(_START_S)
         except CloudEdgeError:
             self.close()
             raise
         return self
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
-
-    def _call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
     async def _listen(self) -> None:
         from cloudedge.serving.protocols import BaiduStdProtocol  # noqa: PLC0415 - protobuf
 
         config, limits = self.config, self.config.limits
-        self.runtime.home = self._loop
+        self.runtime.home = self._runs.loop
         gate = DataPortAuth(
             self.runtime, token=config.token, admin_token=config.admin_token, is_local=is_loopback(config.host)
         )
@@ -146,24 +131,25 @@ class Server:
             connections=lambda: self._connections,
         )
         # baidu_std has no place for a token: where one is needed it is not spoken.
-        prpc = (
-            None
-            if config.token
-            else lambda part: BaiduStdProtocol(
+        prpc = OtherProtocol(
+            b"PRPC",
+            lambda part: BaiduStdProtocol(
                 self.runtime,
                 max_body=limits.max_body_bytes,
                 max_answer=limits.max_answer_bytes,
                 held=held,
                 watch=watch,
                 part=part,
-            )
+            ),
         )
-        self._connections = Connections(routes, limits, self._loop, prpc, held)
+        self._connections = Connections(
+            routes, limits, self._runs.loop, None if config.token else prpc, held, too_long=too_long_http
+        )
         secured: dict[str, Any] = {}
         if config.tls is not None:
             secured = {"ssl": config.tls.context(), "ssl_handshake_timeout": limits.body_timeout_s}
         try:
-            self._listener = await self._loop.create_server(
+            self._listener = await self._runs.loop.create_server(
                 self._connections, config.host, config.port, backlog=_BACKLOG, **secured
             )
         except OSError as error:
@@ -201,9 +187,9 @@ class Server:
 
     def drain(self, within_s: float = 10.0) -> bool:
         """Stop accepting, let requests under way finish, close; tell whether all finished in time."""
-        if not self._thread.is_alive():
+        if not self._runs.is_running:
             return True
-        finished = self._call(self._drain(within_s)).result(within_s + _START_S)
+        finished = self._runs.call(self._drain(within_s)).result(within_s + _START_S)
         self.close()
         return finished
 
@@ -231,11 +217,10 @@ class Server:
 
     def close(self) -> None:
         """Close everything, now."""
-        if self._thread.is_alive():
-            self._call(self._close()).result(_START_S)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        if self.runtime.home is self._loop:
+        if self._runs.is_running:
+            self._runs.call(self._close()).result(_START_S)
+            self._runs.stop()
+        if self.runtime.home is self._runs.loop:
             self.runtime.home = None
 
     async def _close(self) -> None:
@@ -248,16 +233,7 @@ class Server:
         await asyncio.sleep(0)
 
     def __enter__(self) -> Server:  # noqa: PYI034 - typing.Self is not in 3.10
-        return self if self._thread.is_alive() else self.start()
+        return self if self._runs.is_running else self.start()
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # noqa: PLC0415 - optional
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

@@ -171,7 +171,7 @@ def test_rows_under_a_name_that_is_taken_are_refused(delivery, fleet, tables, li
 def test_a_wrong_token_is_said_to_be_one(fleet, tables, live, tmp_path):
     server = fleet.servers[0]
     wrong = CubeReplica("emb", 0, address=server.address, admin=f"127.0.0.1:{server.admin_port}", token="wrong")
-    with pytest.raises(Rejected, match="does not take the token") as found:
+    with pytest.raises(Rejected, match="does not accept the token") as found:
         wrong.status()
     assert "wrong" not in str(found.value)
 

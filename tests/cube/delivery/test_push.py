@@ -7,7 +7,7 @@ import os
 import pytest
 import requests
 
-from cloudedge.admin._server import ordered, piece_header
+from cloudedge.admin import ordered, piece_header
 from cloudedge.clock import ManualClock
 from cloudedge.cube import AdminServer, Server, ServerConfig
 from cloudedge.cube.delivery import CubeReplica, ReplicaDelivery

@@ -10,7 +10,7 @@ import time
 import pytest
 import requests
 
-from cloudedge.admin._server import is_loopback
+from cloudedge.admin import is_loopback
 from cloudedge.cube.server._admin_api import AdminServer
 from cloudedge.errors import ConfigError, Conflict
 

@@ -21,8 +21,9 @@ import requests
 from click.testing import Result
 from typer.testing import CliRunner
 
-from cloudedge.cli.cube_net import app, find_version
+from cloudedge.cli.cube_net import app
 from cloudedge.cube.client._client import Client, ClientConfig
+from cloudedge.cube.server import find_version
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound, Unavailable
 from tests.cube import plain_wire as plain
 from tests.cube.memory_versions import BIG, make_version, value

@@ -11,10 +11,10 @@ from cloudedge.config import CloudConfig, EdgeAbort, EdgeLeg, EdgeTimeouts, HubC
 from cloudedge.edge_bie.client import Bie, Node, open_objects
 from cloudedge.edge_bie.fleet import Fleet
 from cloudedge.edge_bie.lab import Lab
-from cloudedge.edge_bie.node.swarm import Swarm
 from cloudedge.errors import Conflict, InputError
 from cloudedge.hub import LocalHub
 from cloudedge.journal import Journal
+from tests.edge_bie.node.swarm import Swarm
 
 EVERY = timedelta(seconds=0.2)
 HASTE = 8.0

@@ -11,11 +11,11 @@ import pytest
 
 from cloudedge.config import EdgeTimeouts
 from cloudedge.edge_bie.client import Node
-from cloudedge.edge_bie.lab import StockEdge
 from cloudedge.errors import InputError
 from cloudedge.hub import LocalHub
 from tests.edge_bie.fleet.played_fleet import wait_for, yard
 from tests.edge_bie.fleet.test_probe import PROBES, SIGNATURE, serving
+from tests.edge_bie.lab.stock_edge import StockEdge
 
 pytestmark = pytest.mark.parts
 

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import requests
 
 from cloudedge.edge_bie.lab import Faults, Lab
+from cloudedge.edge_bie.lab._requests import LIMITS
 from cloudedge.errors import ConfigError, Conflict, InputError
 from tests.edge_bie.lab.transcript import app, model
 
@@ -274,7 +276,8 @@ def test_closing_does_not_wait_for_clients(tmp_path):
 
 
 def test_a_silent_client_is_hung_up_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("cloudedge.edge_bie.lab._http._IDLE_S", 0.1)
-    monkeypatch.setattr("cloudedge.edge_bie.lab._lab._FLUSH_S", 0.05)
+    limits = replace(LIMITS, idle_timeout_s=0.1, body_timeout_s=0.1)
+    monkeypatch.setattr("cloudedge.edge_bie.lab._lab.LIMITS", limits)
     with Lab(tmp_path) as lab:
-        assert talk(lab.admin_url, b"GET /health HTTP/1.1\r\nHost: x\r\n") == b""
+        assert talk(lab.admin_url, b"") == b""
+        assert talk(lab.admin_url, b"GET /health HTTP/1.1\r\nHost: x\r\n").startswith(b"HTTP/1.1 408 ")

@@ -10,9 +10,10 @@ import zipfile
 import pytest
 import requests
 
-from cloudedge.edge_bie.lab import Lab, StockEdge
+from cloudedge.edge_bie.lab import Lab
 from cloudedge.edge_bie.model._names import blob_config
 from cloudedge.errors import Unavailable
+from tests.edge_bie.lab.stock_edge import StockEdge
 from tests.edge_bie.lab.transcript import app
 
 pytestmark = pytest.mark.parts

@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 from cloudedge.edge_bie.model._names import app_name
-from cloudedge.edge_bie.node.swarm import Swarm
 from cloudedge.errors import Unavailable
+from tests.edge_bie.node.swarm import Swarm
 from tests.edge_bie.node.world import eventually, make_bundle
 
 pytestmark = pytest.mark.parts

@@ -54,7 +54,7 @@ def test_a_replica_that_counts_no_latencies_says_what_it_knows(replica, answers)
 def test_the_memory_of_a_serving_replica(replica, answers):
     loaded = {"pin": "v1", "bundle": "ctr:1", "state": "ready", "error": "", "tables": {}}
     told = {"versions": [loaded | {"memory_bytes": 700}], "variants": [], "active": None}
-    answers("versions", told | {"memory_free_bytes": 1000})
+    answers("versions", told | {"free_memory_bytes": 1000})
     seen = replica.observe()
     assert (seen.versions["v1"].memory_bytes, seen.memory_free_bytes) == (700, 1000)
     answers("versions", told | {"versions": [loaded]})  # one that does not measure

@@ -61,7 +61,7 @@ def test_what_a_version_takes_and_what_is_free_is_said(client, models):
     (version,) = found["versions"]
     dense = sum(path.stat().st_size for path in models.marked[0].dense.values())
     assert version["memory_bytes"] == dense > 0
-    assert found["memory_free_bytes"] > dense
+    assert found["free_memory_bytes"] == found["memory_free_bytes"] > dense
 
 
 def test_a_table_that_is_merged_in_memory_counts(models, tmp_path):

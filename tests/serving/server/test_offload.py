@@ -89,7 +89,7 @@ def test_a_small_request_is_answered_while_a_large_one_is_read(server, monkeypat
     reading, go_on, read = threading.Event(), threading.Event(), getattr(module, name)
 
     def slow(*arguments):
-        if threading.current_thread() is not server._thread:
+        if threading.current_thread() is not server._runs._thread:
             reading.set()
             assert go_on.wait(60)
         return read(*arguments)

@@ -22,7 +22,6 @@ from typing import Any
 
 from cloudedge.clock import SystemClock, rfc3339
 from cloudedge.edge_bie.model import AppRef, DesiredApp, Statement, slot_of
-from cloudedge.edge_bie.node._http import Http
 from cloudedge.edge_bie.node._install import (
     checked_statement,
     objects_by_digest,
@@ -36,6 +35,7 @@ from cloudedge.edge_bie.node._sync import DESIRE, REPORT, asked_for, read_answer
 from cloudedge.edge_bie.node._units import NodeState, ServiceRun, Slot, Unit
 from cloudedge.errors import CloudEdgeError, InputError, Unavailable
 from cloudedge.hub import digest_of
+from tests.edge_bie.node.swarm_http import Http
 
 __all__ = ["Swarm", "SwarmNode"]
 
@@ -125,7 +125,7 @@ class Swarm:
         self._key = key
         self._interval_s = interval_s
         self._fails = fails
-        self._rng = random.Random(seed)  # noqa: S311 - seeded on purpose
+        self._rng = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         self._stop: asyncio.Event | None = None
         self._started = threading.Event()
@@ -260,7 +260,7 @@ class Swarm:
                 raise InputError(f"no config says where blob {blob.digest} is")
             status, data = await self.http.call("GET", objects[blob.digest].url, headers=self._identity(node))
             node.fetched += len(data)
-            if status != 200:  # noqa: PLR2004 - all of it, or nothing
+            if status != 200:
                 raise Unavailable(f"blob {blob.digest}: the server says {status}")
             if digest_of(data) != blob.digest:
                 raise InputError(f"blob {blob.digest} is not what the statement says")

@@ -1,19 +1,19 @@
-"""All connections of a listener, and what they share: limits, time-outs, the bytes they hold.
+"""The connections of one listener, and what they share: limits, time-outs, the bytes they hold.
 
-The loop is uvloop's where it is installed. One sweep for all connections enforces the time-outs: a request needs no
-timer of its own.
+One sweep for all connections enforces the time-outs: a request needs no timer of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from cloudedge.serving.engine import HttpAnswer
-from cloudedge.serving.protocols._connection import Connection, Foreign, Handler
-from cloudedge.serving.protocols._limits import HeldBytes, HttpLimits
+from cloudedge.http1._connection import Connection, Handler, OtherProtocol
+from cloudedge.http1._limits import ConnectionLimits, HeldBytes
+from cloudedge.http1._messages import HttpAnswer
 
 __all__ = ["Connections"]
 
@@ -21,24 +21,44 @@ _SWEEP_S, _POLL_S = 0.25, 0.01
 _FAREWELL_S = 0.2
 
 
+def _too_long(size: int, limit: int) -> HttpAnswer:
+    why = f"the answer has {size} bytes, {limit} are sent at most"
+    return HttpAnswer(HTTPStatus.BAD_REQUEST, json.dumps({"error": why}).encode())
+
+
 class Connections:
-    """All connections of a listener, and what they share."""
+    """All connections of a listener, and what they share: the protocol factory of ``loop.create_server``.
+
+    Args:
+        handler: Answers requests: with an answer, or with a coroutine of one.
+        limits: What clients may do.
+        loop: Where it runs.
+        other: Another protocol on the same port.
+        held: The count of bytes held for requests, where other servers share it.
+        crashed: The answer to a request whose handler failed.
+        too_long: Makes the answer that replaces one of so many bytes, where only so many are sent.
+    """
 
     def __init__(
         self,
         handler: Handler,
-        limits: HttpLimits,
+        limits: ConnectionLimits,
         loop: asyncio.AbstractEventLoop,
-        prpc: Callable[[Callable[[], None]], Foreign] | None = None,
+        other: OtherProtocol | None = None,
         held: HeldBytes | None = None,
+        *,
+        crashed: HttpAnswer | None = None,
+        too_long: Callable[[int, int], HttpAnswer] = _too_long,
     ) -> None:
         self.handler = handler
         self.limits = limits
         self.loop = loop
-        self.prpc = prpc
+        self.other = other
+        self.crashed = crashed or HttpAnswer(500, b'{"error":"internal"}')
+        self.too_long = too_long
         self.open: set[Connection] = set()
         self.parting: set[Connection] = set()
-        """Told that nothing more comes, and given a moment to hear it."""
+        """Closed for writing; their clients have a moment to read the rest."""
         self.now = loop.time()
         """Refreshed by the sweep: time-outs need no better clock."""
         self.held = held or HeldBytes(limits.max_held_bytes)
@@ -63,7 +83,7 @@ class Connections:
         return sum(connection.is_busy for connection in self.open) + sum(each.is_sending for each in self.parting)
 
     async def hang_up(self) -> None:
-        """Say on all connections that nothing more comes, and give clients a moment to hear it.
+        """End all connections for writing, and give clients a moment to read what was sent.
 
         Closing them at once would reset those with something on its way, and take from clients what was sent before.
         """

@@ -3,7 +3,7 @@
 Parsing is httptools' (the parser of Node.js). A request costs no task: handlers are driven by hand (`_drive`).
 
 What clients may do is bounded: length of head, body and answer, bytes held for requests until they are answered,
-connections, pipelined requests, and the time for a request, for reading an answer, and for saying nothing.
+connections, pipelined requests, and the time for a request, for reading an answer, and for silence.
 """
 
 from __future__ import annotations
@@ -13,35 +13,33 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import httptools
 
-from cloudedge.serving.engine import HttpAnswer, HttpCall
-from cloudedge.serving.protocols._faults import too_long
+from cloudedge.http1._messages import FileAnswer, HttpAnswer, HttpCall
 
 if TYPE_CHECKING:
-    from cloudedge.serving.protocols._http import Connections
+    from cloudedge.http1._connections import Connections
 
-__all__ = ["Connection", "Foreign", "Handler"]
+__all__ = ["Connection", "Foreign", "Handler", "OtherProtocol"]
 
-_log = logging.getLogger("cloudedge.serving")
+_log = logging.getLogger("cloudedge.http1")
 
 Handler = Callable[[HttpCall], "HttpAnswer | Coroutine[Any, Any, HttpAnswer]"]
 
-_PRPC = b"PRPC"
-_INPUT = 5000
-"""The Pipeline service's number for a request that cannot be answered as it is."""
 _PIPELINED = 16
 """Requests read ahead of their answers; then the connection is not read until some are answered."""
 _PARTING = 256
 """How many clients may go on sending at once after they were refused."""
 _DROPPED_BODIES = 4
-"""As many of the largest are read and dropped after a refusal, so that who sends them hears of it."""
+"""As many of the largest are read and dropped after a refusal, so that the client gets to see it."""
+_CHUNK = 256 * 1024
+"""Of a file, read at a time."""
 
 
 class Foreign(Protocol):
-    """Another protocol on the same port, which a connection's first bytes tell."""
+    """A connection that speaks another protocol on the same port."""
 
     @property
     def half_received(self) -> int:
@@ -74,6 +72,14 @@ class Foreign(Protocol):
         ...
 
 
+class OtherProtocol(NamedTuple):
+    """Another protocol on the same port, recognised by the first bytes of a connection."""
+
+    magic: bytes
+    make: Callable[[Callable[[], None]], Foreign]
+    """Gets what ends the connection once everything is sent."""
+
+
 class Connection(asyncio.Protocol):
     """One connection."""
 
@@ -82,6 +88,7 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._foreign: Foreign | None = None
+        self._peer = ""
         self._first = True
         self._start = b""
         self._url = b""
@@ -92,13 +99,16 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[tuple[HttpCall, bool]] = deque()
         self._answering = 0
         """Bytes of the request that is being answered."""
-        self._coroutine: Coroutine[Any, Any, HttpAnswer] | None = None
+        self._coroutine: Coroutine[Any, Any, HttpAnswer | None] | None = None
+        """Makes the answer, or sends its file."""
         self._keep_alive = True
         self._is_head = False
         """Whether the request that is being answered asks for the head of the answer only."""
         self._closed = False
         self._refusal: HttpAnswer | None = None
         self._write_paused = False
+        self._can_write: asyncio.Future[None] | None = None
+        """What the sending of a file waits for, while the client does not read."""
         self._body_left = _DROPPED_BODIES * server.limits.max_body_bytes
         """What a client that was refused may still send."""
         self.since = server.now
@@ -109,6 +119,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = transport
+        self._peer = (transport.get_extra_info("peername") or ("",))[0]
         server = self._server
         if len(server.open) >= server.limits.max_connections or server.draining:
             server.refused += 1
@@ -122,6 +133,7 @@ class Connection(asyncio.Protocol):
         self._drop()
         self._server.open.discard(self)
         self._server.parting.discard(self)
+        self._wake_file()
         if self._foreign is not None:
             self._foreign.connection_lost(exc)
 
@@ -133,14 +145,9 @@ class Connection(asyncio.Protocol):
                 self.abort()
             return
         if self._first:
-            data = self._start + data
-            if len(data) < len(_PRPC) and _PRPC.startswith(data):
-                self._start = data
+            data = self._begin(self._start + data)
+            if not data:
                 return
-            self._first = False
-            if data.startswith(_PRPC) and self._server.prpc is not None:
-                self._foreign = self._server.prpc(self.part)
-                self._foreign.connection_made(self._transport)
         if self._foreign is not None:
             self._feed(self._foreign, data)
             return
@@ -151,6 +158,18 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if not self._closed:
                 self._refuse(HTTPStatus.BAD_REQUEST, f"not HTTP/1.1: {error}")
+
+    def _begin(self, data: bytes) -> bytes:
+        """Find out from the first bytes which protocol it is; returns those that can be read now."""
+        other = self._server.other
+        if other is not None and len(data) < len(other.magic) and other.magic.startswith(data):
+            self._start = data
+            return b""
+        self._first = False
+        if other is not None and data.startswith(other.magic):
+            self._foreign = other.make(self.part)
+            self._foreign.connection_made(self._transport)
+        return data
 
     def _feed(self, foreign: Foreign, data: bytes) -> None:
         """Give bytes to another protocol, whose half-received requests count as those of HTTP do."""
@@ -177,8 +196,14 @@ class Connection(asyncio.Protocol):
         self._write_paused = False
         if self._foreign is not None:
             self._foreign.resume_writing()
+        elif self._can_write is not None:
+            self._wake_file()
         elif self._coroutine is None:
             self._next()
+
+    def _wake_file(self) -> None:
+        if self._can_write is not None and not self._can_write.done():
+            self._can_write.set_result(None)
 
     # -- httptools ---------------------------------------------------------------------------------------------------
 
@@ -237,7 +262,8 @@ class Connection(asyncio.Protocol):
         self._in_message = False
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body, self._body_bytes = [], 0  # counted until it is answered
-        call = HttpCall(self._parser.get_method().decode("latin-1"), self._url.decode("latin-1"), self._headers, body)
+        method = self._parser.get_method().decode("latin-1")
+        call = HttpCall(method, self._url.decode("latin-1"), self._headers, body, self._peer)
         self._waiting.append((call, self._parser.should_keep_alive()))
         if self._coroutine is None and not self._write_paused:
             self._next()
@@ -284,7 +310,7 @@ class Connection(asyncio.Protocol):
                 answer = self._server.handler(call)
             except Exception:  # noqa: BLE001 - whatever it was, the client gets an answer
                 _log.exception("answering %s %s", call.method, call.path)
-                answer = HttpAnswer(500, b'{"error":"internal"}')
+                answer = self._server.crashed
             if isinstance(answer, HttpAnswer):
                 self._send(answer)
             else:
@@ -306,11 +332,12 @@ class Connection(asyncio.Protocol):
             awaited = coroutine.send(None)
         except StopIteration as done:
             self._coroutine = None
-            self._send(done.value)
+            if done.value is not None:
+                self._send(done.value)
         except Exception:  # noqa: BLE001 - whatever it was, the client gets an answer
             _log.exception("answering a request")
             self._coroutine = None
-            self._send(HttpAnswer(500, b'{"error":"internal"}'))
+            self._send(self._server.crashed)
         else:
             if awaited is None:
                 self._server.loop.call_soon(self._drive)
@@ -329,20 +356,68 @@ class Connection(asyncio.Protocol):
         self._answering = 0
         if self._closed:
             return
-        limit = self._server.limits.max_answer_bytes
-        if len(answer.body) > limit:
-            why = too_long(len(answer.body), limit).encode()
-            answer = HttpAnswer(400, b'{"err_no":%d,"err_msg":"%b","error":"%b"}' % (_INPUT, why, why))
+        if answer.__class__ is not HttpAnswer:
+            self._send_other(answer)
+            return
+        body, limit = answer.body, self._server.limits.max_answer_bytes
+        if len(body) > limit:
+            self._send(self._server.too_long(len(body), limit))
+            return
         keep_alive = self._keep_alive and not self._server.draining
         head = self._server.head(answer, keep_alive=keep_alive)
         self.since = self._server.now
-        body = b"" if self._is_head else answer.body
-        self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(answer.body), body))
-        if not keep_alive and (self._refusal is not None or self._server.draining):
+        self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), b"" if self._is_head else body))
+        if not keep_alive:
+            self._end()
+
+    def _end(self) -> None:
+        """Close after the last answer."""
+        if self._refusal is not None or self._server.draining:
             self.part()
-        elif not keep_alive:
+        else:
             self._closed = True
             self._transport.close()
+
+    def _send_other(self, answer: HttpAnswer) -> None:
+        """Send an answer that is not in memory, or hang up."""
+        if isinstance(answer, FileAnswer):
+            self._coroutine = self._send_file(answer)
+            self._drive()
+        else:
+            self.abort()
+
+    async def _send_file(self, answer: FileAnswer) -> HttpAnswer | None:
+        """Send part of a file as fast as the client reads; returns the answer to send instead if there is no file."""
+        part = answer.part
+        keep_alive = self._keep_alive and not self._server.draining
+        left = part.length if part.cut is None else min(part.length, part.cut)
+        is_whole = left == part.length
+        try:
+            file = part.path.open("rb")
+        except OSError:
+            _log.exception("answering with a file")
+            return self._server.crashed
+        with file:
+            file.seek(part.start)
+            self._transport.write(b"%b%d\r\n\r\n" % (self._server.head(answer, keep_alive=keep_alive), part.length))
+            while left and not self._is_head and not self._closed:
+                if self._write_paused:
+                    self._can_write = self._server.loop.create_future()
+                    await self._can_write
+                    self._can_write = None
+                    continue
+                piece = file.read(min(_CHUNK, left))
+                if not piece:  # the file became shorter: the client must not take the next answer for the rest
+                    is_whole = False
+                    break
+                self._transport.write(piece)
+                left -= len(piece)
+                if part.on_sent is not None:
+                    part.on_sent(len(piece))
+        self.since = self._server.now
+        if not self._closed and not (keep_alive and (is_whole or self._is_head)):
+            self._end()
+        return None
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         """Answer what cannot be taken, after everything before it, and hang up: what follows cannot be trusted."""

@@ -232,7 +232,7 @@ def _md5(file: Path) -> str:
 def _unpack(how: str, file: Path, folder: Path) -> None:
     if how == "zip":
         with zipfile.ZipFile(file) as archive:
-            archive.extractall(folder)  # noqa: S202 - zipfile keeps members in the folder
+            archive.extractall(folder)
     elif how in {"tar", "tgz"}:
         with tarfile.open(file, "r:gz" if how == "tgz" else "r:") as archive:
             archive.extractall(folder, filter="data")

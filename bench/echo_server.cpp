@@ -1,14 +1,22 @@
 // A server that answers every frame with the same bytes: what the event loop and the kernel cost without any lookup.
-// For benchmarks; it bounds what a real server can reach.
-#pragma once
-
+// It bounds what a real server can reach. bench/cube.py compiles it.
+//
+// usage: echo_server RESPONSE_BYTES; prints the port and runs until it is killed.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <string>
+#include <utility>
 
-#include "loop.hpp"
-#include "wire.hpp"
+#include "cube/acceptor.hpp"
+#include "cube/loop.hpp"
+#include "cube/wire.hpp"
 
-namespace cloudedge::cube {
+namespace {
+
+using namespace cloudedge;
+using namespace cloudedge::cube;
 
 class EchoHandler final : public Handler {
  public:
@@ -35,4 +43,18 @@ class EchoHandler final : public Handler {
   std::string response_;
 };
 
-}  // namespace cloudedge::cube
+}  // namespace
+
+int main(int count, char** words) {
+  if (count != 2) return 2;
+  Counters counters;
+  Loop loop({}, counters);
+  loop.set_handler(std::make_unique<EchoHandler>(std::strtoull(words[1], nullptr, 10)));
+  Descriptor listener = listen_on(resolve("127.0.0.1", 0));
+  std::printf("%d\n", static_cast<int>(local_address(listener.get()).port()));
+  std::fflush(stdout);
+  const Acceptor acceptor(
+      std::move(listener), [&](Descriptor fd, bool from_loopback) { loop.adopt(std::move(fd), from_loopback); },
+      [](std::uint64_t) { return false; });
+  loop.run();
+}
