@@ -1,4 +1,4 @@
-"""Small files that appear whole or not at all."""
+"""Atomic writes of small JSON and text files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file by writing another one and renaming it.
+    """Write a file atomically: write another one, then rename it.
 
     Raises:
-        StorageError: there is no room, or no right.
+        StorageError: the disk is full, or the folder may not be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with storage_errors("writing", path):
@@ -32,5 +32,5 @@ def write_text(path: Path, text: str) -> None:
                 os.fsync(file.fileno())
             temporary.rename(path)
         except OSError:
-            temporary.unlink(missing_ok=True)  # what there is of it takes up room
+            temporary.unlink(missing_ok=True)  # a partial file takes up room
             raise
