@@ -1,7 +1,7 @@
-"""Time and randomness, passed in rather than reached for, so that tests own both.
+"""Clocks: time and randomness, injected so that tests control both.
 
-Wall-clock time is only ever *shown* (in a tag's history, in a manifest); order and deadlines come from
-counters and from the monotonic clock, which nobody sets back.
+Wall-clock time is only ever *shown* (in a tag's history, in a manifest). Order and deadlines come from
+counters and from the monotonic clock, which never goes back.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["Clock", "ManualClock", "SystemClock", "rfc3339"]
 
 
 class Clock(Protocol):
-    """What the rest of cloudedge knows of time and chance."""
+    """The source of time and randomness for the rest of cloudedge."""
 
     def now(self) -> datetime:
         """Return the wall-clock time, in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed moment; never goes back."""
+        """Return the seconds since a fixed moment; the value never goes back."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -57,7 +57,7 @@ class SystemClock:
 
 @dataclass
 class ManualClock:
-    """A clock that moves only when told to, or when somebody sleeps on it."""
+    """A clock that moves only when a test sets `elapsed` or code sleeps on it."""
 
     at: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
     seed: int = 0
@@ -68,15 +68,15 @@ class ManualClock:
         self._rng = random.Random(self.seed)  # noqa: S311 - seeded on purpose
 
     def now(self) -> datetime:
-        """Return the time it was moved to."""
+        """Return the start time plus the seconds elapsed."""
         return self.at + timedelta(seconds=self.elapsed)
 
     def monotonic(self) -> float:
-        """Return the seconds slept or moved so far."""
+        """Return the seconds elapsed so far."""
         return self.elapsed
 
     def sleep(self, seconds: float) -> None:
-        """Move on without waiting."""
+        """Advance the clock without waiting."""
         self.elapsed += seconds
 
     def random(self) -> float:
@@ -85,5 +85,5 @@ class ManualClock:
 
 
 def rfc3339(moment: datetime) -> str:
-    """Write a UTC time the way OCI annotations want it, to the second."""
+    """Format a time as OCI annotations require: UTC, to the second."""
     return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"

@@ -1,21 +1,22 @@
-"""Everything cloudedge raises on purpose: one tree, and each class says whether trying again can help.
+"""The exceptions cloudedge raises: one tree, in which each class says whether a retry can help.
 
     CloudEdgeError
       ConfigError           cloudedge.yaml or an option is wrong: change it
       InputError            a file, table or name handed in cannot be used: change it
-        SignatureInvalid    signed by another key, or not signed: find out who made it
+        SignatureInvalid    signed by another key, or not signed: find out where it came from
       NotFound              no such bundle, tag, blob or hub
-      Conflict              someone else moved it, owns it, or it exists already and may not change
+      Conflict              another process moved it or owns it, or it exists and may not change
       IntegrityError        bytes are not what their digest says: fetch or pack again
-      Rejected              the other side said no (credentials, permission, quota): ask its owner
+      Rejected              the other side refused (credentials, permission, quota): ask its owner
       StorageError          this disk or bucket cannot be written: full, read-only, gone
-      Unavailable           the other side did not answer properly: trying again helps     [retry]
-        Overloaded          it has more to do than it can: try again later                  [retry]
-        DeadlineExceeded    the time that was given is over: nothing was begun              [retry]
+      Unavailable           the other side did not answer properly: a retry helps           [retry]
+        Overloaded          the other side has too much to do: try again later             [retry]
+        DeadlineExceeded    the time limit passed: nothing was begun                       [retry]
       Interrupted           part of the work is done and kept: run the same command again  [retry]
 
-A message says what was attempted, on what and what came back; ``hint`` says what to do next; the facts a
-program would need (``digest``, ``path``, ``hub``...) are attributes and survive pickling.
+A message states what was attempted, on what, and what came back. ``hint`` states the next step, as full sentences
+with the command in backticks. The facts a program needs (``digest``, ``path``, ``hub``...) are attributes and survive
+pickling.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class CloudEdgeError(Exception):
     """Base of every error cloudedge raises on purpose.
 
     Args:
-        message: What was attempted, on what, and what came back.
-        hint: What to do next, as a sentence or a command.
-        facts: What a program would want to know, kept in ``facts`` and readable as attributes.
+        message: The attempt, its object, and the answer.
+        hint: The next step: full sentences, with any command in backticks.
+        facts: Values for programs, kept in ``facts`` and readable as attributes.
     """
 
     retry_helps: ClassVar[bool] = False
@@ -79,7 +80,7 @@ def _rebuild(cls: type[CloudEdgeError], message: str, hint: str, facts: dict[str
 
 
 class ConfigError(CloudEdgeError):
-    """cloudedge.yaml or an option is wrong; nothing was attempted."""
+    """cloudedge.yaml or an option is wrong. Nothing was attempted."""
 
 
 class InputError(CloudEdgeError):
@@ -91,11 +92,11 @@ class SignatureInvalid(InputError):
 
 
 class NotFound(CloudEdgeError):
-    """The named bundle, tag, blob or hub is not there."""
+    """The named bundle, tag, blob or hub does not exist."""
 
 
 class Conflict(CloudEdgeError):
-    """Someone else moved it first, or it exists and may not change."""
+    """Another process moved it first, or it exists and may not change."""
 
 
 class IntegrityError(CloudEdgeError):
@@ -103,7 +104,7 @@ class IntegrityError(CloudEdgeError):
 
 
 class Rejected(CloudEdgeError):
-    """The other side understood and said no."""
+    """The other side understood the request and refused it."""
 
 
 class StorageError(CloudEdgeError):
@@ -117,15 +118,15 @@ class Unavailable(CloudEdgeError):
 
 
 class Overloaded(Unavailable):
-    """The other side has more to do than it can; nothing was begun."""
+    """The other side has too much to do. Nothing was begun."""
 
 
 class DeadlineExceeded(Unavailable):
-    """The time the caller gave is over; nothing was begun."""
+    """The caller's time limit passed. Nothing was begun."""
 
 
 class Interrupted(CloudEdgeError):
-    """Part of the work is done and kept; the same command continues where this one stopped."""
+    """Part of the work is done and kept. The same command continues where this one stopped."""
 
     retry_helps = True
     exit_code = 3

@@ -1,4 +1,4 @@
-"""What is wrong, doubtful or worth knowing about an object's description, and where in it."""
+"""Findings: errors, warnings and notes about an object's description, each with its path in the manifest."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from cloudedge.errors import InputError
 __all__ = ["Finding", "Severity", "error", "note", "refuse_errors", "warning"]
 
 Severity = Literal["error", "warning", "note"]
-"""An error stops it from being sent; a warning says what to expect; a note says what cloudedge does about it."""
+"""An error stops the submission, a warning predicts a consequence, a note explains how cloudedge handles something."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about an object's description."""
+    """One error, warning or note about an object's description."""
 
     severity: Severity
     rule: str
-    """A short name, the same for the same kind of thing: ``name-length``."""
+    """A short name, stable for one kind of finding: ``name-length``."""
     where: str
     """The path in the manifest: ``spec.worker.replicas``."""
     message: str
-    """What is so, and what it would lead to."""
+    """The fact and its consequence."""
     hint: str = ""
-    """What to write instead."""
+    """The correction."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" + (f" {self.hint}" if self.hint else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the finding for programs, without its empty fields."""
         return {key: value for key, value in vars(self).items() if value}
 
 
 def error(rule: str, where: str, message: str, hint: str = "") -> Finding:
-    """Make a finding that stops it."""
+    """Make a finding that stops the submission."""
     return Finding("error", rule, where, message, hint)
 
 
 def warning(rule: str, where: str, message: str, hint: str = "") -> Finding:
-    """Make a finding that says what to expect."""
+    """Make a finding that predicts a consequence."""
     return Finding("warning", rule, where, message, hint)
 
 
 def note(rule: str, where: str, message: str, hint: str = "") -> Finding:
-    """Make a finding that says what cloudedge does about something."""
+    """Make a finding that explains how cloudedge handles something."""
     return Finding("note", rule, where, message, hint)
 
 
 def refuse_errors(what: str, findings: Iterable[Finding]) -> None:
-    """Do nothing unless one of the findings is an error.
+    """Raise if any finding is an error.
 
     Raises:
-        InputError: with all of them in its message, and as `findings`.
+        InputError: its message and its `findings` hold all of them.
     """
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:

@@ -1,4 +1,4 @@
-"""Data sets, cached where they are read: SampleSet and SampleJob on a cluster, JuiceFS on this machine."""
+"""Data sets cached near their readers: SampleSet and SampleJob on a cluster, JuiceFS on this machine."""
 
 from cloudedge.cache.cluster import (
     MOUNT_OPTIONS,

@@ -1,4 +1,4 @@
-"""What commands share: the configuration, the local hub, hubs by name, and tokens."""
+"""Helpers shared by commands: the configuration, the local hub, hubs by name, and tokens."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def named_hub(name: str | None, config: Config) -> Hub:
     """Open a hub by its name in cloudedge.yaml, by URL or by path.
 
     Raises:
-        ConfigError: nothing is known by that name, or none was named and there is no default.
+        ConfigError: the name is unknown, or none is given and there is no default.
     """
     wanted = name or config.default_hub
     if wanted is None:
         raise ConfigError(
-            "no hub was named and cloudedge.yaml sets no default_hub",
+            "no hub is named, and cloudedge.yaml sets no default_hub",
             hint="Name one: a URL (s3://..., bos://..., oci://...), a directory, or a name from cloudedge.yaml.",
         )
     if wanted in config.hubs:
@@ -54,15 +54,17 @@ def named_hub(name: str | None, config: Config) -> Hub:
     if "/" in wanted or wanted.startswith((".", "~")):
         return open_hub(wanted)
     known = ", ".join(sorted({*config.hubs, "local"}))
-    raise ConfigError(f"there is no hub {wanted!r}", hint=f"Known: {known}. A directory is written with a slash: ./hub")
+    raise ConfigError(
+        f"the hub {wanted!r} does not exist", hint=f"Use one of {known}, or a directory with a slash: ./hub."
+    )
 
 
 def read_token(file: Path | None) -> str | None:
-    """Read a token from a file, if one was named.
+    """Read a token from a file, if one is given.
 
     Raises:
-        StorageError: it cannot be read.
-        ConfigError: it is empty.
+        StorageError: the file cannot be read.
+        ConfigError: the file is empty.
     """
     if file is None:
         return None
@@ -71,5 +73,5 @@ def read_token(file: Path | None) -> str | None:
     except OSError as error:
         raise StorageError(f"cannot read the token from {file}: {error.strerror}") from error
     if not token:
-        raise ConfigError(f"the token file {file} is empty", hint="Write the token into it, on a line of its own.")
+        raise ConfigError(f"the token file {file} is empty", hint="Write the token into it, on its own line.")
     return token

@@ -1,4 +1,4 @@
-"""How commands print: data to standard output, words and progress to standard error."""
+"""Output of commands: data to standard output, messages and progress to standard error."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rich.table import Table
 __all__ = ["DRY_RUN", "JSON", "ProgressBar", "json_line", "json_out", "progress_bar", "say", "size", "table_out"]
 
 JSON = typer.Option(False, "--json", help="Print data as JSON, for programs.")
-DRY_RUN = typer.Option(False, "--dry-run", help="Say what would be done and change nothing.")
+DRY_RUN = typer.Option(False, "--dry-run", help="Show what would be done and change nothing.")
 
 
 def say(message: str, *facts: object) -> None:
-    """Tell the person at the terminal something; `{}` in the message stands for the facts, taken literally."""
+    """Print a message for the user; each `{}` in it stands for a fact, inserted literally."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(message.format(*(escape(str(fact)) for fact in facts)))
 
 
 def json_out(value: Any, *, line: bool = False) -> None:
-    """Print data for programs; as one line where more will follow."""
+    """Print data for programs; on one line if more follows."""
     typer.echo(json.dumps(value, indent=None if line else 2, ensure_ascii=False))
 
 
 def json_line(value: Any) -> None:
-    """Print data for programs that read a line at a time, as it comes."""
+    """Print data for programs that read a line at a time, without delay."""
     typer.echo(json.dumps(value, ensure_ascii=False))
     sys.stdout.flush()
 
 
 def table_out(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-    """Print a table for people; plain tab-separated lines when nobody is looking."""
+    """Print a table on a terminal, and plain tab-separated lines elsewhere."""
     if not sys.stdout.isatty():
         for row in rows:
             typer.echo("\t".join(str(cell) for cell in row))
@@ -51,7 +51,7 @@ def table_out(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title
 
 
 def size(count: float) -> str:
-    """Write bytes for people."""
+    """Format a number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:  # noqa: PLR2004 - that is what kilo means
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -60,14 +60,14 @@ def size(count: float) -> str:
 
 
 class ProgressBar:
-    """Counts settled bytes; shown only on a terminal."""
+    """Counts transferred bytes; shown only on a terminal."""
 
     def __init__(self, progress: Progress, label: str) -> None:
         self._progress = progress
         self._task = progress.add_task(label, total=None)
 
     def expect(self, total: int) -> None:
-        """Say how many bytes there will be."""
+        """Set the total number of bytes."""
         self._progress.update(self._task, total=total)
 
     def __call__(self, settled: int) -> None:
@@ -76,7 +76,7 @@ class ProgressBar:
 
 @contextmanager
 def progress_bar(label: str, total: int | None = None) -> Iterator[ProgressBar]:
-    """Show bytes, speed and time left while something long runs."""
+    """Show bytes, speed and time left during a long transfer."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = Console(stderr=True)
     with Progress(

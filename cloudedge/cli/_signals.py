@@ -1,4 +1,4 @@
-"""Ending servers: the first signal asks them to finish, the second one means now."""
+"""Signal handling of servers: the first signal asks them to finish, the second ends them at once."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 def on_signals(stop: Callable[[], None], *numbers: signal.Signals) -> None:
-    """Call something when a signal comes, in a thread of its own.
+    """Call a function, in its own thread, when a signal comes.
 
-    A handler interrupts the main thread anywhere, also where that holds the very lock that `stop` wants, and would then
-    wait for itself for ever. Only a queue that may be re-entered can be told from there.
+    A handler interrupts the main thread anywhere, even where it holds the very lock that `stop` needs, and would then
+    wait for itself for ever. A handler can safely use only a re-entrant queue.
     """
-    asked: SimpleQueue[None] = SimpleQueue()
+    signalled: SimpleQueue[None] = SimpleQueue()
 
     def wait() -> None:
-        asked.get()
+        signalled.get()
         stop()
 
     threading.Thread(target=wait, name="stop", daemon=True).start()
     for number in numbers:
-        signal.signal(number, lambda *_: asked.put(None))
+        signal.signal(number, lambda *_: signalled.put(None))
 
 
 def stop_at_once() -> None:
-    """Have a further signal end the process there and then."""
+    """Make a further signal end the process at once."""
     for number in STOP:
         signal.signal(number, lambda *_: os._exit(1))

@@ -1,4 +1,4 @@
-"""``cloudedge config``: look at cloudedge.yaml."""
+"""``cloudedge config``: check and show cloudedge.yaml."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from cloudedge.config import load
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Check cloudedge.yaml and see what it amounts to.")
+app = typer.Typer(no_args_is_help=True, help="Check cloudedge.yaml, and show it with all defaults.")
 
 
 @app.command()
-def check(file: Path = typer.Argument(None, help="The file; looked for here and above if left out.")) -> None:
-    """Say whether cloudedge.yaml is understood, and if not, where and why not."""
+def check(
+    file: Path = typer.Argument(None, help="The file; searched for in this folder and those above if left out."),
+) -> None:
+    """Check cloudedge.yaml, and list the errors with their paths."""
     config = load(file)
     say("[green]ok[/]: {} hubs, {} targets", len(config.hubs), len(config.targets))
 
 
 @app.command()
 def show(
-    file: Path = typer.Argument(None, help="The file; looked for here and above if left out."), as_json: bool = JSON
+    file: Path = typer.Argument(None, help="The file; searched for in this folder and those above if left out."),
+    as_json: bool = JSON,
 ) -> None:
-    """Print the configuration with every default filled in. Secrets are shown as they are named, never revealed."""
+    """Print the configuration with every default filled in. Secrets appear as references, never revealed."""
     import yaml  # noqa: PLC0415 - only this command writes YAML
 
     value = load(file).model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""`cloudedge dataset`: data sets cached where they are read, on this machine or on a cluster."""
+"""`cloudedge dataset`: data sets cached near their readers, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Keep training data close to who reads it: copy it in, warm it up, mount it. On this machine with JuiceFS; "
+    help="Keep training data close to its readers: copy, warm up, mount. On this machine with JuiceFS; "
     "with --cluster as SampleSets of a Kubernetes cluster.",
     no_args_is_help=True,
 )
 
-CLUSTER = typer.Option(False, "--cluster", help="Work with SampleSets of a cluster instead of this machine.")
-STRATEGY = typer.Option("sequence", help="How files are dealt to partitions: sequence (in turn) or random.")
+CLUSTER = typer.Option(False, "--cluster", help="Use SampleSets of a cluster instead of this machine.")
+STRATEGY = typer.Option("sequence", help="The distribution of files to partitions: sequence (in turn) or random.")
 _COLUMNS = ("data set", "total", "cached", "available", "runtime", "phase", "age")
 
 
 @app.command()
 def create(
-    name: str = typer.Argument(help="What to call it, or a YAML file with a SampleSet."),
-    source: str = typer.Option("", help="Where its data comes from: a folder, s3://, minio://, bos://..."),
-    partitions: int = typer.Option(1, min=1, help="Over how many caches its files are dealt."),
+    name: str = typer.Argument(help="The data set's name, or a YAML file with a SampleSet."),
+    source: str = typer.Option("", help="The source of its data: a folder, s3://, minio://, bos://..."),
+    partitions: int = typer.Option(1, min=1, help="The number of caches its files are distributed to."),
     meta: str = typer.Option(
         "",
-        help="This machine: the metadata engine; SQLite beside the data unless told otherwise. Its password comes from "
-        "CLOUDEDGE_DATASET_META_PASSWORD, so that nobody sees it.",
+        help="This machine: the metadata engine; SQLite beside the data by default. Its password comes from "
+        "CLOUDEDGE_DATASET_META_PASSWORD, so that it stays hidden.",
     ),
-    storage: str = typer.Option("file", help="This machine: what keeps the data: file, s3, minio, bos..."),
+    storage: str = typer.Option("file", help="This machine: the kind of storage: file, s3, minio, bos..."),
     bucket: str = typer.Option("", help="This machine: the folder or bucket that keeps the data."),
-    cache: list[str] = typer.Option([], help="Where it is cached, as FOLDER or FOLDER=MIB."),
+    cache: list[str] = typer.Option([], help="Its cache, as FOLDER or FOLDER=MIB."),
     secret: str = typer.Option("", help="Cluster: the secret of its file system."),
     source_secret: str = typer.Option("", help="Cluster: the secret of its source."),
     cluster: bool = CLUSTER,
@@ -52,7 +52,7 @@ def create(
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Make a data set; making it again with the same settings changes nothing.
+    """Create a data set; repeating it with the same settings changes nothing.
 
     Example: cloudedge dataset create criteo --source s3://bucket/criteo --cache /data/cache=102400
     Keys of an object store come from CLOUDEDGE_DATASET_ACCESS_KEY and CLOUDEDGE_DATASET_SECRET_KEY.
@@ -81,11 +81,11 @@ def create(
             made = datasets.create(wanted)
         if as_json:
             json_out(made)
-        say("SampleSet {} is there; next: cloudedge dataset wait {} --cluster", wanted.name, wanted.name)
+        say("SampleSet {} is created; next: cloudedge dataset wait {} --cluster", wanted.name, wanted.name)
         return
     folder, mib = _level(cache[0]) if cache else ("", 10240)
     if dry_run:
-        say("would make the data set {} with {} partition(s)", name, partitions)
+        say("would create the data set {} with {} partition(s)", name, partitions)
         return
     made_here = _local().create(
         name,
@@ -125,7 +125,7 @@ def status(
     namespace: str | None = NAMESPACE,
     as_json: bool = JSON,
 ) -> None:
-    """Show how much there is, how much of it is cached, and what it waits for."""
+    """Show a data set's size, how much of it is cached, and the reason it waits."""
     if cluster:
         with connected(context, namespace) as datasets:
             found = datasets.status(name)
@@ -139,13 +139,13 @@ def status(
 @app.command()
 def wait(
     name: str,
-    timeout_s: float = typer.Option(1800, help="How long."),
+    timeout_s: float = typer.Option(1800, help="The time limit."),
     cluster: bool = CLUSTER,
     context: str | None = CONTEXT,
     namespace: str | None = NAMESPACE,
     as_json: bool = JSON,
 ) -> None:
-    """Wait until a data set can be used; on this machine one that is there always can."""
+    """Wait until a data set is usable; an existing one on this machine always is."""
     if not cluster:
         _show([_local().open(name).status()], as_json=as_json)
         return
@@ -156,22 +156,22 @@ def wait(
 @app.command()
 def sync(
     name: str,
-    source: str = typer.Option("", help="Where from; the data set's own source if left out."),
+    source: str = typer.Option("", help="The source; the data set's own if left out."),
     destination: str = typer.Option("", help="A folder of the data set; its root if left out."),
-    threads: int = typer.Option(10, min=1, help="Files at the same time."),
+    threads: int = typer.Option(10, min=1, help="Files copied at the same time."),
     verify: bool = typer.Option(
         False,
         "--verify",
-        help="Trust no times: compare what is in the files, which reads all of them. Cluster: copy all of them again.",
+        help="Compare the files' contents, which reads all of them. Cluster: copy all of them again.",
     ),
-    no_https: bool = typer.Option(False, "--no-https", help="The source speaks no TLS."),
+    no_https: bool = typer.Option(False, "--no-https", help="The source uses no TLS."),
     secret: str = typer.Option("", help="Cluster: the secret of the source; needed even for public data."),
     cluster: bool = CLUSTER,
     context: str | None = CONTEXT,
     namespace: str | None = NAMESPACE,
     as_json: bool = JSON,
 ) -> None:
-    """Copy from the source; running it again copies only what is new, has changed or was not finished."""
+    """Copy from the source; a repeated run copies only new, changed and unfinished files."""
     if cluster:
         from cloudedge.cache import SampleJob, SecretRef  # noqa: PLC0415
 
@@ -183,7 +183,7 @@ def sync(
                 source=source,
                 destination=destination,
                 threads=threads,
-                # Else a runtime compares sizes alone, and never sees a change that keeps the size.
+                # Otherwise a runtime compares only sizes, and misses changes that keep the size.
                 **{"force_update" if verify else "update": True},
                 **({"no_https": True} if no_https else {}),
             )
@@ -203,7 +203,7 @@ def sync(
     if as_json:
         json_out(vars(done))
     else:
-        say("{} files, {} copied ({}), {} were there", done.files, done.copied, size(done.bytes), done.skipped)
+        say("{} files, {} copied ({}), {} unchanged", done.files, done.copied, size(done.bytes), done.skipped)
 
 
 @app.command()
@@ -211,13 +211,13 @@ def warmup(
     name: str,
     paths: list[str] = typer.Argument(None, help="Files and folders of the data set; all of it if left out."),
     strategy: str = STRATEGY,
-    threads: int = typer.Option(50, min=1, help="Files at the same time."),
+    threads: int = typer.Option(50, min=1, help="Files read at the same time."),
     cluster: bool = CLUSTER,
     context: str | None = CONTEXT,
     namespace: str | None = NAMESPACE,
     as_json: bool = JSON,
 ) -> None:
-    """Bring files into the caches before somebody waits for them."""
+    """Bring files into the caches before readers need them."""
     how = _strategy(strategy)
     if cluster:
         from cloudedge.cache import SampleJob  # noqa: PLC0415
@@ -242,7 +242,7 @@ def warmup(
 @app.command()
 def clear(
     name: str,
-    paths: list[str] = typer.Argument(None, help="What to take out of the caches; everything if left out."),
+    paths: list[str] = typer.Argument(None, help="The paths to remove from the caches; all if left out."),
     cluster: bool = CLUSTER,
     context: str | None = CONTEXT,
     namespace: str | None = NAMESPACE,
@@ -262,16 +262,16 @@ def clear(
 @app.command()
 def rm(
     name: str,
-    paths: list[str] = typer.Argument(None, help="Files and folders of the data set. None: the data set itself."),
+    paths: list[str] = typer.Argument(None, help="Files and folders of the data set; the data set itself if left out."),
     yes: bool = YES,
     cluster: bool = CLUSTER,
     context: str | None = CONTEXT,
     namespace: str | None = NAMESPACE,
     as_json: bool = JSON,
 ) -> None:
-    """Delete files of a data set for good, or the data set itself.
+    """Delete files of a data set permanently, or the data set itself.
 
-    A data set of a cluster loses its caches only: what is in the object store stays.
+    Deleting a data set of a cluster removes only its caches: the data in the object store stays.
     """
     if cluster:
         from cloudedge.cache import SampleJob  # noqa: PLC0415
@@ -283,15 +283,15 @@ def rm(
             elif yes:
                 datasets.delete(name)
             else:
-                raise InputError(f"SampleSet {name} would be deleted", hint="Say so: --yes.")
+                raise InputError(f"SampleSet {name} would be deleted", hint="Confirm it with `--yes`.")
         return
     dataset = _local().open(name)
     dataset.remove(paths, confirmed=yes) if paths else dataset.destroy(confirmed=yes)
 
 
 @app.command()
-def mount(name: str, partition: int = typer.Option(0, min=0, help="Which of its caches.")) -> None:
-    """Mount a data set on this machine and print where; it stays until `unmount`."""
+def mount(name: str, partition: int = typer.Option(0, min=0, help="The partition whose cache to use.")) -> None:
+    """Mount a data set on this machine and print the mount point; it stays until `unmount`."""
     typer.echo(_local().open(name).mount(partition))
 
 
@@ -355,7 +355,7 @@ def _strategy(text: str) -> Literal["sequence", "random"]:
         return "sequence"
     if text == "random":
         return "random"
-    raise InputError(f"there is no strategy {text!r}", hint="There are sequence and random.")
+    raise InputError(f"the strategy {text!r} does not exist", hint="Use sequence or random.")
 
 
 def _keys() -> tuple[str, str]:

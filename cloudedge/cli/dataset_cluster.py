@@ -1,4 +1,4 @@
-"""`cloudedge dataset run | schedule | unschedule | unblock`: what there is for data sets of a cluster alone."""
+"""`cloudedge dataset run | schedule | unschedule | unblock`: the commands for data sets of a cluster only."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ __all__ = ["CONTEXT", "NAMESPACE", "YES", "app", "connected", "read", "run_job"]
 
 app = typer.Typer(help="Data sets of a cluster.", no_args_is_help=True)
 
-CONTEXT = typer.Option(None, help="Which context of the kubeconfig.")
-NAMESPACE = typer.Option(None, help="Which namespace.")
-YES = typer.Option(False, "--yes", help="Really delete.")
-SCHEDULE = typer.Argument(help="What to call the schedule.")
+CONTEXT = typer.Option(None, help="A context of the kubeconfig.")
+NAMESPACE = typer.Option(None, help="The namespace.")
+YES = typer.Option(False, "--yes", help="Confirm the deletion.")
+SCHEDULE = typer.Argument(help="The schedule's name.")
 
 
 @app.command()
 def run(
-    file: Path = typer.Argument(help="A YAML file with a SampleJob: every option the resource has."),
+    file: Path = typer.Argument(help="A YAML file with a SampleJob, with any option of the resource."),
     yes: bool = YES,
     context: str | None = CONTEXT,
     namespace: str | None = NAMESPACE,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Run a SampleJob of a cluster to its end; a job of its name must not be there.
+    """Run a SampleJob of a cluster to its end; no job of its name may exist.
 
     Example: cloudedge dataset run nightly-sync.yaml
     """
@@ -54,16 +54,16 @@ def run(
 def schedule(
     name: str = SCHEDULE,
     cron: str = typer.Argument(
-        help="When, in five fields: '0 3 * * *' is every night at three, by the cluster's clock."
+        help="The times, in five fields: '0 3 * * *' is every night at three, by the cluster's clock."
     ),
-    command: list[str] = typer.Argument(help="What, after --: sync, warmup, clear or rm, with its arguments."),
-    image: str = typer.Option(..., help="An image with cloudedge in it, best by digest."),
+    command: list[str] = typer.Argument(help="The operation, after --: sync, warmup, clear or rm, with its arguments."),
+    image: str = typer.Option(..., help="An image that contains cloudedge, preferably by digest."),
     context: str | None = CONTEXT,
     namespace: str | None = NAMESPACE,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Have an operation on a data set of a cluster run at fixed times: a CronJob that runs cloudedge.
+    """Run an operation on a data set of a cluster at fixed times, through a CronJob that runs cloudedge.
 
     Example: cloudedge dataset schedule nightly '0 3 * * *' --image registry/cloudedge@sha256:... -- warmup criteo train
     """
@@ -75,7 +75,7 @@ def schedule(
         typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
     else:
         say(
-            "{} runs at {}; see its runs with: kubectl get jobs; end it: cloudedge dataset unschedule {}",
+            "{} runs at {}; see its runs with kubectl get jobs; to end it, run: cloudedge dataset unschedule {}",
             name,
             cron,
             name,
@@ -90,12 +90,12 @@ def unschedule(
     yes: bool = YES,
     dry_run: bool = DRY_RUN,
 ) -> None:
-    """Take a schedule away; the data set stays, and what runs at this moment goes on."""
+    """Remove a schedule; the data set stays, and an operation that runs at this moment goes on."""
     if dry_run:
         say("would delete the CronJob {} and its account", name)
         return
     if not yes:
-        raise InputError(f"the schedule {name} would be deleted", hint="Say so: --yes.")
+        raise InputError(f"the schedule {name} would be deleted", hint="Confirm it with `--yes`.")
     with connected(context, namespace) as datasets:
         datasets.unschedule(name)
 
@@ -107,9 +107,9 @@ def unblock(
     namespace: str | None = NAMESPACE,
     as_json: bool = JSON,
 ) -> None:
-    """Remove what a warm-up of a cluster left behind when it crashed; until then every other one says "file exists".
+    """Remove the remains of a crashed warm-up of a cluster, because of which every other one says "file exists".
 
-    Takes away the folder .warmup of the data set and nothing else. Not while a warm-up runs.
+    Removes the folder .warmup of the data set and nothing else. Do not use it while a warm-up runs.
     """
     from cloudedge.cache import SampleJob  # noqa: PLC0415
 
@@ -122,24 +122,26 @@ def connected(context: str | None, namespace: str | None, *, of: str = "") -> It
     """Connect to a cluster.
 
     Args:
-        context: Of the kubeconfig.
-        namespace: That somebody asked for.
-        of: That an object in a file says it is in.
+        context: A context of the kubeconfig.
+        namespace: The namespace from the command line.
+        of: The namespace of the object in a file.
 
     Raises:
-        InputError: the two are not the same.
+        InputError: the two namespaces differ.
     """
     from cloudedge.cache import ClusterDatasets  # noqa: PLC0415
     from cloudedge.kube import Cluster  # noqa: PLC0415
 
     if of and namespace and of != namespace:
-        raise InputError(f"the file says namespace {of}, and --namespace {namespace}", hint="Leave one of them out.")
+        raise InputError(
+            f"the file has the namespace {of}, but --namespace is {namespace}", hint="Leave one of them out."
+        )
     with Cluster.connect(context=context, namespace=namespace or of or None) as cluster:
         yield ClusterDatasets(cluster)
 
 
 def run_job(datasets: ClusterDatasets, job: SampleJob, *, as_json: bool) -> None:
-    """Run a job to its end and say how it gets on."""
+    """Run a job to its end and print its progress."""
     from cloudedge.cache import SCHEDULE_VARIABLE  # noqa: PLC0415
 
     done = datasets.run(
@@ -155,12 +157,12 @@ def read(path: Path) -> dict[str, Any]:
     """Read one object from a file.
 
     Raises:
-        InputError: it cannot be read, or holds something else.
+        InputError: the file cannot be read, or holds something else.
     """
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
     if not isinstance(found, dict):
-        raise InputError(f"{path} holds no object", hint="One object, as `kubectl get -o yaml` prints it.")
+        raise InputError(f"{path} holds no object", hint="Write one object, as `kubectl get -o yaml` prints it.")
     return found

@@ -1,4 +1,4 @@
-"""`cloudedge doctor`: what a cluster has, what that enables, and how to get the rest."""
+"""`cloudedge doctor`: the components a cluster has, their uses, and how to install the missing ones."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def doctor(
     context: str = typer.Option("", "--context", help="A context of the kubeconfig; the current one if left out."),
     as_json: bool = JSON,
 ) -> None:
-    """Say which components a Kubernetes cluster has, in which version, and how to install what is missing.
+    """List the components of a Kubernetes cluster with their versions, and how to install the missing ones.
 
-    Changes nothing. Without permission to read some things, it says what it could not see.
+    Changes nothing. It reports components that it has no permission to read.
 
     Example: cloudedge doctor --target prod
     """
     try:
         from cloudedge.kube.doctor import diagnose, examine  # noqa: PLC0415 - slow to import
     except ModuleNotFoundError as error:
-        raise ConfigError(f"clusters need {error.name}", hint="pip install 'cloudedge[k8s]'") from error
+        raise ConfigError(f"clusters need {error.name}", hint="Run `pip install 'cloudedge[k8s]'`.") from error
 
     with _connect(target, context) as cluster:
         examined = examine(cluster)
@@ -46,9 +46,9 @@ def doctor(
     table_out(("component", "version", "enables", "note"), rows)
     for each in findings:
         if each.state == "missing":
-            say("to get {}: {}", each.name, each.install)
+            say("to install {}: {}", each.name, each.install)
         elif each.state == "unknown":
-            say("{}: these credentials may not see whether it is there", each.name)
+            say("{}: unknown, since these credentials may not read it", each.name)
 
 
 def _connect(target: str, context: str) -> Cluster:
@@ -59,9 +59,11 @@ def _connect(target: str, context: str) -> Cluster:
     targets = configuration().targets
     section = targets.get(target)
     if section is None:
-        raise ConfigError(f"there is no target {target!r}", hint=f"Known: {', '.join(sorted(targets)) or 'none'}.")
+        raise ConfigError(
+            f"the target {target!r} does not exist", hint=f"Targets: {', '.join(sorted(targets)) or 'none'}."
+        )
     if section.kind != "kubernetes":
-        raise ConfigError(f"target {target!r} is of the kind {section.kind}: it is on no cluster")
+        raise ConfigError(f"target {target!r} is of the kind {section.kind}, which runs on no cluster")
     return Cluster.connect(
         kubeconfig=section.kubeconfig or None,
         context=context or section.context or None,

@@ -1,4 +1,4 @@
-"""``cloudedge image``: the images in `dockerfiles/`, built, pushed and listed through the Docker SDK."""
+"""``cloudedge image``: build, push and list the images in `dockerfiles/` through the Docker SDK."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ app = typer.Typer(no_args_is_help=True, help="Build, push and list container ima
 
 IMAGES = typer.Argument(..., metavar="IMAGE...", help="cube, serving, paddle-serving, trainer, pipeline; or all.")
 TAG = typer.Option("", "--tag", metavar="TAG", help="The images' tag; latest, for Paddle Serving 0.9.0, if left out.")
-DOCKERFILES = typer.Option(None, "--dockerfiles", metavar="DIR", help="Where the Dockerfiles are; our own.")
-EXTRAS = typer.Option([], "--extra", metavar="EXTRA", help="Of cloudedge, beside what an image needs: s3, bos, k8s ...")
-_ENGINE_TIMEOUT_S = 600  # an engine says nothing while it takes in a gigabyte of wheels
+DOCKERFILES = typer.Option(
+    None, "--dockerfiles", metavar="DIR", help="The folder of the Dockerfiles; cloudedge's own if left out."
+)
+EXTRAS = typer.Option(
+    [], "--extra", metavar="EXTRA", help="An extra of cloudedge besides those an image needs: s3, bos ..."
+)
+_ENGINE_TIMEOUT_S = 600  # an engine is silent while it reads a gigabyte of wheels
 
 
 @app.command()
 def build(
     images: list[str] = IMAGES,
     tag: str = TAG,
-    base: list[str] = typer.Option([], metavar="BASE", help="Base image; IMAGE=BASE is for that one only."),
+    base: list[str] = typer.Option([], metavar="BASE", help="Base image; IMAGE=BASE applies to that one only."),
     wheelhouse: list[str] = typer.Option(
-        [], metavar="DIR", help="Wheels to build from, without a network; IMAGE=DIR is for that one only."
+        [], metavar="DIR", help="Wheels for a build without network; IMAGE=DIR applies to that one only."
     ),
     extra: list[str] = EXTRAS,
     dockerfiles: Path | None = DOCKERFILES,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Build images. What has not changed since the last time is taken from the engine's cache.
+    """Build images. Unchanged layers come from the engine's cache.
 
     Example: cloudedge image build cube serving --wheelhouse wheels --base my-debian-with-python
     """
@@ -71,12 +75,12 @@ def build(
 @app.command()
 def push(
     images: list[str] = IMAGES,
-    registry: str = typer.Option(..., metavar="HOST[:PORT][/PATH]", help="Where to; the engine's logins are used."),
+    registry: str = typer.Option(..., metavar="HOST[:PORT][/PATH]", help="The registry; the engine's logins apply."),
     tag: str = TAG,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Push images to a registry and print the names to pin them by. Layers that are there already are not sent.
+    """Push images to a registry and print their names by digest. Layers the registry has are not sent.
 
     Example: cloudedge image push serving --registry registry.example/ads --tag 3
     """
@@ -107,7 +111,7 @@ def push(
 
 @app.command("list")
 def list_(as_json: bool = JSON) -> None:
-    """List the images this machine's engine has, and the digests of those that are in a registry."""
+    """List the images of the local engine, with the digests of those in a registry."""
     from cloudedge.images import connect, listed  # noqa: PLC0415
 
     rows = listed(connect())
@@ -117,20 +121,24 @@ def list_(as_json: bool = JSON) -> None:
     columns = ("kind", "image", "size", "created", "pinned")
     table_out(columns, [(row.kind, row.image, size(row.size), row.created[:19], row.pinned) for row in rows])
     if not rows:
-        say("none; next: cloudedge image build all")
+        say("no images; next: cloudedge image build all")
 
 
 @app.command()
 def wheelhouse(
-    folder: Path = typer.Argument(..., metavar="DIR", help="Filled with wheels; made if it is not there."),
+    folder: Path = typer.Argument(..., metavar="DIR", help="The directory to fill; created if missing."),
     images: list[str] = IMAGES,
-    python: str = typer.Option("", help="Of the base image's version; this one, for paddle-serving python3.9."),
-    source: Path | None = typer.Option(None, help="A checkout or a wheel of cloudedge; what this program runs from."),
+    python: str = typer.Option(
+        "", help="An interpreter of the base image's version; this one, or python3.9 for paddle-serving, if left out."
+    ),
+    source: Path | None = typer.Option(
+        None, help="A checkout or a wheel of cloudedge; this program's own source if left out."
+    ),
     extra: list[str] = EXTRAS,
     dockerfiles: Path | None = DOCKERFILES,
     dry_run: bool = DRY_RUN,
 ) -> None:
-    """Fill a directory with the wheels that images are built from: cloudedge and all it needs there.
+    """Fill a directory with the wheels that images are built from: cloudedge and its dependencies.
 
     Example: cloudedge image wheelhouse wheels cube serving trainer
     """

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="""Run data set, training, model hub, serving and VisualDL as one pipeline, here or on Kubeflow.
+    help="""Run data set, training, model hub, serving and VisualDL as one pipeline, locally or on Kubeflow.
 
-    Here:   cloudedge pipeline run pipeline.py --local --set source=file:///data/clicks
+    Locally:   cloudedge pipeline run pipeline.py --local --set source=file:///data/clicks
 
     On Kubeflow:   cloudedge pipeline submit pipeline.py --host http://ml-pipeline-ui
     """,
@@ -27,22 +27,22 @@ app = typer.Typer(
 )
 
 FILE = typer.Argument(..., metavar="FILE", help="A Python file with a @dsl.pipeline, or a compiled one (YAML).")
-FUNCTION = typer.Option("", metavar="NAME", help="Which pipeline, if the file has several.")
+FUNCTION = typer.Option("", metavar="NAME", help="The pipeline's name, if the file has several.")
 SET = typer.Option([], "--set", metavar="NAME=VALUE", help="A parameter of the pipeline; may be repeated.")
-ROOT = typer.Option(None, metavar="DIR", help="Where local runs keep everything; ~/.cloudedge/pipeline if left out.")
+ROOT = typer.Option(None, metavar="DIR", help="The folder of local runs; ~/.cloudedge/pipeline if left out.")
 
 
 @app.command()
 def run(
     file: Path = FILE,
-    local: bool = typer.Option(False, "--local", "-l", help="On this machine; for Kubeflow, see submit."),
+    local: bool = typer.Option(False, "--local", "-l", help="Run on this machine; for Kubeflow, see submit."),
     function: str = FUNCTION,
     values: list[str] = SET,
     root: Path | None = ROOT,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Run a pipeline on this machine, with kfp's own local runner; no cluster and no image is needed.
+    """Run a pipeline on this machine, with kfp's own local runner; needs no cluster and no image.
 
     Example: cloudedge pipeline run examples/ctr/pipeline.py --local --set source=file://$PWD/out/clicks
     """
@@ -50,7 +50,8 @@ def run(
 
     if not local:
         raise InputError(
-            "where shall it run?", hint="Here: --local. On Kubeflow: cloudedge pipeline submit FILE --host URL."
+            "run works on this machine only, with --local",
+            hint="Add `--local`, or run `cloudedge pipeline submit FILE --host URL` for Kubeflow.",
         )
     compiled, arguments = _load(file, function, values)
     if dry_run:
@@ -65,9 +66,9 @@ def run(
     running = [each["name"] for each in results if each.get("url")]
     if running:
         where = "" if root is None else f" --root {root}"
-        say("{} go on; end them: cloudedge pipeline stop{}", ", ".join(running), where)
+        say("{} go on; to end them, run: cloudedge pipeline stop{}", ", ".join(running), where)
     else:
-        say("everything is kept in {}", root or default_root())
+        say("the results are in {}", root or default_root())
 
 
 @app.command()
@@ -75,12 +76,12 @@ def render(
     file: Path = FILE,
     function: str = FUNCTION,
     values: list[str] = SET,
-    objects: bool = typer.Option(False, "--objects", help="The Kubernetes objects its steps make, instead."),
+    objects: bool = typer.Option(False, "--objects", help="Print the Kubernetes objects its steps make instead."),
     as_json: bool = JSON,
 ) -> None:
-    """Print a pipeline as Kubeflow takes it, or the Kubernetes objects that its steps make.
+    """Print a pipeline for Kubeflow, or the Kubernetes objects that its steps make.
 
-    The digest of a model that is served is only known when the step runs; zeros stand for it.
+    The digest of a served model is known only when the step runs; zeros stand for it.
 
     Example: cloudedge pipeline render examples/ocr/pipeline.py --objects
     """
@@ -104,17 +105,17 @@ def render(
 @app.command()
 def submit(
     file: Path = FILE,
-    host: str = typer.Option(..., "--host", metavar="URL", help="Where Kubeflow Pipelines answers."),
+    host: str = typer.Option(..., "--host", metavar="URL", help="The address of Kubeflow Pipelines."),
     function: str = FUNCTION,
     values: list[str] = SET,
-    experiment: str = typer.Option("", help="Its experiment; Kubeflow's default one if left out."),
-    name: str = typer.Option("", help="Name of the run; the pipeline's and the time if left out."),
-    namespace: str = typer.Option("", "--namespace", "-n", help="Of the run, where Kubeflow has several users."),
-    service_account: str = typer.Option("pipeline-runner", help="The account its steps run under."),
+    experiment: str = typer.Option("", help="The run's experiment; Kubeflow's default if left out."),
+    name: str = typer.Option("", help="Name of the run; the pipeline's name and the time if left out."),
+    namespace: str = typer.Option("", "--namespace", "-n", help="Namespace of the run, if Kubeflow has several users."),
+    service_account: str = typer.Option("pipeline-runner", help="The service account of its steps."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Hand a pipeline to Kubeflow and start it; nothing of it is taken from Kubeflow's cache.
+    """Submit a pipeline to Kubeflow and start it; no step comes from Kubeflow's cache.
 
     Example: cloudedge pipeline submit examples/ctr/pipeline.py --host http://ml-pipeline-ui --set source=bos://...
     """
@@ -137,17 +138,17 @@ def submit(
         json_out(started)
     else:
         typer.echo(started["run_id"])
-    say("{} runs; look at it: {}", compiled.name, started["url"])
+    say("{} runs; see {}", compiled.name, started["url"])
 
 
 @app.command()
 def components(
-    folder: Path = typer.Argument(..., metavar="DIR", help="Where to; files of the same name are replaced."),
-    image: str = typer.Option("", metavar="IMAGE", help="Of the launcher; cloudedge-pipeline:latest if left out."),
+    folder: Path = typer.Argument(..., metavar="DIR", help="The target folder; files of the same name are replaced."),
+    image: str = typer.Option("", metavar="IMAGE", help="The launcher's image; cloudedge-pipeline:latest if left out."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Write the five steps as component files, which versions 1 and 2 of Kubeflow's SDK load.
+    """Write the five steps as component files for versions 1 and 2 of Kubeflow's SDK.
 
     Example: cloudedge pipeline components ./yaml --image registry.example/cloudedge-pipeline:0.1.0
     """

@@ -5,12 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from cloudedge.cli._context import configuration
-from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
+from cloudedge.cli._output import DRY_RUN, JSON, json_line, json_out, say, table_out
 from cloudedge.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ __all__ = ["app"]
 app = typer.Typer(
     help="""Train on a cluster (PaddleJob, Volcano) or on this machine, from the same manifest.
 
-    A first run, here:   cloudedge train submit job.yaml --local --wait
+    A first run, locally:   cloudedge train submit job.yaml --local --wait
 
-    The same, on a cluster:   cloudedge train submit job.yaml -n ads --output pvc://models/ctr --wait
+    The same on a cluster:   cloudedge train submit job.yaml -n ads --output pvc://models/ctr --wait
 
     Its model, packed:   cloudedge train pack ctr -n ads --as ctr
     """,
@@ -36,17 +36,23 @@ FILE = typer.Argument(..., metavar="FILE", help="A YAML file with one PaddleJob 
 NAME = typer.Argument(..., help="The job's name.")
 NAMESPACE = typer.Option("", "--namespace", "-n", help="Its namespace; the manifest's or the context's if left out.")
 CONTEXT = typer.Option("", help="A context of the kubeconfig; the current one if left out.")
-LOCAL = typer.Option(False, "--local", "-l", help="On this machine instead of a cluster.")
-CLASS = typer.Option("", "--class", metavar="guaranteed|opportunistic", help="How it competes with other jobs.")
+LOCAL = typer.Option(False, "--local", "-l", help="Use this machine instead of a cluster.")
+CLASS = typer.Option(
+    "", "--class", metavar="guaranteed|opportunistic", help="The job's class when it competes with others."
+)
 QUEUE = typer.Option(
     "", "--queue", help="The Volcano queue; the manifest's, or that of --class in cloudedge.yaml, if left out."
 )
-OUTPUT = typer.Option("", "--output", metavar="URL", help="Where its model ends up: pvc://CLAIM/PATH, s3://, http://.")
-TIMEOUT = typer.Option(86400.0, "--timeout", metavar="SECONDS", help="How long to wait; the job goes on after that.")
-SERVERS = typer.Option(
-    False, "--ps-done-when-workers-done", help="Done once all workers succeeded: many parameter servers never end."
+OUTPUT = typer.Option(
+    "", "--output", metavar="URL", help="The location of its model: pvc://CLAIM/PATH, s3://, http://."
 )
-YES = typer.Option(False, "--yes", "-y", help="Do not ask.")
+TIMEOUT = typer.Option(86400.0, "--timeout", metavar="SECONDS", help="The time to wait; the job goes on after that.")
+SERVERS = typer.Option(
+    False,
+    "--ps-done-when-workers-done",
+    help="Count the job as done once all workers succeeded: parameter servers may never end.",
+)
+YES = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation.")
 
 _COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_magenta")
 _FLAVOURS = "operator|sampleset|paddlecloud"
@@ -67,24 +73,24 @@ def submit(
     wait_for_it: bool = typer.Option(False, "--wait", "-w", help="Wait until it has succeeded."),
     timeout: float = TIMEOUT,
     ps_done: bool = SERVERS,
-    workdir: Path = typer.Option(Path(), help="--local: where its command starts."),
+    workdir: Path = typer.Option(Path(), help="--local: the folder in which its command starts."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Check a job and start it. The same job twice is once.
+    """Check a job and start it. Submitting the same job twice does no harm.
 
-    What would crash the controller, hang or lose fields is refused before anything is sent, with the reason.
+    A job that would crash the controller, hang or lose fields is refused with the reason before anything is sent.
 
     Example: cloudedge train submit job.yaml -n ads --class guaranteed
     """
     if local and output:
-        hint = "Copy it from there: cloudedge train fetch NAME FOLDER --local"
-        raise InputError("--output is of a cluster: on this machine a run keeps its model in its own folder", hint=hint)
+        hint = "Run `cloudedge train fetch NAME FOLDER --local` to copy the model."
+        raise InputError("--output applies to clusters: a local run keeps its model in its own folder", hint=hint)
     job = _load(file, namespace, job_class, queue, output)
     if local:
-        run: Run | LocalRun | None = _submit_here(job, workdir, replace=replace, dry_run=dry_run, as_json=as_json)
+        run: Run | LocalRun | None = _submit_locally(job, workdir, replace=replace, dry_run=dry_run, as_json=as_json)
     else:
-        run = _submit_there(job, _cluster(context, namespace), replace=replace, dry_run=dry_run, as_json=as_json)
+        run = _submit_to_cluster(job, _cluster(context, namespace), replace=replace, dry_run=dry_run, as_json=as_json)
     if run is None:
         return
     if wait_for_it:
@@ -100,7 +106,7 @@ def submit(
 def status(
     name: str = NAME, namespace: str = NAMESPACE, context: str = CONTEXT, local: bool = LOCAL, as_json: bool = JSON
 ) -> None:
-    """Say what a job is doing, and why it is not further: from its pods, its events and its queue.
+    """Show a job's state and the reasons it is not further: from its pods, events and queue.
 
     Example: cloudedge train status ctr -n ads
     """
@@ -118,12 +124,12 @@ def logs(
     ),
     index: int = typer.Option(-1, help="Only this one of them, from 0."),
     follow: bool = typer.Option(False, "--follow", "-f", help="Go on until all of them have ended."),
-    tail: int = typer.Option(-1, help="Only so many lines of each from before now."),
+    tail: int = typer.Option(-1, help="Only this many earlier lines of each."),
     as_json: bool = JSON,
 ) -> None:
     """Print the logs of all pods of a job, interleaved, each line with its pod.
 
-    Logs go with their pods: `cleanPodPolicy: Never` keeps them, `cloudedge train stop` saves them first.
+    Logs are deleted with their pods: `cleanPodPolicy: Never` keeps them, `cloudedge train stop` saves them first.
 
     Example: cloudedge train logs ctr -n ads --role worker --follow
     """
@@ -131,7 +137,7 @@ def logs(
     lines = run.logs(role=role, index=index if index >= 0 else None, follow=follow, tail=tail if tail >= 0 else None)
     for line in lines:
         if as_json:
-            typer.echo(_one_line({"pod": line.pod, "at": line.at, "text": line.text}))
+            json_line({"pod": line.pod, "at": line.at, "text": line.text})
         else:
             colour = _COLOURS[zlib.crc32(line.pod.encode()) % len(_COLOURS)]
             typer.echo(f"{typer.style(line.pod, fg=colour)}: {line.text}")
@@ -147,7 +153,7 @@ def wait(
     ps_done: bool = SERVERS,
     as_json: bool = JSON,
 ) -> None:
-    """Wait until a job has succeeded. Exits with 1 if it fails, with what it wrote last, or if the time is over.
+    """Wait until a job has succeeded. Exits with 1 and its last output if it fails, or if the time is over.
 
     Example: cloudedge train wait ctr -n ads --timeout 3600
     """
@@ -209,7 +215,7 @@ def list_(
     local: bool = LOCAL,
     as_json: bool = JSON,
 ) -> None:
-    """List training jobs: PaddleJobs and Volcano Jobs of a namespace, or the runs of this machine.
+    """List training jobs: PaddleJobs and Volcano Jobs of a namespace, or the runs on this machine.
 
     Example: cloudedge train list --all-namespaces
     """
@@ -229,7 +235,7 @@ def list_(
 @app.command()
 def render(
     file: Path | None = typer.Argument(None, metavar="[FILE]", help="A YAML file with one PaddleJob or Volcano Job."),
-    flavour: str = typer.Option("", metavar=_FLAVOURS, help="For which PaddleJob; without it, for any."),
+    flavour: str = typer.Option("", metavar=_FLAVOURS, help="The PaddleJob of the cluster; any if left out."),
     namespace: str = NAMESPACE,
     job_class: str = CLASS,
     queue: str = QUEUE,
@@ -237,7 +243,9 @@ def render(
     priority_classes: bool = typer.Option(False, help="Print the PriorityClasses of the two job classes instead."),
     as_json: bool = JSON,
 ) -> None:
-    """Print what would be sent, without a cluster; findings go to standard error. Exits with 1 if there are errors.
+    """Print the manifests that submit would send, without a cluster. Exits with 1 if there are errors.
+
+    Findings go to standard error.
 
     Example: cloudedge train render job.yaml --flavour paddlecloud --class opportunistic | kubectl apply -f -
     """
@@ -249,12 +257,12 @@ def render(
         manifests = [each.to_priority_class() for each in JOB_CLASSES.values()]
     else:
         if file is None:
-            raise InputError("render what? Name a file", hint="Or --priority-classes.")
+            raise InputError("there is nothing to render", hint="Name a file, or add `--priority-classes`.")
         if flavour not in {"", *_FLAVOURS.split("|")}:
-            raise InputError(f"{flavour!r} is no flavour", hint=f"Known: {_FLAVOURS.replace('|', ', ')}.")
+            raise InputError(f"{flavour!r} is not a flavour", hint=f"Use one of {_FLAVOURS.replace('|', ', ')}.")
         job = _load(file, namespace, job_class, queue, output)
         place = Flavour(flavour) if flavour else None
-        _tell(job.validate(place))
+        _print_findings(job.validate(place))
         manifests = job.to_manifest(place)
     if as_json:
         json_out(manifests)
@@ -265,13 +273,13 @@ def render(
 @app.command()
 def fetch(
     name: str = NAME,
-    folder: Path = typer.Argument(..., help="Where to; it must not be there yet."),
+    folder: Path = typer.Argument(..., help="The target folder; it must not exist yet."),
     namespace: str = NAMESPACE,
     context: str = CONTEXT,
     local: bool = LOCAL,
     image: str = typer.Option("", help="pvc://: an image with find, sha256sum and dd, instead of the job's own."),
 ) -> None:
-    """Copy the model a job made to this machine: from its volume claim, object store or address.
+    """Copy a job's model to this machine: from its volume claim, object store or address.
 
     Example: cloudedge train fetch ctr out/ctr -n ads
     """
@@ -290,12 +298,12 @@ def pack(
     local: bool = LOCAL,
     as_json: bool = JSON,
 ) -> None:
-    """Fetch the model a job made and pack it as a bundle that names the job, its data, its code and its metrics.
+    """Fetch a job's model and pack it as a bundle that names the job, its data, its code and its metrics.
 
     Example: cloudedge train pack ctr -n ads --as ctr --split
     """
     if parent and not split:
-        raise InputError("--parent is about tables, which only --split makes", hint="Add --split.")
+        raise InputError("--parent applies to tables, which only --split makes", hint="Add `--split`.")
     outputs = _run(name, namespace, context, local=local).outputs
     limits = configuration().limits
     packed = outputs.pack(bundle, version=version, split=split, parent=parent or None, limits=limits)
@@ -327,7 +335,7 @@ def _run(name: str, namespace: str, context: str, *, local: bool) -> Run | Local
     return training.local.attach(name) if local else training.attach(name, cluster=_cluster(context, namespace))
 
 
-def _submit_here(job: TrainingJob, workdir: Path, *, replace: bool, dry_run: bool, as_json: bool) -> LocalRun | None:
+def _submit_locally(job: TrainingJob, workdir: Path, *, replace: bool, dry_run: bool, as_json: bool) -> LocalRun | None:
     from cloudedge.training import local  # noqa: PLC0415
 
     planned = local.plan(job)
@@ -342,11 +350,13 @@ def _submit_here(job: TrainingJob, workdir: Path, *, replace: bool, dry_run: boo
     return local.submit(job, replace=replace, workdir=workdir)
 
 
-def _submit_there(job: TrainingJob, cluster: Cluster, *, replace: bool, dry_run: bool, as_json: bool) -> Run | None:
+def _submit_to_cluster(
+    job: TrainingJob, cluster: Cluster, *, replace: bool, dry_run: bool, as_json: bool
+) -> Run | None:
     from cloudedge.training import carry_out, plan_submit  # noqa: PLC0415
 
     planned = plan_submit(job, cluster=cluster, replace=replace)
-    _tell(planned.findings)
+    _print_findings(planned.findings)
     if dry_run:
         if as_json:
             json_out(planned.to_json())
@@ -365,15 +375,15 @@ def _submit_there(job: TrainingJob, cluster: Cluster, *, replace: bool, dry_run:
 def _wait(run: Run | LocalRun, timeout: float, *, ps_done: bool, as_json: bool) -> None:
     from cloudedge.training.local import LocalRun  # noqa: PLC0415
 
-    def told(now: JobStatus) -> None:
+    def show(now: JobStatus) -> None:
         say("{}: {}", now.name, ", ".join([now.state, _counts(now)]))
         for reason in now.reasons:
             say("  {}", reason)
 
     if isinstance(run, LocalRun):
-        done = run.wait(timeout_s=timeout, on_change=told)
+        done = run.wait(timeout_s=timeout, on_change=show)
     else:
-        done = run.wait(timeout_s=timeout, on_change=told, ps_done_when_workers_done=ps_done)
+        done = run.wait(timeout_s=timeout, on_change=show, ps_done_when_workers_done=ps_done)
     if as_json:
         json_out(done.to_json())
 
@@ -394,14 +404,8 @@ def _counts(now: JobStatus) -> str:
     return "; ".join(f"{name}: {role}" for name, role in now.roles.items())
 
 
-def _tell(findings: Iterable[Finding]) -> None:
+def _print_findings(findings: Iterable[Finding]) -> None:
     colours = {"error": "bold red", "warning": "bold yellow", "note": "dim"}
     for finding in findings:
-        if finding.severity != "error":  # errors are raised, all at once
+        if finding.severity != "error":  # errors are raised together
             say(f"[{colours[finding.severity]}]{finding.severity}[/]: {{}}", finding)
-
-
-def _one_line(value: Any) -> str:
-    import json  # noqa: PLC0415 - a log line each, not a document
-
-    return json.dumps(value, ensure_ascii=False)

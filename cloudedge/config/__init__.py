@@ -1,10 +1,10 @@
-"""``cloudedge.yaml``: which hubs and targets there are, and the limits cloudedge keeps to.
+"""``cloudedge.yaml``: the hubs, targets, clouds and transfers, and cloudedge's limits.
 
-The file is found by `load` (argument, then ``CLOUDEDGE_CONFIG``, then ``cloudedge.yaml`` here or in a folder
-above); without one, the defaults hold. An unknown key or a bad value is refused with its path, the value and
-the accepted form. Secrets are named, never written: ``env:NAME`` or ``file:PATH``.
+`load` finds the file: its argument, then ``CLOUDEDGE_CONFIG``, then ``cloudedge.yaml`` in this folder or one above.
+Without a file, the defaults hold. An unknown key or a bad value is refused with its path, the value and the accepted
+form. Secrets are referenced, never written: ``env:NAME`` or ``file:PATH``.
 
-This package reads configuration; it opens no hub and talks to no target.
+This package reads configuration; it opens no hub and contacts no target.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def home() -> Path:
 
 
 class TrainingConfig(Section):
-    """How training jobs compete on your cluster."""
+    """Settings for training jobs: the queues in which they compete on a cluster."""
 
     queues: dict[Annotated[str, Field(pattern="^(guaranteed|opportunistic)$")], str] = Field(
         default={}, description="the Volcano queue of each job class; Volcano's default queue if left out"
@@ -77,23 +77,25 @@ class TrainingConfig(Section):
 
 
 class Limits(Section):
-    """What cloudedge keeps to, whatever the other side asks for."""
+    """Limits cloudedge keeps, whatever the other side asks for."""
 
-    transfer_jobs: int = Field(4, ge=1, le=64, description="blobs that travel at the same time")
-    history: Duration = Field(timedelta(days=30), description="how long untagged bundles stay in a hub")
+    transfer_jobs: int = Field(4, ge=1, le=64, description="blobs transferred at the same time")
+    history: Duration = Field(timedelta(days=30), description="time for which untagged bundles stay in a hub")
     max_deltas: int = Field(8, ge=0, le=64, description="deltas on a table's base before it is packed anew")
-    max_delta_share: float = Field(0.5, gt=0, le=1, description="their bytes, as a share of the base, before that")
+    max_delta_share: float = Field(
+        0.5, gt=0, le=1, description="share of the base that the deltas may reach before that"
+    )
     max_bundle: Size = Field(1 << 44, description="the largest bundle that is pulled")
 
 
 class Config(Section):
     """The whole of ``cloudedge.yaml``."""
 
-    hubs: dict[Name, HubConfig] = Field({}, description="places bundles are kept, by name")
+    hubs: dict[Name, HubConfig] = Field({}, description="hubs that keep bundles, by name")
     default_hub: Name | None = Field(None, description="the hub for push and pull when none is named")
     targets: dict[Name, TargetConfig] = Field({}, description="places that can run a bundle, by name")
     clouds: dict[Name, CloudConfig] = Field({}, description="BIE control planes, by name")
-    transfers: dict[Name, TransferConfig] = Field({}, description="how tables get to their servers, by name")
+    transfers: dict[Name, TransferConfig] = Field({}, description="deliveries of tables to their servers, by name")
     training: TrainingConfig = TrainingConfig()
     limits: Limits = Limits()
 
@@ -102,7 +104,7 @@ class Config(Section):
         wanted = {"default_hub": self.default_hub} | {f"targets.{n}.hub": t.hub for n, t in self.targets.items()}
         for where, hub in wanted.items():
             if hub is not None and hub not in self.hubs:
-                raise ValueError(f"{where} names the hub {hub!r}, and hubs has {sorted(self.hubs) or 'none'}")
+                raise ValueError(f"{where} names the hub {hub!r}; hubs has {sorted(self.hubs) or 'none'}")
         return self
 
 
@@ -110,10 +112,10 @@ def load(path: str | os.PathLike[str] | None = None) -> Config:
     """Read the configuration.
 
     Args:
-        path: The file; None to look for it, and to take the defaults when there is none.
+        path: The file; None to search for it, and to use the defaults when there is none.
 
     Raises:
-        ConfigError: the file cannot be read, is not YAML, or says something cloudedge does not understand.
+        ConfigError: the file cannot be read, is not YAML, or has an unknown key or a bad value.
     """
     named = path or os.environ.get("CLOUDEDGE_CONFIG")
     found = Path(named) if named else _search(Path.cwd())

@@ -1,4 +1,4 @@
-"""BIE control planes in ``cloudedge.yaml``, and where their nodes' files are kept."""
+"""BIE control planes in ``cloudedge.yaml``, and the stores of their nodes' files."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ __all__ = ["CloudConfig", "ObjectsConfig"]
 
 
 class ObjectsConfig(Section):
-    """Where files that edge nodes download are kept."""
+    """The store of the files that edge nodes download."""
 
     store: HubConfig = Field(description="a directory, s3://bucket/prefix or bos://bucket/prefix, as for a hub")
-    public_url: str = Field("", description="what nodes put before a file's name; buckets have one of their own")
+    public_url: str = Field("", description="the prefix of a file's URL as nodes see it; buckets have their own")
 
 
 class CloudConfig(Section):
-    """A BIE control plane: the public one, or a baetyl-cloud of one's own."""
+    """A BIE control plane: the public one, or your own baetyl-cloud."""
 
     url: str = Field(pattern=r"^https?://[^/@?#]+/?$", description="its address, such as https://host:9004")
-    prefix: str = Field("", description="what stands before the version in its paths; {namespace} is filled in")
+    prefix: str = Field("", description="the part of its paths before the version; {namespace} is filled in")
     version: str = Field("v1", pattern=r"^[a-z0-9.-]+$", description="the API's version, as in /v1/configs")
-    namespace: str = Field("", description="the account's; an answer about another one is refused")
-    signer: Literal["none", "bce-auth-v1", "header"] = Field("none", description="how requests say who sends them")
+    namespace: str = Field("", description="the account's namespace; an answer about another one is refused")
+    signer: Literal["none", "bce-auth-v1", "header"] = Field("none", description="the authentication of requests")
     access_key: str = Field("", description="bce-auth-v1: the access key id")
     secret_key: Secret | None = Field(None, description="bce-auth-v1: the secret key, as env:NAME or file:PATH")
-    session_token: Secret | None = Field(None, description="bce-auth-v1: comes with temporary keys")
-    auth_header: str = Field("Authorization", description="header: its name")
-    auth_value: Secret | None = Field(None, description="header: its value, as env:NAME or file:PATH")
-    headers: dict[str, str] = Field({}, description="more headers, none of them secret; {namespace} is filled in")
-    ca_file: str = Field("", description="a certificate authority of your own")
-    timeout: Duration = Field(timedelta(seconds=30), description="how long one answer may take")
-    deadline: Duration = Field(timedelta(minutes=2), description="how long one call may take, with every retry")
-    objects: ObjectsConfig | None = Field(None, description="where files that nodes download are kept")
+    session_token: Secret | None = Field(None, description="bce-auth-v1: the token of temporary keys")
+    auth_header: str = Field("Authorization", description="header: the header's name")
+    auth_value: Secret | None = Field(None, description="header: the header's value, as env:NAME or file:PATH")
+    headers: dict[str, str] = Field({}, description="additional headers, none of them secret; {namespace} is filled in")
+    ca_file: str = Field("", description="the file of your own certificate authority")
+    timeout: Duration = Field(timedelta(seconds=30), description="time limit of one answer")
+    deadline: Duration = Field(timedelta(minutes=2), description="time limit of one call, retries included")
+    objects: ObjectsConfig | None = Field(None, description="the store of the files that nodes download")
 
     @model_validator(mode="before")
     @classmethod
@@ -47,10 +47,10 @@ class CloudConfig(Section):
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> CloudConfig:
-        """Make one without a file.
+        """Make a configuration without a file.
 
         Raises:
-            ConfigError: one of these cannot be.
+            ConfigError: a setting is not valid.
         """
         try:
             return cls.model_validate({"url": url, **settings})

@@ -1,4 +1,4 @@
-"""What values of ``cloudedge.yaml`` may look like, and how a bad one is told."""
+"""Value types of ``cloudedge.yaml`` (durations, sizes, shares, secrets), and the messages about bad values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _share(value: Any) -> Any:
 def _secret(value: str) -> str:
     kind, colon, rest = value.partition(":")
     if kind not in ("env", "file") or not colon or not rest:
-        # The value itself may be the secret somebody pasted here: it is not repeated.
+        # The value may be a secret pasted here by mistake: the message does not repeat it.
         raise ValueError("wanted env:NAME or file:PATH; secrets are not written into cloudedge.yaml")
     return value
 
@@ -65,24 +65,26 @@ def reveal(secret: str) -> str:
     if kind == "env":
         value = os.environ.get(where)
         if value is None:
-            raise ConfigError(f"the environment variable {where} is not set", hint=f"It holds a secret: {secret}.")
+            raise ConfigError(
+                f"the environment variable {where} is not set", hint=f"Set it: cloudedge.yaml refers to it as {secret}."
+            )
         return value
     try:
-        # A trailing newline is the editor's, not the secret's.
+        # A trailing newline comes from the editor, not from the secret.
         return Path(where).expanduser().read_text(encoding="utf-8").removesuffix("\n")
     except OSError as error:
         raise ConfigError(f"cannot read the secret file {where}: {error.strerror}") from error
 
 
 class Section(BaseModel):
-    """A part of the file; a key that it does not know is refused."""
+    """A part of the file; unknown keys are refused."""
 
-    # Built when first used: most commands never read the file, and building all parts takes as long as they do.
+    # Built on first use: most commands never read the file, and building all parts takes as long as such a command.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, defer_build=True)
 
 
 def explain(path: Path | str, error: ValidationError) -> str:
-    """Say what is wrong where, each with the value that was found unless that may be a secret."""
+    """List every problem with its path and, unless it may be a secret, the value found."""
     lines = [f"{path}:"]
     for item in error.errors():
         where = ".".join(str(step) for step in item["loc"]) or "the file"

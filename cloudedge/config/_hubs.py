@@ -12,17 +12,17 @@ __all__ = ["HubConfig"]
 
 
 class HubConfig(Section):
-    """A place bundles are kept."""
+    """A place where bundles are kept."""
 
     url: str = Field(description="a directory, or s3://bucket/prefix, bos://bucket/prefix, oci://host/prefix")
-    endpoint: str = Field("", description="s3, bos: the service's address, if it is not the public one")
+    endpoint: str = Field("", description="s3, bos: the service's address, unless it is the public one")
     region: str = Field("", description="s3, bos: the region")
-    access_key: str = Field("", description="s3, bos: the access key id; empty: the SDK's own search")
+    access_key: str = Field("", description="s3, bos: the access key id; if empty, the SDK searches for credentials")
     secret_key: Secret | None = Field(None, description="s3, bos: the secret key, as env:NAME or file:PATH")
-    username: str = Field("", description="oci: the user; empty: what `docker login` left, else anonymous")
+    username: str = Field("", description="oci: the user; if empty, the credentials of `docker login`, else anonymous")
     password: Secret | None = Field(None, description="oci: the password or token, as env:NAME or file:PATH")
-    insecure: bool = Field(False, description="oci: speak plain HTTP; loopback addresses always do")
-    ca_file: str = Field("", description="oci: a certificate authority of your own")
+    insecure: bool = Field(False, description="oci: use plain HTTP; loopback addresses always do")
+    ca_file: str = Field("", description="oci: the file of your own certificate authority")
 
     @model_validator(mode="before")
     @classmethod
@@ -33,10 +33,10 @@ class HubConfig(Section):
     def _fields_fit_the_scheme(self) -> HubConfig:
         scheme = self.url.partition("://")[0] if "://" in self.url else "file"
         if scheme not in _FIELDS:
-            raise ValueError(f"no hub speaks {scheme}://; wanted a directory, s3://, bos:// or oci://")
+            raise ValueError(f"no hub has the scheme {scheme}://; wanted a directory, s3://, bos:// or oci://")
         extra = self.model_fields_set - {"url"} - _FIELDS[scheme]
         if extra:
-            raise ValueError(f"{', '.join(sorted(extra))} means nothing to a {scheme} hub")
+            raise ValueError(f"{', '.join(sorted(extra))} does not apply to a {scheme} hub")
         return self
 
 

@@ -1,4 +1,4 @@
-"""Targets in ``cloudedge.yaml``: their legs, and the pods of those on Kubernetes."""
+"""Targets in ``cloudedge.yaml``: their legs, and the pods of Kubernetes targets."""
 
 from __future__ import annotations
 
@@ -16,74 +16,84 @@ _Resources = dict[str, Annotated[str, BeforeValidator(str), Field(pattern=r"^[0-
 
 
 class SparseLeg(Section):
-    """Where sparse tables go: cube shards, each with replicas."""
+    """The sparse leg: cube shards that hold the tables, each with replicas."""
 
     tables: tuple[Name, ...] = Field(("embedding",), min_length=1, description="the tables its servers hold, by name")
-    shards: int = Field(1, ge=1, le=4096, description="into how many parts each table is cut")
-    replicas: int = Field(1, ge=1, le=64, description="servers that hold the same part")
+    shards: int = Field(1, ge=1, le=4096, description="number of parts each table is cut into")
+    replicas: int = Field(1, ge=1, le=64, description="servers that hold each part")
 
 
 class DenseLeg(Section):
-    """Where the dense part goes: serving replicas."""
+    """The dense leg: serving replicas."""
 
     replicas: int = Field(1, ge=1, le=1024, description="servers that answer predictions")
-    service: Name = Field("model", description="what Pipeline clients call it: POST /SERVICE/prediction")
+    service: Name = Field("model", description="the service's name for Pipeline clients: POST /SERVICE/prediction")
 
 
 class CubePods(Section):
-    """Pods of a target of the kind kubernetes: the shards."""
+    """The cube pods of a Kubernetes target: one per shard replica."""
 
     image: str = Field("", description="the image of cube.Dockerfile; needed with a sparse leg")
-    requests: _Resources = Field({}, description="what a pod is given at least: cpu, memory")
-    limits: _Resources = Field({}, description="what it may take at most: cpu, memory")
-    storage_class: str = Field("", description="of the volumes; none: a pod that is deleted comes back empty")
+    requests: _Resources = Field({}, description="resources reserved for a pod: cpu, memory")
+    limits: _Resources = Field({}, description="the most a pod may use: cpu, memory")
+    storage_class: str = Field(
+        "", description="storage class of the volumes; without one, a deleted pod comes back empty"
+    )
     storage: str = Field("10Gi", pattern=r"^[0-9]+[a-zA-Z]*$", description="size of each volume")
-    node_selector: dict[str, str] = Field({}, description="labels of the nodes they run on")
+    node_selector: dict[str, str] = Field({}, description="labels of the nodes to run on")
 
 
 class KnativeConfig(Section):
-    """Serving as a PaddleService, whose pods Knative scales."""
+    """A PaddleService, whose serving pods Knative scales."""
 
-    min_scale: int = Field(1, ge=0, description="pods of a revision, at least; 0: they go when nobody asks")
-    max_scale: int = Field(0, ge=0, description="at most; 0: no limit")
-    metric: Literal["concurrency", "rps", "cpu"] = Field("concurrency", description="what is measured")
-    target: int | None = Field(None, ge=1, description="how much of it one pod shall have; it takes no more at once")
-    utilization: int | None = Field(None, ge=1, le=100, description="percent of the target that is aimed at")
-    window: Duration | None = Field(None, description="over which it is measured")
-    panic_window: int | None = Field(None, ge=1, le=100, description="percent of the window, for sudden load")
+    min_scale: int = Field(1, ge=0, description="fewest pods of a revision; 0: scale to zero without requests")
+    max_scale: int = Field(0, ge=0, description="most pods of a revision; 0: no limit")
+    metric: Literal["concurrency", "rps", "cpu"] = Field("concurrency", description="the metric to scale by")
+    target: int | None = Field(
+        None, ge=1, description="the metric's target for one pod, and the most requests it takes at once"
+    )
+    utilization: int | None = Field(None, ge=1, le=100, description="percent of the target to aim at")
+    window: Duration | None = Field(None, description="time over which the metric is measured")
+    panic_window: int | None = Field(
+        None, ge=1, le=100, description="the window for sudden load, in percent of the window"
+    )
     panic_threshold: int | None = Field(
-        None, ge=110, le=1000, description="percent of the target from which load is sudden"
+        None, ge=110, le=1000, description="sudden load begins here, in percent of the target"
     )
 
 
 class ServingPods(Section):
-    """Pods of a target of the kind kubernetes: the serving replicas."""
+    """The serving pods of a Kubernetes target."""
 
     image: str = Field("", description="the image of serving.Dockerfile; needed with a dense leg")
-    requests: _Resources = Field({}, description="what a pod is given at least: cpu, memory")
-    limits: _Resources = Field({}, description="what it may take at most: cpu, memory")
-    node_selector: dict[str, str] = Field({}, description="labels of the nodes they run on")
+    requests: _Resources = Field({}, description="resources reserved for a pod: cpu, memory")
+    limits: _Resources = Field({}, description="the most a pod may use: cpu, memory")
+    node_selector: dict[str, str] = Field({}, description="labels of the nodes to run on")
     hub: HubConfig | None = Field(
         None, description="the target's hub as the pods reach it; secrets as env:NAME; needed with a dense leg"
     )
     hub_secret: str = Field("", description="a Secret whose keys are those environment variables")
-    ingress_host: str = Field("", description="a host name for an Ingress; none: only the Service")
-    ingress_class: str = Field("", description="who serves the Ingress; the cluster's default if left out")
+    ingress_host: str = Field("", description="a host name for an Ingress; without one there is only the Service")
+    ingress_class: str = Field("", description="the class of the Ingress; the cluster's default if left out")
     knative: KnativeConfig | None = Field(
         None, description="a PaddleService instead of a Deployment; {} for one with the defaults"
     )
 
 
 class PodsConfig(Section):
-    """What the pods of a target of the kind kubernetes are made of, and how they are reached."""
+    """The pods of a Kubernetes target: images, resources and network access."""
 
     cube: CubePods = CubePods()
     serving: ServingPods = ServingPods()
-    pull_secrets: tuple[str, ...] = Field((), description="Secrets for the registry of the images")
-    pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field("IfNotPresent", description="of the images")
-    service_account: str = Field("", description="of the pods; one without any right is made if left out")
+    pull_secrets: tuple[str, ...] = Field((), description="Secrets with the credentials of the images' registry")
+    pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
+        "IfNotPresent", description="when to pull the images"
+    )
+    service_account: str = Field(
+        "", description="the pods' service account; one without permissions is made if left out"
+    )
     access: Literal["auto", "forward", "direct"] = Field(
-        "auto", description="reach pods through the API server, or by their addresses; auto: direct inside the cluster"
+        "auto", description="reach pods through the API server or directly; auto: directly inside the cluster"
     )
 
 
@@ -92,16 +102,16 @@ class TargetConfig(Section):
 
     kind: Literal["local", "kubernetes", "bie"]
     hub: Name | None = Field(None, description="the hub releases come from; the default hub if left out")
-    key: str = Field("", description="a public key file; a bundle without a signature that fits it is refused")
+    key: str = Field("", description="a public key file; bundles not signed with this key are refused")
     port: int | None = Field(
-        None, ge=1024, le=65000, description="local: the first of its ports; any free ones if left out"
+        None, ge=1024, le=65000, description="local: the first of its ports; any free ports if left out"
     )
     kubeconfig: str = Field("", description="kubernetes: the kubeconfig; KUBECONFIG or ~/.kube/config if left out")
     context: str = Field("", description="kubernetes: one of its contexts; the current one if left out")
-    namespace: str = Field("", description="kubernetes: where to work; the context's own if left out")
+    namespace: str = Field("", description="kubernetes: the namespace; the context's own if left out")
     pods: PodsConfig | None = Field(None, description="kubernetes: images, resources, volumes, hub")
     paddle_service_group: str = Field(
-        "", description="kubernetes: the API group of its PaddleService; looked for on the cluster if left out"
+        "", description="kubernetes: the API group of its PaddleService; discovered on the cluster if left out"
     )
     sparse: SparseLeg | None = None
     dense: DenseLeg | None = None

@@ -1,4 +1,4 @@
-"""Container images of cloudedge: built from `dockerfiles/` and a directory of wheels, pushed, listed."""
+"""Container images of cloudedge: built from `dockerfiles/` and a directory of wheels, pushed and listed."""
 
 from cloudedge.images._build import Build, build
 from cloudedge.images._catalogue import KINDS, Kind, dockerfiles_folder, local_name

@@ -1,4 +1,4 @@
-"""Builds one image from its Dockerfile, and from a directory of wheels where there is one."""
+"""Builds of one image from its Dockerfile and, if given, a directory of wheels."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Progress = Callable[[str], None]
 
 WHEELHOUSE = "wheelhouse"
 _LAST_LINES = 10
-_TIMEOUT_S = 1800  # Paddle alone is hundreds of megabytes to unpack, on a disk that may be slow
+_TIMEOUT_S = 1800  # unpacking Paddle's hundreds of megabytes may be slow
 
 
 class Build:
-    """How an image is made: the Dockerfile, and what may stand in for its defaults.
+    """The description of a build: the Dockerfile, and replacements for its defaults.
 
     Args:
-        kind: Which image.
-        dockerfiles: Their folder; the package's own if left out.
+        kind: The image.
+        dockerfiles: The folder of the Dockerfiles; the package's own if left out.
         base: Another base image.
-        wheelhouse: A directory of wheels; with it nothing is asked of any network.
-        extras: Of cloudedge, beside those the image has anyway.
+        wheelhouse: A directory of wheels; with it the build uses no network.
+        extras: Extras of cloudedge, besides those the image has anyway.
 
     Raises:
-        InputError: the Dockerfile is not there, or the wheelhouse cannot be built from.
+        InputError: the Dockerfile does not exist, or the wheelhouse lacks the wheels.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Build:
 
     @property
     def is_offline(self) -> bool:
-        """Whether everything comes from wheels at hand."""
+        """True if all packages come from local wheels."""
         return any(self.wheelhouse.glob("*.whl"))
 
     def context(self, file: Any) -> None:
@@ -71,50 +71,48 @@ class Build:
 
 
 def _check(wheelhouse: Path, project: str, kind: Kind) -> None:
-    """Refuse a directory that would send the build to the network, or into an error minutes later."""
+    """Refuse a directory that would send the build to the network, or fail it minutes later."""
     if any(wheelhouse.glob(f"{project}-*.whl")):
         return
     what = f"has no wheel of {project}" if wheelhouse.is_dir() else "is not a directory"
-    raise InputError(f"{wheelhouse} {what}", hint=f"cloudedge image wheelhouse {wheelhouse} {kind}")
+    raise InputError(f"{wheelhouse} {what}", hint=f"Run `cloudedge image wheelhouse {wheelhouse} {kind}`.")
 
 
 def build(client: Any, image: str, how: Build, progress: Progress) -> str:
-    """Build an image, reporting each step as the engine does it; returns its id.
+    """Build an image, reporting each step of the engine; return its id.
 
     Raises:
-        NotFound: the engine neither has the base image nor gets it.
-        Unavailable: a step failed; says what it wrote last.
+        NotFound: the engine neither has the base image nor can pull it.
+        Unavailable: a step failed; the hint holds its last output.
     """
     with tempfile.TemporaryFile() as context, engine_errors(f"build {image}"):
         how.context(context)
         context.seek(0)
-        said: list[str] = []
+        output: list[str] = []
         for event in client.api.build(
             fileobj=context, custom_context=True, dockerfile=how.dockerfile.name, tag=image, buildargs=how.arguments,
             rm=True, forcerm=True, decode=True, timeout=_TIMEOUT_S,
         ):  # fmt: skip
             if "error" in event:
-                raise failure(image, how, event["error"], said)
+                raise failure(image, how, event["error"], output)
             if line := event.get("stream", "").strip():
-                said.append(line)
+                output.append(line)
                 if line.startswith("Step "):
                     progress(line)
         return str(client.images.get(image).id)
 
 
-def failure(image: str, how: Build, error: str, said: Sequence[str]) -> CloudEdgeError:
-    """Say why a build failed, and what helps."""
-    steps = [line.partition(" : ")[2] for line in said if line.startswith("Step ")]
+def failure(image: str, how: Build, error: str, output: Sequence[str]) -> CloudEdgeError:
+    """Return the error for a failed build, with the remedy."""
+    steps = [line.partition(" : ")[2] for line in output if line.startswith("Step ")]
     if steps and steps[-1].startswith("FROM "):
         return NotFound(
-            f"cannot build {image}: the base image {how.base} is not on this engine and cannot be pulled: {error}",
-            hint=f"--base names one that is; {how.dockerfile} says what it has to have",
+            f"cannot build {image}: the base image {how.base} is missing and cannot be pulled: {error}",
+            hint=f"Name an available one with `--base`. {how.dockerfile} lists its requirements.",
             image=image,
         )
-    last = "\n".join(said[-_LAST_LINES:])
+    last = "\n".join(output[-_LAST_LINES:])
     if "No matching distribution found" in last:
-        advice = (
-            f"make wheels with the Python of the base image: cloudedge image wheelhouse DIR {how.kind} --python ..."
-        )
-        last = f"{last}\n{advice}, then --wheelhouse DIR"
+        advice = f"Make wheels with the base image's Python: `cloudedge image wheelhouse DIR {how.kind} --python ...`."
+        last = f"{last}\n{advice} Then build with `--wheelhouse DIR`."
     return Unavailable(f"cannot build {image}: {error}", hint=last, image=image)

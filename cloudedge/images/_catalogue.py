@@ -1,4 +1,4 @@
-"""The images there are, and what their Dockerfiles say of themselves: the default base, and what is installed."""
+"""The catalogue of images, and the defaults in their Dockerfiles: base image and requirements."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ __all__ = ["KINDS", "LABEL", "Kind", "dockerfile_of", "dockerfiles_folder", "loc
 Kind = Literal["cube", "serving", "paddle-serving", "trainer", "pipeline"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LABEL = "cloudedge.image"
-"""Every Dockerfile puts its kind under this label, so that images are found again whatever they are called."""
+"""The label with the image's kind, set by every Dockerfile, so that images are found whatever their names."""
 
-_STOCK_TAG = "0.9.0"  # Paddle Serving's last release, of which there will be no other
+_STOCK_TAG = "0.9.0"  # Paddle Serving's last release
 _PACKAGED = Path(__file__).parent / "dockerfiles"
 _CHECKOUT = Path(__file__).parents[2] / "dockerfiles"
 
 
 def dockerfiles_folder() -> Path:
-    """Return where the Dockerfiles are: inside an installed package, or beside it in a checkout."""
+    """Return the folder of the Dockerfiles: inside an installed package, or beside it in a checkout."""
     return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
 
 
 def checkout() -> Path | None:
-    """Return the sources this package runs from, or nothing where it was installed."""
+    """Return the checkout this package runs from; None if it is installed."""
     root = _CHECKOUT.parent
     return root if not _PACKAGED.is_dir() and (root / "pyproject.toml").is_file() else None
 
 
 def local_name(kind: Kind, tag: str = "") -> str:
-    """Name an image on this machine's engine; a registry goes in front of it."""
+    """Return an image's name on the local engine; a registry's address goes before it."""
     return f"cloudedge-{kind}:{tag or (_STOCK_TAG if kind == 'paddle-serving' else 'latest')}"
 
 
@@ -41,14 +41,14 @@ def dockerfile_of(kind: Kind, folder: Path) -> tuple[Path, dict[str, str]]:
     """Return a Dockerfile and the defaults of its build arguments.
 
     Raises:
-        InputError: it is not there.
+        InputError: the Dockerfile does not exist.
     """
     path = folder / f"{kind}.Dockerfile"
     try:
         text = path.read_text()
     except FileNotFoundError:
         raise InputError(
-            f"there is no {path.name} in {folder}", hint="--dockerfiles names the folder of a checkout"
+            f"{path.name} does not exist in {folder}", hint="Name the folder of a checkout with `--dockerfiles`."
         ) from None
     return path, dict(re.findall(r'^ARG (\w+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""What the Docker SDK raises, as errors of ours: for services and for edge nodes, which know nothing of each other."""
+"""The Docker engine: connections, and the SDK's errors translated to ours, for services and edge nodes alike."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["connect", "engine_errors"]
 
 
 def connect(timeout_s: int = 60) -> Any:
-    """Return the SDK's client of the engine that DOCKER_HOST names, or else of this machine's.
+    """Return the SDK's client for the engine that DOCKER_HOST names, by default this machine's.
 
     Args:
         timeout_s: How long the engine may be silent within one call.
     """
-    with engine_errors("ask the Docker engine"):
+    with engine_errors("reach the Docker engine"):
         import docker  # noqa: PLC0415 - an extra
 
         client = docker.from_env(timeout=timeout_s)
@@ -32,17 +32,17 @@ def engine_errors(attempted: str) -> Iterator[None]:
         from docker import errors  # noqa: PLC0415 - an extra
     except ImportError:
         raise ConfigError(
-            f"cannot {attempted}: the Docker SDK is not installed", hint="pip install 'cloudedge[docker]'"
+            f"cannot {attempted}: the Docker SDK is not installed", hint="Run `pip install 'cloudedge[docker]'`."
         ) from None
-    import requests  # noqa: PLC0415 - what the SDK speaks with
+    import requests  # noqa: PLC0415 - the SDK's HTTP client
 
     try:
         yield
     except errors.NotFound as error:
         raise NotFound(f"cannot {attempted}: {error.explanation or error}") from error
     except errors.APIError as error:
-        raise Rejected(f"cannot {attempted}: the engine says {error.explanation or error}") from error
+        raise Rejected(f"cannot {attempted}: the engine refuses: {error.explanation or error}") from error
     except (errors.DockerException, requests.RequestException) as error:
         raise Unavailable(
-            f"cannot {attempted}: no Docker engine answers: {error}", hint="Is it running? DOCKER_HOST names another."
+            f"cannot {attempted}: no Docker engine answers: {error}", hint="Start it, or name another with DOCKER_HOST."
         ) from error

@@ -1,4 +1,4 @@
-"""Decides what is built and pushed: pure, but for a look at the Dockerfiles and wheels."""
+"""Plans of builds and pushes: pure, except for reading the Dockerfiles and wheels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Planned:
-    """An image to push, by the name it has here and the one it gets there."""
+    """An image to push: its local name and its name in the registry."""
 
     kind: Kind
     source: str
@@ -25,14 +25,14 @@ class Planned:
 
 
 def kinds_of(names: Sequence[str]) -> list[Kind]:
-    """Read names of images, `all` among them; each once, in the order of the catalogue.
+    """Return the images of these names, `all` among them; each once, in the order of the catalogue.
 
     Raises:
-        InputError: there is no such image.
+        InputError: an image does not exist.
     """
     unknown = [name for name in names if name not in (*KINDS, ALL)]
     if unknown:
-        raise InputError(f"there is no image {unknown[0]!r}", hint=f"one of {', '.join(KINDS)}, or all")
+        raise InputError(f"the image {unknown[0]!r} does not exist", hint=f"Use one of {', '.join(KINDS)}, or all.")
     return [kind for kind in KINDS if kind in names or ALL in names]
 
 
@@ -45,18 +45,18 @@ def plan_build(
     extras: Sequence[str] = (),
     dockerfiles: Path | None = None,
 ) -> list[tuple[str, Build]]:
-    """List images and how each is built.
+    """Return the images and the build of each.
 
     Args:
-        kinds: Which.
-        tag: The same for all; each image's usual one if left out.
-        bases: Base images; `KIND=IMAGE` is for that kind, and goes before one for all.
+        kinds: The images.
+        tag: The tag of all of them; each image's usual one if left out.
+        bases: Base images; `KIND=IMAGE` applies to that kind and takes precedence over one for all.
         wheelhouses: Directories of wheels, likewise.
-        extras: Of cloudedge, for every image that has it.
-        dockerfiles: Where the Dockerfiles are.
+        extras: Extras of cloudedge, for every image that contains it.
+        dockerfiles: The folder of the Dockerfiles.
 
     Raises:
-        InputError: something that was named cannot be used.
+        InputError: an argument is not valid.
     """
     chosen_bases, chosen_wheels = _chosen(kinds, bases, "base"), _chosen(kinds, wheelhouses, "wheelhouse")
     return [
@@ -75,23 +75,25 @@ def plan_build(
 
 
 def plan_push(kinds: Sequence[Kind], registry: str, *, tag: str = "") -> list[Planned]:
-    """List images and what a registry is to know them by.
+    """Return the images and their names in a registry.
 
     Raises:
-        InputError: that is no registry.
+        InputError: the registry's address is not valid.
     """
     place = registry.rstrip("/")
     if not place or "://" in place or "@" in place or place != place.lower():
-        raise InputError(f"{registry!r} is no registry", hint="HOST[:PORT][/PATH] in lower case, without https://")
+        raise InputError(
+            f"{registry!r} is not a registry", hint="Write HOST[:PORT][/PATH] in lower case, without https://."
+        )
     return [Planned(kind, local_name(kind, tag), f"{place}/{local_name(kind, tag)}") for kind in kinds]
 
 
 def _chosen(kinds: Sequence[Kind], given: Sequence[str], option: str) -> dict[Kind, str]:
-    """Read `VALUE`, which is for all, and `KIND=VALUE`, which goes before it."""
+    """Read `VALUE`, which applies to all kinds, and `KIND=VALUE`, which takes precedence."""
     marks = tuple(f"{kind}=" for kind in KINDS)
     for_all = [value for value in given if not value.startswith(marks)]
     stray = [value for value in given if value.startswith(marks) and value.partition("=")[0] not in kinds]
     if stray:
-        raise InputError(f"--{option} {stray[0]} is for an image that is not asked for", hint="name that image too")
+        raise InputError(f"--{option} {stray[0]} is for an image that is not requested", hint="Name that image too.")
     own = {kind: [value.removeprefix(f"{kind}=") for value in given if value.startswith(f"{kind}=")] for kind in kinds}
     return {kind: (own[kind] or for_all)[-1] for kind in kinds if own[kind] or for_all}

@@ -1,4 +1,4 @@
-"""What images of cloudedge an engine has."""
+"""The list of cloudedge's images on an engine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Listed:
     size: int
     created: str
     pinned: str
-    """How a registry that it was pushed to, or pulled from, knows its bytes; empty if there is none of that name."""
+    """The image by digest, as the registry it was pushed to or pulled from knows it; empty without one of that name."""
 
 
 def listed(client: Any) -> list[Listed]:
-    """List images by kind and name; what has no name any more is left out."""
+    """List images by kind and name; images without a name are left out."""
     with engine_errors("list images"):
         found = [image.attrs for image in client.images.list(filters={"label": LABEL})]
     return sorted((row for attrs in found for row in _rows(attrs)), key=lambda row: (row.kind, row.image))

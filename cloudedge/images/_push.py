@@ -1,4 +1,4 @@
-"""Pushes an image to a registry through the engine, and returns the digest to pin it by."""
+"""Pushes of an image to a registry through the engine, and the digest that pins it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cloudedge.images._image_plan import Planned
 __all__ = ["Layers", "Pushed", "push", "refusal"]
 
 Moved = Callable[[int, int], None]
-"""Told how many bytes moved since it was told last, and how many there are in all, as far as is known."""
+"""Called with the bytes moved since the last call, and the total as far as it is known."""
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """An image as a registry has it."""
+    """An image in a registry."""
 
     kind: str
     image: str
@@ -26,12 +26,12 @@ class Pushed:
 
     @property
     def pinned(self) -> str:
-        """Name these bytes and no others, whatever the tag points at later."""
+        """The image by digest, independent of where the tag points later."""
         return f"{self.image.rpartition(':')[0]}@{self.digest}"
 
 
 class Layers:
-    """Adds up what an engine tells of the layers it pushes at the same time."""
+    """Adds up the progress of layers that an engine pushes at the same time."""
 
     def __init__(self, moved: Moved) -> None:
         self._moved = moved
@@ -40,12 +40,12 @@ class Layers:
         self.digest = ""
 
     def take(self, event: dict[str, Any]) -> None:
-        """Read one event of a push."""
+        """Process one event of a push."""
         self.digest = (event.get("aux") or {}).get("Digest") or self.digest
         layer, detail = event.get("id"), event.get("progressDetail") or {}
         if not layer or "current" not in detail:
             return
-        # The engine counts the archive's headers too, so that more may be sent than there was to send.
+        # The engine counts the archive's headers too, so that the bytes sent may exceed the total.
         self._sizes[layer] = max(detail.get("total", 0), detail["current"])
         before = self._settled.get(layer, 0)
         self._settled[layer] = max(before, detail["current"])
@@ -53,11 +53,11 @@ class Layers:
 
 
 def push(client: Any, planned: Planned, moved: Moved = lambda _, __: None) -> Pushed:
-    """Give an image its name in a registry and push it; layers that are there already are not sent.
+    """Tag an image for a registry and push it; layers the registry has are not sent.
 
     Raises:
         NotFound: the engine does not have the image.
-        Rejected: the registry does not let us.
+        Rejected: the registry refuses it.
         Unavailable: the engine does not reach the registry.
     """
     repository, _, tag = planned.target.rpartition(":")
@@ -65,7 +65,7 @@ def push(client: Any, planned: Planned, moved: Moved = lambda _, __: None) -> Pu
         with engine_errors(f"push {planned.source}"):
             image = client.images.get(planned.source)
     except NotFound as error:
-        hint = f"cloudedge image build {planned.kind}"
+        hint = f"Run `cloudedge image build {planned.kind}`."
         raise NotFound(f"cannot push {planned.source}: the engine does not have it", hint=hint) from error
     layers = Layers(moved)
     with engine_errors(f"push {planned.target}"):
@@ -75,18 +75,18 @@ def push(client: Any, planned: Planned, moved: Moved = lambda _, __: None) -> Pu
                 raise refusal(planned.target, event["error"])
             layers.take(event)
     if not layers.digest:
-        raise IntegrityError(f"pushed {planned.target}, but the engine names no digest", hint="push it again")
+        raise IntegrityError(f"pushed {planned.target}, but the engine reports no digest", hint="Push it again.")
     return Pushed(planned.kind, planned.target, layers.digest)
 
 
-def refusal(target: str, said: str) -> CloudEdgeError:
-    """Say why a push failed, and what helps."""
-    host, words = target.partition("/")[0], said.lower()
-    message = f"cannot push {target}: {said}"
+def refusal(target: str, reason: str) -> CloudEdgeError:
+    """Return the error for a failed push, with the remedy."""
+    host, words = target.partition("/")[0], reason.lower()
+    message = f"cannot push {target}: {reason}"
     if any(word in words for word in ("unauthorized", "denied", "authentication required", "no basic auth")):
-        return Rejected(message, hint=f"docker login {host}, as somebody who may write there")
+        return Rejected(message, hint=f"Run `docker login {host}` as a user with write permission.")
     if "http response to https" in words or "certificate" in words:
-        return Rejected(message, hint=f"have the engine trust it: insecure-registries or certs.d/{host} of dockerd")
+        return Rejected(message, hint=f"Make the engine trust it: insecure-registries or certs.d/{host} of dockerd.")
     if any(word in words for word in ("refused", "no such host", "timeout", "eof", "reset", "unreachable")):
-        return Unavailable(message, hint=f"does the registry at {host} run? The engine, not this program, calls it.")
-    return Rejected(message, hint="ask whoever runs the registry")
+        return Unavailable(message, hint=f"Check that the registry at {host} runs and that the engine can reach it.")
+    return Rejected(message, hint="Ask the registry's operator.")

@@ -1,4 +1,4 @@
-"""Fills a directory with the wheels an image is built from, so that the build asks nothing of any network."""
+"""Wheelhouses: directories of the wheels an image is built from, so that the build needs no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudedge.images._catalogue import Kind, checkout, dockerfile_of, dockerfil
 
 __all__ = ["make_wheelhouse", "wheel_commands"]
 
-_STOCK_PYTHON = "3.9"  # the newest that Paddle Serving was released for
+_STOCK_PYTHON = "3.9"  # the newest that Paddle Serving supports
 _LAST_LINES = 10
 
 
@@ -26,18 +26,18 @@ def wheel_commands(
     extras: Sequence[str] = (),
     dockerfiles: Path | None = None,
 ) -> list[list[str]]:
-    """List the commands of pip that fill a wheelhouse.
+    """Return the pip commands that fill a wheelhouse.
 
     Args:
         folder: The wheelhouse.
-        kinds: For which images; Paddle Serving's is one of its own, its pins suit nobody else.
+        kinds: The images; Paddle Serving's needs its own wheelhouse, since its pins suit no other.
         python: An interpreter of the base image's version; wheels with compiled code suit one version only.
-        source: cloudedge as a checkout or a wheel; what this program runs from if left out.
-        extras: Of cloudedge, beside those the images have anyway.
-        dockerfiles: Where the Dockerfiles are.
+        source: cloudedge as a checkout or a wheel; the one this program runs from if left out.
+        extras: Extras of cloudedge, besides those the images have anyway.
+        dockerfiles: The folder of the Dockerfiles.
 
     Raises:
-        InputError: Paddle Serving is asked for together with others.
+        InputError: Paddle Serving is requested together with other images.
     """
     place = dockerfiles or dockerfiles_folder()
     wheel = ["-m", "pip", "wheel", "--disable-pip-version-check", "--use-pep517", "--wheel-dir", str(folder)]
@@ -45,7 +45,7 @@ def wheel_commands(
         if len(kinds) > 1:
             raise InputError(
                 "the wheels of paddle-serving cannot share a directory: they are for Python 3.9",
-                hint="make one directory for paddle-serving, and one for the rest",
+                hint="Make one directory for paddle-serving, and one for the rest.",
             )
         command = [python or f"python{_STOCK_PYTHON}", *wheel]
         return [
@@ -63,26 +63,26 @@ def wheel_commands(
 
 
 def make_wheelhouse(commands: Sequence[Sequence[str]], progress: Callable[[str], None]) -> None:
-    """Run pip; wheels that are there already are kept.
+    """Run pip; existing wheels are kept.
 
     Raises:
-        InputError: there is no such Python.
-        Unavailable: pip failed; says what it wrote last.
+        InputError: the Python interpreter does not exist.
+        Unavailable: pip failed; the hint holds its last output.
     """
     for command in commands:
-        said: list[str] = []
+        output: list[str] = []
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
         except OSError as error:
             raise InputError(
-                f"cannot run {command[0]}: {error.strerror}", hint="--python names an interpreter that has pip"
+                f"cannot run {command[0]}: {error.strerror}", hint="Name an interpreter that has pip with `--python`."
             ) from error
         with process:
             for line in process.stdout or ():
-                said.append(line.rstrip())
+                output.append(line.rstrip())
                 if not line.startswith(" "):
-                    progress(said[-1])
+                    progress(output[-1])
         if process.returncode:
-            raise Unavailable(f"cannot make wheels: {' '.join(command)} failed", hint="\n".join(said[-_LAST_LINES:]))
+            raise Unavailable(f"cannot make wheels: {' '.join(command)} failed", hint="\n".join(output[-_LAST_LINES:]))

@@ -1,4 +1,4 @@
-"""The one Kubernetes seam: everything cloudedge does on a cluster goes through `Cluster`.
+"""Kubernetes access: everything cloudedge does on a cluster goes through `Cluster`.
 
     with Cluster.connect(context="prod", namespace="ads") as cluster:
         job = cluster.apply({"apiVersion": "batch.paddlepaddle.org/v1", "kind": "PaddleJob", ...})
@@ -7,12 +7,12 @@
 
 Objects are plain mappings, as the API server writes them. Rules that hold for every call:
 
-- Only this package imports the official client, and only `cloudedge.errors` leaves it.
-- `apply` is server-side apply under the field manager ``cloudedge``; twice is once, and what others manage is not
-  taken without `force`.
-- No field is dropped silently: servers from 1.25 check themselves, older ones are asked to pretend first.
-- What is safe to repeat is repeated, a few times and not in step; `create` is not, unless it never arrived.
-- Every wait ends, and then says what state the object is in and what events the cluster wrote about it.
+- Only this package imports the official client, and it raises nothing but `cloudedge.errors`.
+- `apply` is server-side apply under the field manager ``cloudedge``. It is idempotent, and takes no field that another
+  manager owns without `force`.
+- No field is dropped silently: servers from 1.25 validate strictly, older ones get a dry run first.
+- Requests that are safe to repeat are retried a few times, with jitter. `create` is not, unless it never arrived.
+- Every wait has a deadline; its error carries the object's state and the cluster's events about it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cluster: get, list, apply, create, patch, delete, watch and wait, in the words of its users."""
+"""`Cluster`: get, list, apply, create, patch, delete, watch and wait on Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError, Conflict, InputError, NotFound, Unavailable
 from cloudedge.kube._discovery import Capabilities, Discovery
-from cloudedge.kube._events import Notice, notices, selector_of
+from cloudedge.kube._events import Notice, read_events, selector_of
 from cloudedge.kube._exec import Ran, run_in_pod
 from cloudedge.kube._forward import Forward
 from cloudedge.kube._kinds import Kind, Object, api_version, identity
@@ -25,15 +25,15 @@ from cloudedge.kube._writes import APPLY, MERGE, Write
 __all__ = ["FIELD_MANAGER", "Cluster"]
 
 FIELD_MANAGER = "cloudedge"
-"""Under which name our fields are ours."""
+"""The name under which the API server records our fields."""
 
 _GONE = 410
 
 
 class Cluster:
-    """A connection to one cluster, working in one namespace unless told otherwise; shared by threads.
+    """A connection to one cluster, working in one namespace by default; threads may share it.
 
-    Every call has a time limit and raises only `cloudedge.errors`. What is safe to repeat is repeated.
+    Every call has a time limit and raises only `cloudedge.errors`. Requests that are safe to repeat are retried.
     """
 
     def __init__(self, session: Session, namespace: str, *, paddle_service_group: str = "") -> None:
@@ -52,18 +52,18 @@ class Cluster:
         timeout_s: float = 30.0,
         paddle_service_group: str = "",
     ) -> Cluster:
-        """Find the cluster and the credentials; nothing is sent yet.
+        """Find the cluster and the credentials; sends nothing yet.
 
         Args:
-            kubeconfig: A file; else ``KUBECONFIG``, ``~/.kube/config``, or what a pod is given.
-            context: One of its contexts; the current one if left out.
-            namespace: Where to work; the context's own if left out.
+            kubeconfig: A file; else ``KUBECONFIG``, ``~/.kube/config``, or a pod's service account.
+            context: One of the file's contexts; the current one if left out.
+            namespace: The namespace to work in; the context's own if left out.
             clock: Time and jitter.
-            timeout_s: For one request.
-            paddle_service_group: Where its PaddleService is, if there are several; else it is looked for.
+            timeout_s: The time limit of one request.
+            paddle_service_group: The API group of its PaddleService, if there are several; discovered if left out.
 
         Raises:
-            ConfigError: there is nothing to connect with.
+            ConfigError: there is no usable kubeconfig or service account.
         """
         configuration, own = configured(kubeconfig, context)
         session = Session(configuration, clock or SystemClock(), timeout_s=timeout_s)
@@ -71,42 +71,42 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where the API server is: ``host:port``."""
+        """The API server's ``host:port``."""
         return self._session.host
 
     @property
     def clock(self) -> Clock:
-        """The clock its waits go by."""
+        """The clock that times the waits."""
         return self._session.clock
 
     def capabilities(self, *, again: bool = False) -> Capabilities:
-        """Return what the cluster can do; asked once, unless told to look again."""
+        """Return what the cluster can do; cached, unless `again` is set."""
         return self._discovery.capabilities(again=again)
 
     def groups(self) -> frozenset[str]:
-        """Return the names of the API groups that are there."""
+        """Return the names of the API groups the cluster serves."""
         found = self._session.call("GET", "/apis", what=f"listing the API groups of {self.address}")
         return frozenset(str(group.get("name")) for group in found.get("groups") or [])
 
     def kind_of(self, obj: Mapping[str, Any]) -> Kind:
-        """Return the kind of an object, as this cluster addresses it.
+        """Return the kind of an object, as this cluster serves it.
 
         Raises:
-            NotFound: the cluster does not have that kind.
+            NotFound: the cluster does not serve that kind.
         """
         return self._discovery.kind(*api_version(obj))
 
     def served(self, kind: str, versions: Sequence[str]) -> Kind:
-        """Return a kind in the first of some versions that the cluster has: ``("batch/v1", "batch/v1beta1")``.
+        """Return a kind in the first of these versions that the cluster serves: ``("batch/v1", "batch/v1beta1")``.
 
         Raises:
-            NotFound: it has none of them.
+            NotFound: it serves none of them.
         """
         found = (self._discovery.kinds(version).get(kind) for version in versions)
         return next((each for each in found if each is not None), None) or self._discovery.kind(versions[0], kind)
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
-        """Return an object, or None if it is not there."""
+        """Return an object, or None if it does not exist."""
         with suppress(NotFound):
             where = self._path(kind, namespace, name)
             found: Object = self._session.call("GET", where, what=f"reading {self._named(kind, name, namespace)}")
@@ -125,14 +125,14 @@ class Cluster:
         """List objects.
 
         Args:
-            kind: Which.
+            kind: Their kind.
             selector: Labels they must have: ``app=ctr,role in (ps)``.
             fields: Fields they must have: ``status.phase=Running``.
-            namespace: Another one than the cluster's own.
-            everywhere: In all namespaces.
+            namespace: A namespace other than the cluster's own.
+            everywhere: List across all namespaces.
 
         Raises:
-            NotFound: the cluster does not have that kind.
+            NotFound: the cluster does not serve that kind.
         """
         where = None if everywhere else namespace or self.namespace
         for last in (False, True):
@@ -140,25 +140,25 @@ class Cluster:
                 query = _selectors(selector, fields)
                 return listed(self._session, kind, where, query, what=f"listing {kind.plural}")[0]
             except Unavailable as error:
-                # The list changed so much while it was read that the server no longer knows where we were.
+                # The list changed so much during the read that the server no longer knows our position.
                 if last or error.facts.get("status") != _GONE:
                     raise
         raise AssertionError  # the second round returns or raises
 
     def apply(self, obj: Mapping[str, Any], *, dry_run: bool = False, force: bool = False) -> Object:
-        """Have an object be as given: server-side apply under our field manager. Twice is once.
+        """Make an object as given: server-side apply under our field manager. Idempotent.
 
         Args:
-            obj: What it shall be; fields that are not mentioned stay with whoever owns them.
-            dry_run: Let the server check it and change nothing.
-            force: Take over fields that somebody else manages.
+            obj: The wanted state; fields it does not mention stay with their managers.
+            dry_run: Let the server validate it and change nothing.
+            force: Take over fields that another manager owns.
 
         Raises:
-            InputError: the server does not take it, or would drop fields; `fields` names them.
-            Conflict: somebody else manages a field.
-            NotFound: the cluster has no such kind, or no such namespace.
+            InputError: the server refuses it, or would drop fields; `fields` names them.
+            Conflict: another manager owns a field.
+            NotFound: the cluster has no such kind or namespace.
         """
-        kind, body = self._placed(obj)
+        kind, body = self._with_namespace(obj)
         path = kind.path(body["metadata"].get("namespace"), body["metadata"]["name"])
         query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
         what = f"applying {identity(body)}"
@@ -167,14 +167,14 @@ class Cluster:
     def create(self, obj: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """Create an object.
 
-        It is sent again only if it certainly was not received: after a broken connection the caller looks whether it
-        is there. `apply` needs no such care.
+        It is retried only if it certainly did not arrive: after a broken connection the caller checks whether the
+        object exists. `apply` needs no such care.
 
         Raises:
-            Conflict: there is one of that name.
-            InputError: the server does not take it, or would drop fields; `fields` names them.
+            Conflict: an object of that name exists.
+            InputError: the server refuses it, or would drop fields; `fields` names them.
         """
-        kind, body = self._placed(obj)
+        kind, body = self._with_namespace(obj)
         path = kind.path(body["metadata"].get("namespace"))
         what = f"creating {identity(body)}"
         query = {"fieldManager": FIELD_MANAGER}
@@ -190,11 +190,11 @@ class Cluster:
         subresource: str = "",
         dry_run: bool = False,
     ) -> Object:
-        """Change some fields of an object by a merge patch: None removes a field, lists are replaced whole.
+        """Change fields of an object by a merge patch: None removes a field, lists are replaced whole.
 
         Raises:
-            NotFound: it is not there.
-            InputError: the server does not take it, or would drop fields; `fields` names them.
+            NotFound: the object does not exist.
+            InputError: the server refuses it, or would drop fields; `fields` names them.
         """
         path = self._path(kind, namespace, name, subresource)
         what = f"patching {self._named(kind, name, namespace)}"
@@ -211,23 +211,23 @@ class Cluster:
         wait_s: float | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
     ) -> None:
-        """Delete an object; one that is not there is deleted.
+        """Delete an object; one that does not exist counts as deleted.
 
         Args:
             kind: Its kind.
             name: Its name.
-            namespace: Another one than the cluster's own.
-            uid: Delete only this one, and not another that got its name since.
+            namespace: A namespace other than the cluster's own.
+            uid: Delete only this object, not a later one of the same name.
             wait_s: How long to wait until it is gone; None: do not wait.
-            propagation: What becomes of what it owns.
+            propagation: The fate of the objects it owns.
 
         Raises:
-            DeadlineExceeded: it is still there; says what it waits for.
+            DeadlineExceeded: it still exists; the message names the finalizers it waits for.
         """
         found = self.get(kind, name, namespace)
         if found is None or (uid is not None and found["metadata"]["uid"] != uid):
             return
-        # Bound to the uid, so that a repeated request never deletes what somebody made in between.
+        # Bound to the uid, so that a retried request never deletes an object made in between.
         own = found["metadata"]["uid"]
         body = {"propagationPolicy": propagation, "preconditions": {"uid": own}}
         what = f"deleting {self._named(kind, name, namespace)}"
@@ -253,12 +253,12 @@ class Cluster:
         namespace: str | None = None,
         everywhere: bool = False,
     ) -> Iterator[Event]:
-        """Tell what is there (as ADDED), then every change, until the time is over.
+        """Yield the existing objects (as ADDED), then every change, until the time is over.
 
-        Broken connections, restarts of the server and expired versions are survived; nothing is told twice.
+        It survives broken connections, server restarts and expired versions, and reports nothing twice.
 
         Raises:
-            Unavailable: the server did not answer to the end.
+            Unavailable: the server did not answer at the end.
         """
         query = _selectors(selector, f"metadata.name={name}" if name else "")
         where = None if everywhere or not kind.namespaced else namespace or self.namespace
@@ -277,24 +277,24 @@ class Cluster:
         pods: str = "",
         every_s: float = 10.0,
     ) -> Object | None:
-        """Wait until an object is as it should be.
+        """Wait until an object meets a condition.
 
         Args:
             kind: Its kind.
             name: Its name.
-            until: Is asked at every change, and every few seconds; None stands for no object. What it raises ends the
-                wait.
-            timeout_s: How long.
-            what: What is waited for, for the error: "starting ctr".
-            namespace: Another one than the cluster's own.
+            until: The condition. It is evaluated at every change and every few seconds; None stands for no object. An
+                exception from it ends the wait.
+            timeout_s: The time limit.
+            what: The goal, for the error: "starting ctr".
+            namespace: A namespace other than the cluster's own.
             pods: A selector of the pods whose warnings belong into the error.
-            every_s: How often to ask when nothing changes.
+            every_s: Time between two evaluations when nothing changes.
 
         Returns:
-            The object; None if `until` wanted none.
+            The object; None if the condition held for no object.
 
         Raises:
-            DeadlineExceeded: it is not; with its `state` and the `events` about it.
+            DeadlineExceeded: the condition does not hold; with the object's `state` and the `events` about it.
         """
         where = (namespace or self.namespace) if kind.namespaced else None
         query = _selectors("", f"metadata.name={name}")
@@ -303,14 +303,14 @@ class Cluster:
         waiting = Waiting(watch, until)
         if waiting.run():
             return waiting.now
-        told = () if waiting.silence else self._told(waiting.now, namespace, pods)
-        raise waiting.failure(what, timeout_s, told) from waiting.silence
+        notices = () if waiting.silence else self._events_for_error(waiting.now, namespace, pods)
+        raise waiting.failure(what, timeout_s, notices) from waiting.silence
 
     def events(self, obj: Mapping[str, Any]) -> Sequence[Notice]:
-        """Return what the cluster wrote down about an object, the oldest first."""
-        # Those about objects without a namespace are kept in this one.
+        """Return the cluster's events about an object, the oldest first."""
+        # Events about objects without a namespace are kept in this one.
         namespace = (obj.get("metadata") or {}).get("namespace") or "default"
-        return notices(self.list(Kind.EVENT, fields=selector_of(dict(obj)), namespace=namespace))
+        return read_events(self.list(Kind.EVENT, fields=selector_of(dict(obj)), namespace=namespace))
 
     def logs(
         self,
@@ -329,19 +329,19 @@ class Cluster:
         Args:
             selector: Labels of the pods.
             pods: Or their names.
-            namespace: Another one than the cluster's own.
+            namespace: A namespace other than the cluster's own.
             container: One of their containers; the first if left out.
-            follow: Go on until every pod has ended: each of those that are named, though it has not begun yet, or
-                those with the labels, pods that appear later included.
-            tail: Only so many lines of each from before now.
-            timeout_s: How long at most.
-            is_over: Is asked now and then, while named pods have not begun, whether they never will.
+            follow: Go on until every pod has ended: each named pod, even one that has not started yet, or every pod
+                with the labels, including pods that appear later.
+            tail: Only this many earlier lines of each pod.
+            timeout_s: The time limit.
+            is_over: Polled while named pods have not started; returns whether they never will.
 
         Raises:
-            InputError: neither pods nor a selector was named.
+            InputError: neither pods nor a selector is given.
         """
         if not selector and not pods:
-            raise InputError("logs of which pods? Name them, or give a selector")
+            raise InputError("cannot read logs: neither pods nor a selector is given")
         reader = Logs(
             self._session,
             namespace or self.namespace,
@@ -356,9 +356,9 @@ class Cluster:
 
     @contextmanager
     def port_forward(self, pod: str, port: int, *, namespace: str | None = None) -> Iterator[int]:
-        """Let a local port lead to a pod's, as long as the block lasts; yields the local port, on loopback only.
+        """Forward a local port, on loopback only, to a pod's port for the duration of the block; yields the local port.
 
-        Each connection is forwarded by itself: one that breaks takes no other along.
+        Connections are independent: one that breaks leaves the others alone.
         """
         path = Kind.POD.path(namespace or self.namespace, pod, "portforward")
         with Forward(self._session, path, port, what=f"reaching port {port} of pod {pod}") as local:
@@ -373,10 +373,10 @@ class Cluster:
         namespace: str | None = None,
         timeout_s: float = 60.0,
     ) -> Ran:
-        """Run a command in a pod and return what it wrote and how it ended; nothing is read by a shell.
+        """Run a command in a pod, without a shell, and return its output and exit code.
 
         Raises:
-            DeadlineExceeded: it has not ended in time; it may go on there.
+            DeadlineExceeded: the command has not ended in time; it may still run there.
         """
         path = Kind.POD.path(namespace or self.namespace, pod, "exec")
         return run_in_pod(self._session, path, command, container=container, timeout_s=timeout_s, pod=pod)
@@ -396,7 +396,7 @@ class Cluster:
     def _write(self, write: Write, *, dry_run: bool) -> Object:
         return write.send(self._session, dry_run=dry_run, is_strict=self._discovery.validates_strictly)
 
-    def _placed(self, obj: Mapping[str, Any]) -> tuple[Kind, Object]:
+    def _with_namespace(self, obj: Mapping[str, Any]) -> tuple[Kind, Object]:
         """Return an object's kind, and the object with a namespace if its kind has one."""
         kind = self.kind_of(obj)
         metadata = dict(obj["metadata"])
@@ -410,8 +410,8 @@ class Cluster:
     def _named(self, kind: Kind, name: str, namespace: str | None) -> str:
         return f"{kind} {namespace or self.namespace}/{name}" if kind.namespaced else f"{kind} {name}"
 
-    def _told(self, obj: Object | None, namespace: str | None, pods: str) -> Sequence[Notice]:
-        """Collect events for an error; that they cannot be had is no other error."""
+    def _events_for_error(self, obj: Object | None, namespace: str | None, pods: str) -> Sequence[Notice]:
+        """Collect events for an error message; failing to read them raises nothing."""
         found: list[Notice] = []
         with suppress(CloudEdgeError):
             found += self.events(obj) if obj is not None else []

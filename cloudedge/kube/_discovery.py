@@ -1,7 +1,6 @@
-"""What a cluster can do: groups, versions, kinds and the flavours of operators that look alike.
+"""Discovery of a cluster's API groups, versions, kinds and operator flavours.
 
-Nothing here is assumed from names: two groups carry a PaddleService, two a PaddleJob, and one of the PaddleJobs forgets
-`sampleSetRef`.
+Names prove nothing: two groups have a PaddleService, two a PaddleJob, and one of the PaddleJobs drops `sampleSetRef`.
 """
 
 from __future__ import annotations
@@ -21,32 +20,32 @@ PADDLE_SERVICES = tuple(
     Kind(group, "v1", "paddleservices", "PaddleService")
     for group in ("elasticserving.paddlepaddle.org", "serving.paddlepaddle.org")
 )
-"""In the order in which they are looked for."""
+"""In the order of the search."""
 
 _STRICT_SINCE = (1, 25)
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What was found on a cluster."""
+    """The API kinds and version found on a cluster."""
 
     server: str
-    """The server's version in its own words: ``v1.20.2``."""
+    """The server's version as it reports it: ``v1.20.2``."""
     version: tuple[int, int]
-    """To compare: ``(1, 20)``."""
+    """The version for comparison: ``(1, 20)``."""
     kinds: frozenset[Kind] = field(default_factory=frozenset)
-    """Those of the kinds cloudedge can use that are there."""
+    """The kinds cloudedge can use that the cluster serves."""
     paddle_service: Kind | None = None
-    """With the group that this cluster's operator serves."""
+    """PaddleService with the group that this cluster's operator serves."""
     sample_set_ref: bool | None = None
-    """Whether a PaddleJob may name a SampleSet; None: neither the definition nor the server's schema may be read."""
+    """True if a PaddleJob may name a SampleSet; None: neither the definition nor the server's schema may be read."""
 
     @property
     def paddle_flavour(self) -> Literal["operator", "sampleset", "paddlecloud"] | None:
-        """Which PaddleJob this is: of paddle-operator, of its branch with sample sets, or of PaddleCloud.
+        """The origin of the PaddleJob: paddle-operator, its branch with sample sets, or PaddleCloud.
 
-        What a job may say decides; that there are sample sets says little, since their definitions may be left over or
-        of somebody else. The last two define the same jobs; PaddleCloud's chart brings a PaddleService along.
+        The fields of a job decide. The presence of sample sets means little: their definitions may be left over or
+        belong to another operator. The last two define the same jobs; PaddleCloud's chart brings a PaddleService along.
         """
         if Kind.PADDLE_JOB not in self.kinds:
             return None
@@ -56,16 +55,16 @@ class Capabilities:
         return "paddlecloud" if PADDLE_SERVICES[1] in self.kinds else "sampleset"
 
     def has(self, *kinds: Kind) -> bool:
-        """Tell whether all of these kinds are there."""
+        """Return whether the cluster serves all of these kinds."""
         return self.kinds.issuperset(kinds)
 
 
 class Discovery:
-    """Asks a server what it has, each thing once.
+    """Queries a server for its kinds and version, and caches the answers.
 
     Args:
         session: The server.
-        paddle_service_group: The group of its PaddleService, where somebody knows better; else it is looked for.
+        paddle_service_group: The group of its PaddleService, if configured; else it is discovered.
     """
 
     def __init__(self, session: Session, paddle_service_group: str = "") -> None:
@@ -76,36 +75,36 @@ class Discovery:
         self._capabilities: Capabilities | None = None
 
     def kinds(self, version: str) -> Mapping[str, Kind]:
-        """Return the kinds of a group and version by name; none if the server does not have it."""
+        """Return the kinds of a group and version by name; empty if the server does not serve it."""
         if version not in self._versions:
             found = self._ask(version)
             if not found:
-                return {}  # it may be installed any moment: the next one to ask is told
+                return {}  # not cached: it may be installed any moment
             self._versions[version] = found
         return self._versions[version]
 
     def kind(self, version: str, name: str) -> Kind:
-        """Return how a kind is addressed.
+        """Return a kind as this cluster serves it.
 
         Raises:
-            NotFound: the cluster does not have it.
+            NotFound: the cluster does not serve it.
         """
         if name not in self.kinds(version):
-            self._versions.pop(version, None)  # it may have come to a group that was there
+            self._versions.pop(version, None)  # it may be new in a known group
         found = self.kinds(version).get(name)
         if found is None:
             raise not_served(self._session.host, name, version)
         return found
 
     def capabilities(self, *, again: bool = False) -> Capabilities:
-        """Return what the cluster can do; asked once unless told otherwise."""
+        """Return what the cluster can do; cached, unless `again` is set."""
         if self._capabilities is None or again:
             self._versions = {}
             self._capabilities = self._look()
         return self._capabilities
 
     def server(self) -> tuple[str, tuple[int, int]]:
-        """Return the server's version, in its words and to compare."""
+        """Return the server's version, as it reports it and for comparison."""
         if self._server is None:
             found = self._session.call("GET", "/version", what=f"asking {self._session.host} for its version")
             self._server = (
@@ -116,7 +115,7 @@ class Discovery:
 
     @property
     def validates_strictly(self) -> bool:
-        """Whether the server itself refuses unknown fields."""
+        """True if the server itself refuses unknown fields."""
         return self.server()[1] >= _STRICT_SINCE
 
     def _look(self) -> Capabilities:
@@ -151,12 +150,12 @@ class Discovery:
         with suppress(NotFound, Rejected):
             definition = self._session.call("GET", Kind.CRD.path(name=name), what=f"reading the definition {name}")
             return schema_has(definition, kind.version, "spec", "sampleSetRef")
-        # Definitions belong to the whole cluster, and may be hidden; what they say is also in the server's schema,
-        # which everybody may read: by group since 1.24, all in one before.
+        # Definitions are cluster-wide and may be hidden. The server's schema repeats them and is open to every user:
+        # by group since 1.24, all in one document before.
         for path in (f"/openapi/v3/apis/{kind.api_version}", "/openapi/v2"):
             with suppress(NotFound, Rejected):
                 document = self._session.call("GET", path, what=f"reading the schema of {kind.api_version}")
-                if (schema := _published(document, kind)) is not None:
+                if (schema := _schema_of(document, kind)) is not None:
                     return _has(schema, "spec", "sampleSetRef")
         return None
 
@@ -174,7 +173,7 @@ class Discovery:
 
 
 def schema_has(definition: Mapping[str, Any], version: str, *path: str) -> bool:
-    """Tell whether a custom resource definition knows a field in one of its versions."""
+    """Return whether a custom resource definition has a field in one of its versions."""
     for each in definition["spec"].get("versions") or []:
         if each.get("name") == version:
             return _has((each.get("schema") or {}).get("openAPIV3Schema") or {}, *path)
@@ -190,8 +189,8 @@ def _has(schema: Mapping[str, Any], *path: str) -> bool:
     return True
 
 
-def _published(document: Mapping[str, Any], kind: Kind) -> Mapping[str, Any] | None:
-    """Return what an OpenAPI document, of either version, says of a kind; None if it does not, or not in full."""
+def _schema_of(document: Mapping[str, Any], kind: Kind) -> Mapping[str, Any] | None:
+    """Return a kind's schema from an OpenAPI document of either version; None if it is missing or incomplete."""
     schemas = (document.get("components") or {}).get("schemas") or document.get("definitions") or {}
     own = {"group": kind.group, "version": kind.version, "kind": kind.kind}
     for schema in schemas.values():

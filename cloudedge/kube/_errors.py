@@ -1,7 +1,7 @@
-"""What an API server's refusals and the network's failures mean: one table from theirs to `cloudedge.errors`.
+"""The table from API server refusals and network failures to `cloudedge.errors`.
 
-`Passing` marks those that may pass when the same request is sent again, and says whether the server may have acted on
-this one; whether it may be sent again is the session's to know.
+`Passing` marks failures that may pass when the same request is sent again, and tells whether the server may have acted
+on this one. The session decides whether to send it again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _UNKNOWN_FIELD = re.compile(r'unknown field "([^"]+)"|\.([\w.\[\]"=,-]+): field 
 
 
 class Passing(Exception):
-    """Carries an error that may pass.
+    """Carries an error that a retry may overcome.
 
     Args:
-        error: What to raise if it does not.
-        acted: Whether the server may have done what it was asked to do.
-        after_s: How long it asked to wait.
+        error: The error to raise if it does not pass.
+        acted: Whether the server may have carried out the request.
+        after_s: The pause the server asked for.
     """
 
     def __init__(self, error: CloudEdgeError, *, acted: bool, after_s: float | None = None) -> None:
@@ -42,19 +42,19 @@ class Passing(Exception):
 
 @dataclass(frozen=True)
 class Status:
-    """A refusal, in the server's words."""
+    """A refusal as the server reported it."""
 
     code: int
     reason: str = ""
     """One word: AlreadyExists, Forbidden, Invalid ..."""
     message: str = ""
     causes: tuple[Mapping[str, str], ...] = ()
-    """What exactly: reason, message and field of each."""
+    """The details: reason, message and field of each."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, code: int, body: bytes) -> Status:
-        """Read the body of a refusal; proxies in between do not write Kubernetes' form."""
+        """Read the body of a refusal; proxies in between do not use Kubernetes' format."""
         try:
             found = json.loads(body)
         except ValueError:
@@ -84,45 +84,45 @@ class _Refusal:
     passes: bool = False
     """The same request may succeed later."""
     acted: bool = False
-    """The server may have done it nevertheless."""
+    """The server may have carried it out nevertheless."""
 
 
-_LATER = "Run the same command again; what is done is kept."
+_RUN_AGAIN = "Run the same command again. Finished work is kept."
 _BY_CAUSE = {
     "FieldManagerConflict": _Refusal(
-        Conflict, "Somebody else manages these fields; agree with them, or take the fields over by force."
+        Conflict, "Another manager owns these fields. Agree with its owner, or take the fields over by force."
     ),
     "NamespaceTerminating": _Refusal(
-        Conflict, "The namespace is being deleted; wait until it is gone, or use another."
+        Conflict, "The namespace is being deleted. Wait until it is gone, or use another."
     ),
 }
 _BY_REASON = {
-    "AlreadyExists": _Refusal(Conflict, "Choose another name, or delete what is there."),
-    "Expired": _Refusal(Unavailable, "What was asked for is too old by now; ask again from the beginning."),
+    "AlreadyExists": _Refusal(Conflict, "Choose another name, or delete the existing object."),
+    "Expired": _Refusal(Unavailable, "The requested version is too old by now. Read again from the beginning."),
 }
 _BY_STATUS = {
     400: _Refusal(InputError),
     401: _Refusal(Rejected, "Log in to the cluster again, or name another context."),
     403: _Refusal(
-        Rejected, "Ask the cluster's owner for this permission; docs/how-to/kubernetes.md lists those needed."
+        Rejected, "Ask the cluster's owner for this permission. docs/how-to/kubernetes.md lists the ones needed."
     ),
     404: _Refusal(NotFound),
     405: _Refusal(Rejected),
-    409: _Refusal(Conflict, "Look at what is there now, then try again."),
-    410: _Refusal(Unavailable, "What was asked for is too old by now; ask again from the beginning."),
-    413: _Refusal(InputError, "The object is larger than the API server takes."),
+    409: _Refusal(Conflict, "Read the object's current state, then try again."),
+    410: _Refusal(Unavailable, "The requested version is too old by now. Read again from the beginning."),
+    413: _Refusal(InputError, "The object is larger than the API server accepts. Make it smaller."),
     415: _Refusal(InputError),
     422: _Refusal(InputError),
-    429: _Refusal(Overloaded, "The API server limits how fast it is asked; wait and try again.", passes=True),
-    500: _Refusal(Unavailable, _LATER, passes=True, acted=True),
-    502: _Refusal(Unavailable, _LATER, passes=True, acted=True),
-    503: _Refusal(Unavailable, _LATER, passes=True, acted=True),
-    504: _Refusal(Unavailable, _LATER, passes=True, acted=True),
+    429: _Refusal(Overloaded, "The API server limits the rate of requests. Wait and try again.", passes=True),
+    500: _Refusal(Unavailable, _RUN_AGAIN, passes=True, acted=True),
+    502: _Refusal(Unavailable, _RUN_AGAIN, passes=True, acted=True),
+    503: _Refusal(Unavailable, _RUN_AGAIN, passes=True, acted=True),
+    504: _Refusal(Unavailable, _RUN_AGAIN, passes=True, acted=True),
 }
 
 
 def refusal(what: str, status: Status, *, retry_after: str | None = None) -> CloudEdgeError | Passing:
-    """Return what to raise for an answer that is a refusal."""
+    """Return the error to raise for a refusal."""
     found = next((_BY_CAUSE[cause["reason"]] for cause in status.causes if cause["reason"] in _BY_CAUSE), None)
     unknown = _UNKNOWN_FIELD.findall(status.message)
     if unknown:
@@ -131,7 +131,7 @@ def refusal(what: str, status: Status, *, retry_after: str | None = None) -> Clo
         )
     found = found or _BY_REASON.get(status.reason) or _BY_STATUS.get(status.code)
     if found is None:
-        found = _Refusal(Unavailable, _LATER) if status.code >= 500 else _Refusal(Rejected)  # noqa: PLR2004
+        found = _Refusal(Unavailable, _RUN_AGAIN) if status.code >= 500 else _Refusal(Rejected)  # noqa: PLR2004
     facts: dict[str, Any] = {"status": status.code, "reason": status.reason}
     fields = [cause["field"] for cause in status.causes if cause["field"]] or ["".join(each) for each in unknown]
     if fields:
@@ -139,14 +139,14 @@ def refusal(what: str, status: Status, *, retry_after: str | None = None) -> Clo
     after_s = float(retry_after) if retry_after and retry_after.isdecimal() else None
     if after_s is not None:
         facts["retry_after_s"] = after_s
-    said = status.message or status.reason or "no reason given"
-    error = found.kind(f"{what}: {status.code}: {said}", hint=found.hint, **facts)
+    message = status.message or status.reason or "no reason given"
+    error = found.kind(f"{what}: {status.code}: {message}", hint=found.hint, **facts)
     return Passing(error, acted=found.acted, after_s=after_s) if found.passes else error
 
 
 @contextmanager
 def translated(what: str, host: str) -> Iterator[None]:
-    """Turn what urllib3 and the system raise into our errors."""
+    """Turn errors of urllib3 and the system into ours."""
     try:
         yield
     except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -154,16 +154,18 @@ def translated(what: str, host: str) -> Iterator[None]:
         if isinstance(root, (ssl.SSLError, ssl.CertificateError)) and not isinstance(root, ssl.SSLEOFError):
             raise Rejected(
                 f"{what}: TLS with {host} failed: {_printable(str(root))}",
-                hint="The kubeconfig's certificate authority is not this server's; get a new kubeconfig.",
+                hint="The kubeconfig's certificate authority is not this server's. Get a new kubeconfig.",
             ) from error
         if isinstance(root, socket.gaierror):
-            gone = f"{what}: there is no host {host}"
+            gone = f"{what}: the host {host} does not exist"
             raise Unavailable(gone, hint="Check the server's address in the kubeconfig.") from error
         if isinstance(error, urllib3.exceptions.NewConnectionError) or isinstance(root, ConnectionRefusedError):
-            refused = Unavailable(f"{what}: nobody answers at {host}", hint="Is the API server up?")
+            refused = Unavailable(f"{what}: {host} refuses the connection", hint="Check that the API server is up.")
             raise Passing(refused, acted=False) from error
         how = "no answer in time" if _is_time_out(error, root) else f"the connection broke: {type(root).__name__}"
-        raise Passing(Unavailable(f"{what} at {host}: {how}", hint=_LATER), acted=not _is_connecting(error)) from error
+        raise Passing(
+            Unavailable(f"{what} at {host}: {how}", hint=_RUN_AGAIN), acted=not _is_connecting(error)
+        ) from error
 
 
 def _is_time_out(*errors: BaseException) -> bool:
@@ -175,7 +177,7 @@ def _is_connecting(error: BaseException) -> bool:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the system's own error below what the library wrapped around it."""
+    """Return the system's own error inside the library's wrappers."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError)):

@@ -1,4 +1,4 @@
-"""What a cluster wrote down about an object: its events and its state, for people."""
+"""Kubernetes events about an object, and its state in words."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from cloudedge.kube._kinds import Object
 
-__all__ = ["Notice", "notices", "selector_of", "state_of"]
+__all__ = ["Notice", "read_events", "selector_of", "state_of"]
 
-_WORDS = 300
+_LONGEST_TEXT = 300
 
 
 @dataclass(frozen=True)
 class Notice:
-    """One Kubernetes event; `Event` is what a watch tells."""
+    """One Kubernetes event; `Event` is a change that a watch reports."""
 
     type: str
     """Normal or Warning."""
@@ -24,7 +24,7 @@ class Notice:
     about: str
     """``Pod/ctr-0``."""
     at: str
-    """When it happened last."""
+    """The last time it happened."""
     count: int = 1
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Notice:
 
 
 def selector_of(obj: Object) -> str:
-    """Return the field selector of events about an object; by its uid, so that a namesake's are not taken for its."""
+    """Return the field selector for events about an object: by uid, so that a namesake's events do not match."""
     metadata = obj.get("metadata") or {}
     if metadata.get("uid"):
         return f"involvedObject.uid={metadata['uid']}"
@@ -41,8 +41,8 @@ def selector_of(obj: Object) -> str:
     return f"involvedObject.name={metadata.get('name', '')}{kind}"
 
 
-def notices(found: Iterable[Object]) -> list[Notice]:
-    """Read events, the oldest first."""
+def read_events(found: Iterable[Object]) -> list[Notice]:
+    """Convert Kubernetes events, the oldest first."""
     return sorted((_notice(each) for each in found), key=lambda notice: notice.at)
 
 
@@ -58,7 +58,7 @@ def _notice(event: Object) -> Notice:
     return Notice(
         type=str(event.get("type") or "Normal"),
         reason=str(event.get("reason") or ""),
-        message=" ".join(str(event.get("message") or "").split())[:_WORDS],
+        message=" ".join(str(event.get("message") or "").split())[:_LONGEST_TEXT],
         about=f"{about.get('kind', '')}/{about.get('name', '')}",
         at=str(when or ""),
         count=int(event.get("count") or series.get("count") or 1),
@@ -66,9 +66,9 @@ def _notice(event: Object) -> Notice:
 
 
 def state_of(obj: Mapping[str, Any] | None) -> str:
-    """Say in a few words what state an object is in: its phase, replicas and the conditions that do not hold."""
+    """Describe an object's state in a few words: its phase, replicas and the conditions that do not hold."""
     if obj is None:
-        return "it is not there"
+        return "it does not exist"
     status = obj.get("status") or {}
     words = _deletion(obj.get("metadata") or {})
     if status.get("phase"):
@@ -78,7 +78,7 @@ def state_of(obj: Mapping[str, Any] | None) -> str:
     wanted = (obj.get("spec") or {}).get("replicas")
     if wanted is not None and "replicas" in status:
         words.append(f"{status.get('readyReplicas', 0)} of {wanted} replicas ready")
-    words += [_condition(each) for each in status.get("conditions") or [] if _is_telling(each)]
+    words += [_condition(each) for each in status.get("conditions") or [] if _is_notable(each)]
     words += [text for each in status.get("containerStatuses") or [] if (text := _container(each))]
     return "; ".join(words) or "it has no status yet"
 
@@ -90,21 +90,21 @@ def _deletion(metadata: Mapping[str, Any]) -> list[str]:
     return [f"it is being deleted, and waits for {', '.join(held)}" if held else "it is being deleted"]
 
 
-def _is_telling(condition: Mapping[str, Any]) -> bool:
+def _is_notable(condition: Mapping[str, Any]) -> bool:
     bad = "Failed" in str(condition.get("type")) or "Failure" in str(condition.get("type"))
     return condition.get("status") == ("True" if bad else "False") or condition.get("status") == "Unknown"
 
 
 def _condition(condition: Mapping[str, Any]) -> str:
-    said = " ".join(filter(None, (condition.get("reason"), condition.get("message"))))
-    return f"{condition.get('type')} is {condition.get('status')}" + (f" ({said[:_WORDS]})" if said else "")
+    detail = " ".join(filter(None, (condition.get("reason"), condition.get("message"))))
+    return f"{condition.get('type')} is {condition.get('status')}" + (f" ({detail[:_LONGEST_TEXT]})" if detail else "")
 
 
 def _container(container: Mapping[str, Any]) -> str:
     waiting = (container.get("state") or {}).get("waiting")
     if waiting:
-        said = " ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
-        return f"container {container.get('name')} waits: {said[:_WORDS]}"
+        detail = " ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+        return f"container {container.get('name')} waits: {detail[:_LONGEST_TEXT]}"
     ended = (container.get("state") or {}).get("terminated")
     if ended and ended.get("exitCode"):
         return f"container {container.get('name')} ended with {ended['exitCode']} {ended.get('reason') or ''}".rstrip()

@@ -1,4 +1,4 @@
-"""Running a command in a pod."""
+"""Commands in pods: run one and collect its output and exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STDOUT, _STDERR, _RESULT = 1, 2, 3
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command in a pod did."""
+    """The exit code and output of a command in a pod."""
 
     code: int
     stdout: bytes
@@ -30,12 +30,12 @@ class Ran:
 def run_in_pod(
     session: Session, path: str, command: Sequence[str], *, pod: str, container: str, timeout_s: float
 ) -> Ran:
-    """Run a command and collect what it writes.
+    """Run a command and collect its output.
 
     Raises:
-        DeadlineExceeded: it has not ended in time.
-        InputError: it writes more than is kept.
-        Unavailable: the connection broke; whether it ran to its end is unknown.
+        DeadlineExceeded: the command has not ended in time.
+        InputError: it writes more than the limit.
+        Unavailable: the connection broke; the command may or may not have finished.
     """
     what = f"running {command[0]} in pod {pod}"
     end = session.clock.monotonic() + timeout_s
@@ -51,15 +51,17 @@ def run_in_pod(
             if data and data[0] in channels:
                 channels[data[0]] += data[1:]
             if sum(map(len, channels.values())) > _OUTPUT_LIMIT:
-                raise InputError(f"{what}: it writes more than {_OUTPUT_LIMIT} bytes")
+                raise InputError(f"{what}: the output is over the limit of {_OUTPUT_LIMIT} bytes")
     except (websocket.WebSocketTimeoutException, TimeoutError) as error:
-        raise DeadlineExceeded(f"{what}: not ended after {timeout_s:.0f} s", hint="It may go on there.") from error
+        raise DeadlineExceeded(
+            f"{what}: still running after {timeout_s:.0f} s", hint="It may go on in the pod."
+        ) from error
     except BROKEN as error:
         if not channels[_RESULT]:
             raise Unavailable(f"{what}: the connection broke: {type(error).__name__}") from error
     finally:
         connection.close(timeout=1)
-        connection.shutdown()  # whatever became of the farewell
+        connection.shutdown()  # even if the closing handshake failed
     return Ran(_code(bytes(channels[_RESULT]), what), bytes(channels[_STDOUT]), bytes(channels[_STDERR]))
 
 
@@ -71,4 +73,4 @@ def _code(result: bytes, what: str) -> int:
         causes = {cause["reason"]: cause["message"] for cause in found["details"]["causes"]}
         return int(causes["ExitCode"])
     except (ValueError, KeyError, TypeError):
-        raise Unavailable(f"{what}: {result[:300].decode(errors='replace') or 'no word of how it ended'}") from None
+        raise Unavailable(f"{what}: {result[:300].decode(errors='replace') or 'no exit status arrived'}") from None

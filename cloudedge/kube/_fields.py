@@ -1,7 +1,7 @@
-"""Which fields of an object a server dropped: what strict validation does on servers that have none.
+"""Detection of fields a server dropped: strict validation for servers that have none.
 
-Servers before 1.25 take unknown fields of custom resources and forget them. What came back then lacks something that
-was sent. A value that came back changed is no loss: servers fill in defaults and write quantities their own way.
+Servers before 1.25 accept unknown fields of custom resources and drop them: the answer then lacks a field that was
+sent. A changed value is no loss: servers fill in defaults and normalise quantities.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["dropped"]
 
 _WRITE_ONLY = ("stringData",)
-"""Secrets: taken, and handed back encoded under another name."""
+"""Accepted in Secrets, and returned encoded under another name."""
 
 
 def dropped(sent: Mapping[str, Any], got: Mapping[str, Any], *, is_custom: bool) -> list[str]:
@@ -20,13 +20,13 @@ def dropped(sent: Mapping[str, Any], got: Mapping[str, Any], *, is_custom: bool)
 
     Args:
         sent: The object.
-        got: What the server says it is now.
-        is_custom: Whether it is a custom resource. The server's own kinds leave zero, false and empty out.
+        got: The server's answer.
+        is_custom: Whether it is a custom resource. The server omits zero, false and empty values of its own kinds.
     """
-    checked = {key: value for key, value in sent.items() if key not in ("status", "metadata", *_WRITE_ONLY)}
-    # Every object's metadata is of the server's own kind.
-    named = {"metadata": sent["metadata"]} if "metadata" in sent else {}
-    return sorted([*_missing(named, got, "", is_custom=False), *_missing(checked, got, "", is_custom=is_custom)])
+    body = {key: value for key, value in sent.items() if key not in ("status", "metadata", *_WRITE_ONLY)}
+    # Every object's metadata is a type of the server's own.
+    metadata = {"metadata": sent["metadata"]} if "metadata" in sent else {}
+    return sorted([*_missing(metadata, got, "", is_custom=False), *_missing(body, got, "", is_custom=is_custom)])
 
 
 def _missing(sent: Any, got: Any, path: str, *, is_custom: bool) -> Iterator[str]:
@@ -35,7 +35,7 @@ def _missing(sent: Any, got: Any, path: str, *, is_custom: bool) -> Iterator[str
             below = f"{path}.{key}" if path else str(key)
             if key in got:
                 yield from _missing(value, got[key], below, is_custom=is_custom)
-            elif not _may_vanish(value, is_custom=is_custom):
+            elif not _may_be_omitted(value, is_custom=is_custom):
                 yield below
     elif isinstance(sent, list) and isinstance(got, list):
         for index, item in enumerate(sent):
@@ -43,9 +43,9 @@ def _missing(sent: Any, got: Any, path: str, *, is_custom: bool) -> Iterator[str
 
 
 def _nearest(item: Any, got: list[Any], index: int, path: str, *, is_custom: bool) -> list[str]:
-    """Compare an item with the one it became: others may have added theirs, before or after."""
+    """Compare an item with its counterpart; other managers may have added items before or after it."""
     if not isinstance(item, (Mapping, list)):
-        return []  # a value of its own has no fields to lose
+        return []  # a plain value has no fields to lose
     same = [each for each in got if isinstance(item, Mapping) and isinstance(each, Mapping) and _same_name(item, each)]
     candidates = same or [*got[index : index + 1], *got]
     best = [path]
@@ -63,10 +63,12 @@ def _same_name(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return "name" in one and one["name"] == other.get("name")
 
 
-def _may_vanish(value: Any, *, is_custom: bool) -> bool:
+def _may_be_omitted(value: Any, *, is_custom: bool) -> bool:
     if value is None:
         return True
     if isinstance(value, Mapping):
-        # A mapping of nulls takes fields away, and nothing is left of it where there was none.
-        return bool(value or not is_custom) and all(_may_vanish(each, is_custom=is_custom) for each in value.values())
+        # A mapping of nulls removes fields, and leaves nothing where there were none.
+        return bool(value or not is_custom) and all(
+            _may_be_omitted(each, is_custom=is_custom) for each in value.values()
+        )
     return not is_custom and value in (0, "", [], False)

@@ -1,8 +1,7 @@
-"""Port-forwarding: a port of this machine that leads to a pod's.
+"""Port-forwarding: a port of this machine that leads to a pod's port.
 
-A connection here becomes a connection through the API server, each carried by a thread of its own. Neither side can be
-made to wait for the other for ever: what one sends while the other does not read is kept up to a limit, then the
-sender is not read either.
+Each local connection becomes one through the API server, carried by its own thread. Neither side can block the other
+for ever: data for a side that does not read is buffered up to a limit, then the sender is no longer read.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _DATA, _ERROR = 0, 1
 
 
 class Forward:
-    """A local port that leads to a pod's.
+    """A local port that leads to a pod's port.
 
     Args:
         session: The server.
         path: The pod's port-forward address.
         port: The pod's port.
-        what: For errors.
+        what: The attempt in words, for errors.
     """
 
     def __init__(self, session: Session, path: str, port: int, *, what: str) -> None:
@@ -47,7 +46,7 @@ class Forward:
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> int:
-        """Begin to listen; the first connection that cannot be forwarded is told to whoever made it by closing it."""
+        """Begin to listen; a connection that cannot be forwarded is closed."""
         self._listener.settimeout(_POLL_S)
         self._start(self._accept)
         return int(self._listener.getsockname()[1])
@@ -83,11 +82,11 @@ class Forward:
                 _Pair(client, far).run(self._ending)
             finally:
                 far.close(timeout=1)
-                far.shutdown()  # whatever became of the farewell
+                far.shutdown()  # even if the closing handshake failed
 
 
 class _Pair:
-    """A connection here and its other half there; ends when either does."""
+    """A local connection and its counterpart at the pod; ends when either does."""
 
     def __init__(self, client: socket.socket, far: Any) -> None:
         self._client, self._far = client, far
@@ -119,7 +118,7 @@ class _Pair:
         return bool(events.get(side, 0) & mask)
 
     def _arm(self, ready: selectors.BaseSelector) -> None:
-        """Read a side only while there is room for what it says; ask for room to write only with something to say."""
+        """Read a side only while there is room for its data; wait to write only with data to send."""
         for side, outgoing, incoming in (
             (self._client, self._to_client, self._to_pod),
             (self._far.sock, self._to_pod, self._to_client),
@@ -134,7 +133,7 @@ class _Pair:
                 ready.modify(side, mask)
 
     def _has_pending(self) -> bool:
-        """Tell whether something was decrypted already, which no selector knows of, and there is room for it."""
+        """Return whether there is room for data that TLS has decrypted already, which no selector reports."""
         is_tls = isinstance(self._far.sock, ssl.SSLSocket)
         return is_tls and len(self._to_client) < _KEPT and self._far.sock.pending() > 0
 
@@ -156,7 +155,7 @@ class _Pair:
         elif channel == _DATA:
             self._to_client += data
         elif channel == _ERROR:
-            return False  # nobody listens there, or the pod is gone
+            return False  # nothing listens on that port, or the pod is gone
         return True
 
     def _flush(self) -> None:

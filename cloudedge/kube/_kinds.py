@@ -1,4 +1,4 @@
-"""Kinds of objects: how each is addressed."""
+"""Kinds of Kubernetes objects: group, version and API path of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object, always with its group: two groups may use one name for different things.
+    """A kind of object, always with its group: two groups may use one name for different kinds.
 
     Example: ``Kind("batch.paddlepaddle.org", "v1", "paddlejobs", "PaddleJob")``
     """
@@ -61,16 +61,16 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """How objects name it: ``apps/v1``, or ``v1`` for the core group."""
+        """The kind's ``apiVersion`` in objects: ``apps/v1``, or ``v1`` for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def is_custom(self) -> bool:
-        """Whether a custom resource definition describes it, rather than the API server itself."""
+        """True if a custom resource definition defines it, rather than the API server itself."""
         return "." in self.group and not self.group.endswith(".k8s.io")
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """Return where the API server keeps it; without a namespace, across all of them."""
+        """Return the API path; without a namespace, across all of them."""
         steps = [root(self.api_version)]
         if self.namespaced and namespace is not None:
             steps += ["namespaces", quote(namespace, safe="")]
@@ -82,15 +82,15 @@ class Kind:
 
 
 def root(version: str) -> str:
-    """Return where a group and version is: ``/apis/apps/v1``, ``/api/v1``."""
+    """Return the API path of a group and version: ``/apis/apps/v1``, ``/api/v1``."""
     return f"/apis/{version}" if "/" in version else f"/api/{version}"
 
 
 def not_served(host: str, name: str, version: str) -> NotFound:
-    """Return what to raise where a cluster does not have a kind."""
+    """Return the error for a kind that a cluster does not serve."""
     return NotFound(
         f"the cluster at {host} has no {name} of {version}",
-        hint="`cloudedge doctor` says what is there and how to install the rest.",
+        hint="Run `cloudedge doctor` to see what the cluster has and how to install the rest.",
         kind=name,
         api_version=version,
     )
@@ -100,7 +100,7 @@ def api_version(obj: Mapping[str, Any]) -> tuple[str, str]:
     """Return ``apiVersion`` and ``kind`` of an object.
 
     Raises:
-        InputError: it says neither, or no name.
+        InputError: either is missing, or the name is.
     """
     found = obj.get("apiVersion"), obj.get("kind")
     if not isinstance(found[0], str) or not isinstance(found[1], str) or not all(found):

@@ -1,4 +1,4 @@
-"""Listing objects, page by page."""
+"""Lists of objects, read page by page."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def listed(
     attempts: int = ATTEMPTS,
     timeout_s: float | None = None,
 ) -> tuple[list[Object], str]:
-    """Return the objects, and the version of the list.
+    """Return all objects, and the version of the list.
 
     Raises:
-        NotFound: the cluster does not have that kind; of a namespace that is not there, the list is empty.
-        Unavailable: among others with status 410, when the list changed too much while it was read.
+        NotFound: the cluster does not serve that kind; a namespace that does not exist gives an empty list.
+        Unavailable: among others with status 410, when the list changed too much during the read.
     """
     found: list[Object] = []
     more = ""
@@ -38,7 +38,7 @@ def listed(
             page = session.call("GET", path, what=what, query=asked, attempts=attempts, timeout_s=timeout_s)
         except NotFound as error:
             raise not_served(session.host, kind.kind, kind.api_version) from error
-        # Items of a list do not say what they are.
+        # Items of a list carry neither apiVersion nor kind.
         found += [{"apiVersion": kind.api_version, "kind": kind.kind} | item for item in page.get("items") or []]
         metadata = page.get("metadata") or {}
         more = metadata.get("continue") or ""

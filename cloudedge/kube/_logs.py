@@ -1,6 +1,6 @@
 """The logs of several pods as one stream of lines.
 
-Every line is asked for with its time, so that a reader whose connection broke goes on after the last line it had.
+Every line comes with its time, so that a reader whose connection broke goes on after its last line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["LogLine", "Logs"]
 _QUIET_S = 60.0
 _POLL_S = 0.5
 _SETTLED_S = 2.0
-"""How long every pod must have ended before nobody expects another one."""
+"""The time every pod must have ended before the stream counts as complete."""
 _KEPT = 1000
 _LONGEST = 64 * 1024
 
@@ -37,22 +37,22 @@ class LogLine:
     pod: str
     text: str
     at: str
-    """When it was written, as the node wrote it down."""
+    """The time it was written, as the node recorded it."""
 
 
 @dataclass
 class Logs:
-    """Reads logs.
+    """Reads the logs of pods, once or as they grow.
 
     Args:
         session: The server.
-        namespace: Where the pods are.
+        namespace: The pods' namespace.
         selector: Their labels.
         pods: Or their names.
-        container: Which container; empty for the first.
-        tail: So many lines from before.
+        container: The container; empty for the first.
+        tail: The number of earlier lines.
         end: When to stop, by the session's clock.
-        is_over: Tells whether named pods that have not begun never will.
+        is_over: Returns whether named pods that have not started never will.
     """
 
     session: Session
@@ -65,16 +65,16 @@ class Logs:
     is_over: Callable[[], bool] = lambda: False
 
     def read(self) -> Iterator[LogLine]:
-        """Return what is there, in the order of its times."""
+        """Return the lines so far, in the order of their times."""
         query = {"labelSelector": self.selector} if self.selector else {}
         found, _ = listed(self.session, Kind.POD, self.namespace, query, what="listing pods")
         wanted = [pod for pod in found if self._is_wanted(pod)]
         for missing in set(self.pods) - {pod["metadata"]["name"] for pod in wanted}:
-            raise NotFound(f"there is no pod {missing} in {self.namespace}")
+            raise NotFound(f"pod {missing} does not exist in {self.namespace}")
         return heapq.merge(*map(self._so_far, wanted), key=lambda line: _moment(line.at))
 
     def follow(self) -> Iterator[LogLine]:
-        """Return what is there and what comes, until every pod has ended."""
+        """Yield the lines so far and each new one, until every pod has ended."""
         reading = _Reading(self)
         try:
             yield from reading
@@ -96,7 +96,7 @@ class Logs:
                 raise
 
     def lines(self, found: Object, since: str, *, follow: bool) -> Iterator[LogLine]:
-        """Read one pod's lines after a moment, over one connection."""
+        """Read one pod's lines after a given time, over one connection."""
         pod = found["metadata"]["name"]
         query = {"timestamps": "true", "follow": "true" if follow else "false"}
         query["container"] = self.container or found["spec"]["containers"][0]["name"]
@@ -113,7 +113,7 @@ class Logs:
 
 
 class _Reading:
-    """One thread watches for pods, one reads each; the caller gets the lines as they come."""
+    """Reader threads: one watches for pods, one reads each; the caller gets the lines as they come."""
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
@@ -121,13 +121,13 @@ class _Reading:
         self._lines: queue.Queue[LogLine] = queue.Queue(_KEPT)
         self._readers: dict[str, threading.Thread] = {}
         self._expected = set(logs.pods)
-        """Named pods of which nothing was read yet, and may be."""
+        """Named pods that may still produce their first line."""
         self._error: CloudEdgeError | None = None
         self._ending = threading.Event()
         self._finder = threading.Thread(target=self._find, name="pods", daemon=True)
 
     def end(self) -> None:
-        """Let the threads go; a reader of a pod that says nothing notices later, and keeps nobody."""
+        """Stop the threads; the reader of a silent pod notices later, and blocks nothing."""
         self._ending.set()
         self._finder.join(_SETTLED_S * 2)
 
@@ -141,7 +141,7 @@ class _Reading:
             if self._error is not None:
                 raise self._error
             readers = list(self._readers.values())
-            # A selector says nothing of pods to come: then at least one has to have been there.
+            # A selector promises no pods: at least one must have appeared.
             done = bool(readers or self._logs.pods) and not any(thread.is_alive() for thread in readers)
             settled = (settled or self._clock.monotonic()) if done else None
             if settled is not None and self._clock.monotonic() - settled >= _SETTLED_S:
@@ -178,7 +178,7 @@ class _Reading:
                         return
                 if self._has_ended(pod):
                     return
-                self._clock.sleep(_POLL_S)  # its container starts again; until then its log ends at once
+                self._clock.sleep(_POLL_S)  # its container restarts; until then its log ends at once
             except NotFound:
                 return
             except Passing as passing:
@@ -203,7 +203,7 @@ class _Reading:
 
 
 def _is_early(error: CloudEdgeError) -> bool:
-    """Tell whether there is no log because the container has not begun."""
+    """Return whether there is no log because the container has not started."""
     return isinstance(error, InputError) and "waiting to start" in error.message
 
 
@@ -213,10 +213,10 @@ def _has_begun(pod: Object) -> bool:
 
 
 def _is_past(pod: Object) -> bool:
-    """Tell whether a pod has ended, or was turned away before it began."""
+    """Return whether a pod has ended, or was turned away before it started."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _moment(at: str) -> str:
-    """Return something to compare: fractions of a second come without trailing zeros."""
+    """Return a comparable form: fractions of a second come without trailing zeros."""
     return at.removesuffix("Z")

@@ -1,12 +1,12 @@
-"""One session with an API server: where it is, who we are, requests and which of them are repeated.
+"""A session with one API server: its address, credentials, requests and retries.
 
 The official client reads kubeconfigs and in-cluster settings, refreshes credentials and makes the connections; this
 module sends the requests. Three rules:
 
-- only what is safe to repeat is repeated: the caller says so with `repeat`. A request that certainly did not reach the
-  server, or that it turned away for being busy, is repeated in any case;
+- only requests that are safe to repeat are retried: the caller says so with `repeat`. A request that certainly did not
+  reach the server, or that it turned away for being busy, is retried in any case;
 - every answer is read up to a limit, every request has a time limit;
-- nothing but `cloudedge.errors` leaves.
+- only `cloudedge.errors` are raised.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from cloudedge.kube._websocket import open_websocket
 __all__ = ["ATTEMPTS", "LONGEST_WAIT_S", "Query", "Session", "configured"]
 
 ATTEMPTS = 5
-"""How often a request that is safe to repeat is sent before giving up."""
+"""The number of attempts of a request that is safe to repeat."""
 LONGEST_WAIT_S = 30.0
-"""A server that asks for a longer pause than this gets an error now rather than a request later."""
+"""A server that asks for a longer pause than this causes an error now rather than a request later."""
 
 _BACKOFF = Backoff(0.25, 8.0, longest_asked_s=LONGEST_WAIT_S)
 _ERROR_LIMIT = 1 << 20
@@ -60,19 +60,19 @@ class _Request:
 
 
 class Session:
-    """Requests to one API server; shared by threads.
+    """Requests to one API server; threads may share it.
 
     Args:
-        configuration: The official client's: address, credentials, certificates.
+        configuration: The official client's configuration: address, credentials, certificates.
         clock: Time and jitter.
-        timeout_s: For one request.
+        timeout_s: The time limit of one request.
     """
 
     def __init__(self, configuration: Any, clock: Clock, *, timeout_s: float) -> None:
         configuration.connection_pool_maxsize = _POOL
         configuration.retries = False
         if not configuration.verify_ssl:
-            # The kubeconfig says so in writing; repeating it with every request helps nobody.
+            # The kubeconfig sets it explicitly; a warning with every request adds nothing.
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         self.host: str = urlsplit(configuration.host).netloc
         self.clock = clock
@@ -95,21 +95,21 @@ class Session:
         attempts: int = ATTEMPTS,
         timeout_s: float | None = None,
     ) -> Any:
-        """Send a request and return what the JSON of its answer says.
+        """Send a request and return the JSON of its answer.
 
         Args:
             method: GET, POST, PATCH, DELETE.
-            path: Below the server's address.
+            path: The path below the server's address.
             what: The attempt in words, for errors: "applying Service train/ctr".
             query: Parameters.
-            body: To be sent as JSON, which is YAML too.
-            content_type: Of the body.
+            body: Sent as JSON, which is YAML too.
+            content_type: The type of the body.
             repeat: Whether sending it twice does no harm.
-            attempts: How often at most.
-            timeout_s: For each of them, if it is less than the session's.
+            attempts: How often to send it at most.
+            timeout_s: The time limit of each attempt, if less than the session's.
 
         Raises:
-            CloudEdgeError: whichever class the table of `_refusals` names.
+            CloudEdgeError: the class that the table of `_errors` names.
         """
 
         def attempt() -> Any:
@@ -121,19 +121,19 @@ class Session:
 
     @contextmanager
     def stream(self, path: str, *, what: str, query: Query, quiet_s: float) -> Iterator[Iterator[bytes]]:
-        """Get something that goes on: yields the lines of the answer, without their ends.
+        """Open an endless answer and yield its lines, without their ends.
 
-        Nothing is repeated here: who reads knows where to go on.
+        Nothing is retried here: the reader knows where to go on.
 
         Args:
-            path: Below the server's address.
+            path: The path below the server's address.
             what: The attempt in words.
             query: Parameters.
-            quiet_s: After how much silence the connection counts as broken.
+            quiet_s: The silence after which the connection counts as broken.
 
         Raises:
-            Passing: from the call or from the lines: it may go on elsewhere or later.
-            CloudEdgeError: it will not.
+            Passing: from the call or from the lines: a retry may succeed.
+            CloudEdgeError: a retry will not succeed.
         """
         with self._open(_Request("GET", path, what, query), quiet_s) as response:
             yield self._lines(response, what)
@@ -142,7 +142,7 @@ class Session:
         """Open a connection that carries several streams, for port-forwarding and commands in pods.
 
         Raises:
-            CloudEdgeError: the server says no.
+            CloudEdgeError: the server refuses it.
         """
         url = self._base.replace("http", "ws", 1) + path + "?" + _encoded(query)
         return open_websocket(self._configuration, url, self._headers(), what=what, timeout_s=self.timeout_s)
@@ -152,12 +152,12 @@ class Session:
         for key in list(self._pool.pools.keys()):
             pool = self._pool.pools.get(key)
             if pool is not None:
-                pool.close()  # forgetting it would leave its connections to the garbage collector
+                pool.close()  # clearing alone would leave its connections to the garbage collector
         self._pool.clear()
         self._client.close()
 
     def pause(self, tries: int, at_least_s: float | None = None) -> float:
-        """Return how long to wait after so many failures: longer each time up to a point, never in step."""
+        """Return the pause after this many failures: longer each time up to a limit, with jitter."""
         return _BACKOFF.pause_s(tries, self.clock, at_least_s=at_least_s)
 
     @contextmanager
@@ -180,11 +180,12 @@ class Session:
         try:
             if not 200 <= response.status < 300:  # noqa: PLR2004
                 with translated(what, self.host):
-                    said = response.read(_ERROR_LIMIT)
-                raise refusal(what, Status.read(response.status, said), retry_after=response.headers.get("Retry-After"))
+                    reason = response.read(_ERROR_LIMIT)
+                retry_after = response.headers.get("Retry-After")
+                raise refusal(what, Status.read(response.status, reason), retry_after=retry_after)
             yield response
         finally:
-            response.close()  # one that was read to its end gave its connection back already
+            response.close()  # a response read to its end returned its connection already
 
     def _headers(self) -> dict[str, str]:
         headers: dict[str, str] = {}
@@ -193,9 +194,9 @@ class Session:
                 if setting["in"] == "header" and setting["value"]:
                     headers[setting["key"]] = setting["value"]
         except Exception as error:
-            # A credential plugin is any program; its failure is whatever it likes.
+            # A credential plugin is any program and may raise anything.
             raise Unavailable(
-                f"credentials for {self.host} cannot be refreshed: {type(error).__name__}",
+                f"cannot refresh the credentials for {self.host}: {type(error).__name__}",
                 hint="Log in to the cluster again.",
             ) from error
         return headers
@@ -211,13 +212,14 @@ class Session:
             return json.loads(data)
         except ValueError:
             raise Unavailable(
-                f"{what}: {self.host} answered something that is not JSON", hint="Is this address an API server's?"
+                f"{what}: {self.host} answered with something other than JSON",
+                hint="Check that this address is an API server's.",
             ) from None
 
     def _lines(self, response: urllib3.BaseHTTPResponse, what: str) -> Iterator[bytes]:
         rest = b""
         with translated(what, self.host):
-            # `read_chunked` hands out what arrived; `stream` would wait for a buffer to fill.
+            # `read_chunked` yields data as it arrives; `stream` would wait for a full buffer.
             chunks = response.read_chunked() if getattr(response, "chunked", False) else response.stream(1 << 16)
             for chunk in chunks:
                 *whole, rest = (rest + chunk).split(b"\n")
@@ -243,17 +245,17 @@ class Session:
 
 
 def configured(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> tuple[Any, str]:
-    """Find out where the cluster is and who we are there.
+    """Find the cluster's address and credentials.
 
-    A named kubeconfig, then ``KUBECONFIG``, then ``~/.kube/config``, then what a pod is given.
+    The first of these counts: the named kubeconfig, ``KUBECONFIG``, ``~/.kube/config``, the pod's service account.
 
     Returns:
         The official client's configuration, and the namespace to work in.
 
     Raises:
-        ConfigError: none of them is there, or it cannot be used.
+        ConfigError: none of them exists, or it cannot be used.
     """
-    configuration = type.__call__(kubernetes.client.Configuration)  # a plain call copies what others set as default
+    configuration = type.__call__(kubernetes.client.Configuration)  # a plain call copies defaults set elsewhere
     named = kubeconfig or os.environ.get("KUBECONFIG")
     where = Path(kubeconfig).expanduser() if kubeconfig else named or Path.home() / ".kube" / "config"
     if not named and not Path(where).exists():
@@ -265,8 +267,8 @@ def configured(kubeconfig: str | os.PathLike[str] | None, context: str | None) -
         contexts, current = kubernetes.config.list_kube_config_contexts(config_file=str(where))
     except (kubernetes.config.ConfigException, OSError, yaml.YAMLError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"the kubeconfig {where} cannot be used{f' with context {context}' if context else ''}: {error}",
-            hint="See: kubectl config get-contexts",
+            f"cannot use the kubeconfig {where}{f' with context {context}' if context else ''}: {error}",
+            hint="Run `kubectl config get-contexts` to list the contexts.",
             path=str(where),
         ) from error
     chosen = next((each for each in contexts if each["name"] == context), current) if context else current
@@ -278,7 +280,7 @@ def _in_cluster(configuration: Any) -> tuple[Any, str]:
         kubernetes.config.load_incluster_config(client_configuration=configuration)
     except kubernetes.config.ConfigException as error:
         raise ConfigError(
-            "there is no cluster to talk to: no kubeconfig, and this is no pod",
+            "no cluster is configured: there is no kubeconfig, and this is not a pod",
             hint="Name a file with KUBECONFIG, or put one at ~/.kube/config.",
         ) from error
     try:

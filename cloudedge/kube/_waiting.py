@@ -1,4 +1,4 @@
-"""Waiting until an object is as it should be, and what to say when it is not."""
+"""Waits for an object to meet a condition, and the error when it does not."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _EVENTS_SHOWN = 8
 
 
 class Waiting:
-    """One wait.
+    """One wait for one object.
 
     Args:
-        watch: Of the object, and of it alone.
-        until: Is asked whether it is as it should be; None stands for no object.
+        watch: A watch of this object alone.
+        until: The condition; None stands for no object.
     """
 
     def __init__(self, watch: Watch, until: Callable[[Object | None], bool | None]) -> None:
         self._watch, self._until = watch, until
         self.now: Object | None = None
-        """The object as it was last seen."""
+        """The object as last seen."""
         self.silence: Unavailable | None = None
-        """What the server said at the end instead of showing it."""
+        """The error of a server that stopped answering."""
 
     def run(self) -> bool:
-        """Wait; tell whether it is as it should be, or the time is over."""
+        """Wait; return whether the condition holds, or False when the time is over."""
         try:
             for event in self._watch:
                 if event is not None and event.type == "DELETED":
@@ -41,17 +41,17 @@ class Waiting:
                     return True
         except Unavailable as error:
             if self._watch.session.clock.monotonic() < self._watch.end:
-                raise  # it is what the question raised
+                raise  # the condition raised it
             self.silence = error
         return False
 
-    def failure(self, what: str, timeout_s: float, told: Sequence[Notice]) -> DeadlineExceeded:
-        """Return what to raise: with the last state, and the events."""
+    def failure(self, what: str, timeout_s: float, notices: Sequence[Notice]) -> DeadlineExceeded:
+        """Return the error to raise: with the last state, and the events."""
         state = f"the API server does not answer: {self.silence.message}" if self.silence else state_of(self.now)
-        lines = "".join(f"\n  {notice}" for notice in told[-_EVENTS_SHOWN:])
+        lines = "".join(f"\n  {notice}" for notice in notices[-_EVENTS_SHOWN:])
         return DeadlineExceeded(
             f"{what}: not done after {timeout_s:.0f} s: {state}{lines}",
             state=state,
-            events=[str(notice) for notice in told],
+            events=[str(notice) for notice in notices],
             last=self.now if self._watch.kind != Kind.SECRET else None,
         )

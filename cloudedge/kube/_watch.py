@@ -1,8 +1,8 @@
-"""Watching objects of one kind: what is there, then every change, across broken connections and restarts.
+"""Watches of one kind: the existing objects, then every change, across broken connections and restarts.
 
-A watch goes on from the last `resourceVersion` it saw. When the server no longer knows that version (410), everything
-is listed again and compared with what was told before, so that nobody misses a change or hears of one twice. What
-happened in between is told as one change.
+A watch goes on from the last `resourceVersion` it saw. When the server no longer knows that version (410), the watch
+lists everything again and compares it with the objects already reported, so that no change is missed or reported
+twice. Several changes in between are reported as one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cloudedge.kube._session import Session
 __all__ = ["WINDOW_S", "Event", "Watch", "changes"]
 
 WINDOW_S = 60.0
-"""How long one watch request lasts: a connection that died quietly is noticed after this."""
+"""The duration of one watch request: a connection that died silently is noticed after this."""
 _SHORTEST_S = 0.5
 _GRACE_S = 3.0
 _GONE = 410
@@ -30,25 +30,25 @@ _GONE = 410
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to an object."""
+    """A change of one object."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     object: Object
 
     @property
     def uid(self) -> str:
-        """Which object: one that is deleted and made again under its name is another."""
+        """The object's uid: one deleted and made again under its name is another object."""
         return _uid(self.object)
 
 
 @dataclass
 class Watch:
-    """A watch: where, on what and until when.
+    """A watch of the objects of one kind until a deadline.
 
     Args:
         session: The server.
-        kind: Of the objects.
-        namespace: Where; None for all.
+        kind: The objects' kind.
+        namespace: The namespace; None for all.
         query: Selectors.
         end: When to stop, by the session's clock.
         window_s: How long one request lasts.
@@ -62,7 +62,7 @@ class Watch:
     window_s: float = WINDOW_S
 
     def __iter__(self) -> Iterator[Event | None]:
-        """Tell what is there, then None, then every change, and None again after each window. Ends at its time."""
+        """Yield the existing objects, then None, then every change, and None again after each window, until the end."""
         known: dict[str, Object] = {}
         version, failures = "", 0
         silence: Passing | None = None
@@ -80,7 +80,7 @@ class Watch:
                     if event is not None and _apply(known, event):
                         yield event
                 if self.session.clock.monotonic() - began < _SHORTEST_S:
-                    failures += 1  # something in between closes what it should keep open
+                    failures += 1  # a proxy closes connections it should keep open
                     self._rest(failures)
                 else:
                     failures = 0
@@ -89,7 +89,7 @@ class Watch:
             except _Expired:
                 version = ""
                 failures += 1
-                if failures > 1:  # what was listed has expired before it could be watched
+                if failures > 1:  # the list expired before it could be watched
                     self._rest(failures)
             except Passing as passing:
                 silence = passing
@@ -144,11 +144,11 @@ class Watch:
 
 
 class _Expired(Exception):
-    """The server no longer knows where we were."""
+    """The server no longer knows our position."""
 
 
 def changes(known: Mapping[str, Object], listed: list[Object]) -> Iterator[Event]:
-    """Say what happened between what was told and what is there; pure."""
+    """Yield the differences between the objects already reported and a fresh list; pure."""
     now = {_uid(each): each for each in listed}
     for uid, gone in known.items():
         if uid not in now:
@@ -161,7 +161,7 @@ def changes(known: Mapping[str, Object], listed: list[Object]) -> Iterator[Event
 
 
 def _apply(known: dict[str, Object], event: Event) -> bool:
-    """Keep what is known; say whether the event is news."""
+    """Update the known objects; return whether the event is news."""
     if event.type == "DELETED":
         return known.pop(event.uid, None) is not None
     before = known.get(event.uid)

@@ -1,4 +1,4 @@
-"""Connections that carry several streams: port-forwarding and commands in pods use them."""
+"""WebSocket connections that carry several streams, for port-forwarding and commands in pods."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cloudedge.kube._errors import Passing, Status, refusal
 __all__ = ["BROKEN", "open_websocket"]
 
 BROKEN = (websocket.WebSocketException, OSError)
-"""What a connection raises that breaks."""
+"""The exceptions of a broken connection."""
 
 _PROTOCOL = "v4.channel.k8s.io"
 
 
 def open_websocket(configuration: Any, url: str, headers: Mapping[str, str], *, what: str, timeout_s: float) -> Any:
-    """Open one, with a time limit, which the official client's own function has not.
+    """Open a connection with a time limit, which the official client's function lacks.
 
     Raises:
-        CloudEdgeError: the server says no, or does not answer.
+        CloudEdgeError: the server refuses it, or does not answer.
     """
     opened = websocket.WebSocket(sslopt=_tls(configuration), skip_utf8_validation=True)
     options: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""Which components a cluster has, what each enables and how to get the rest: a table, and one look at the cluster.
+"""`cloudedge doctor`: the components a cluster has, their uses, and how to install the missing ones.
 
-`examine` asks the cluster; `diagnose` decides, from what was found alone.
+`examine` reads the cluster; `diagnose` decides from that alone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["COMPONENTS", "Component", "Diagnosis", "Examined", "Workload", "diagnose", "examine"]
 
 _NO_V1BETA1 = (1, 22)
-"""From here on servers take no definitions in their old form, which is all that ElasticServing ships."""
+"""Servers from this version on refuse v1beta1 definitions, the only ones ElasticServing ships."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Something that runs: a Deployment, StatefulSet or DaemonSet."""
+    """A Deployment, StatefulSet or DaemonSet."""
 
     namespace: str
     name: str
@@ -41,60 +41,60 @@ class Workload:
 
 @dataclass(frozen=True)
 class Examined:
-    """What a look at a cluster found."""
+    """The facts read from a cluster."""
 
     capabilities: Capabilities
     groups: frozenset[str] = frozenset()
     csi_drivers: frozenset[str] | None = frozenset()
-    """None: may not be read."""
+    """None: no permission to read them."""
     workloads: tuple[Workload, ...] | None = ()
-    """None: may not be read."""
+    """None: no permission to read them."""
 
     def running(self, pattern: str) -> Workload | None:
-        """Return the first workload with an image of that name."""
+        """Return the first workload whose image matches the pattern."""
         matches = (each for each in self.workloads or () if any(re.search(pattern, image) for image in each.images))
         return next(matches, None)
 
 
 @dataclass(frozen=True)
 class Component:
-    """Something cloudedge can use on a cluster."""
+    """A component cloudedge can use on a cluster."""
 
     name: str
     is_there: Callable[[Examined], bool | None]
-    """None: it may not be looked at."""
+    """None: no permission to look."""
     images: str
-    """A pattern of the images of what runs it, the source of its version."""
+    """A pattern for the images of its controller, the source of its version."""
     enables: str
     install: str
     note: Callable[[Examined], str] = lambda _: ""
-    """What a user of this cluster should know about it."""
+    """Advice for users of this cluster."""
     has_controller: bool = True
-    """Whether it is of no use without something that runs its images."""
+    """True if it is useless without a running controller."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What there is to say about a component on a cluster."""
+    """The finding about one component on a cluster."""
 
     name: str
     state: Literal["found", "missing", "unknown"]
     enables: str
     version: str = ""
-    """Empty: it is not there, or does not say."""
+    """Empty: it is missing, or does not report one."""
     where: str = ""
-    """What runs it: ``namespace/name``."""
+    """The workload that runs it: ``namespace/name``."""
     note: str = ""
     install: str = ""
-    """How to get it; empty if it is there."""
+    """The command or page to install it; empty if it is found."""
 
 
 def diagnose(examined: Examined) -> list[Diagnosis]:
-    """Say of each component whether it is there, in which version, and what to do about it; pure."""
-    return [_judged(component, examined) for component in COMPONENTS]
+    """Return each component's state, version and remedy; pure."""
+    return [_diagnosis(component, examined) for component in COMPONENTS]
 
 
-def _judged(component: Component, examined: Examined) -> Diagnosis:
+def _diagnosis(component: Component, examined: Examined) -> Diagnosis:
     is_there = component.is_there(examined)
     if not is_there:
         state: Literal["missing", "unknown"] = "missing" if is_there is False else "unknown"
@@ -102,7 +102,7 @@ def _judged(component: Component, examined: Examined) -> Diagnosis:
     workload = examined.running(component.images)
     notes = [component.note(examined)]
     if workload is None and examined.workloads is not None and component.has_controller:
-        notes.insert(0, "its definition is there, but nothing that looks like its controller runs")
+        notes.insert(0, "its definition exists, but no workload looks like its controller")
     return Diagnosis(
         component.name,
         "found",
@@ -114,7 +114,7 @@ def _judged(component: Component, examined: Examined) -> Diagnosis:
 
 
 def _version(workload: Workload, pattern: str) -> str:
-    """Return what the image's tag says, or the label that those who pin images by digest set."""
+    """Return the image's tag, or the version label that users who pin images by digest set."""
     image = next(image for image in workload.images if re.search(pattern, image))
     name, _, digest = image.partition("@")
     tag = name.rpartition(":")[2] if ":" in name.rpartition("/")[2] else ""
@@ -122,7 +122,7 @@ def _version(workload: Workload, pattern: str) -> str:
 
 
 def examine(cluster: Cluster) -> Examined:
-    """Look at a cluster; what may not be read is left unknown.
+    """Read a cluster's components; without permission to read, they stay unknown.
 
     Raises:
         CloudEdgeError: the cluster does not answer.
@@ -167,19 +167,19 @@ _JUPYTER = r"jupyterhub/|k8s-hub"
 
 def _paddle_jobs(examined: Examined) -> str:
     can = examined.capabilities
-    notes = [f"as {_FLAVOURS[can.paddle_flavour or 'operator']} defines it"]
+    notes = [f"defined by {_FLAVOURS[can.paddle_flavour or 'operator']}"]
     if can.sample_set_ref is False:
         notes.append("its jobs cannot name a SampleSet")
     controller = examined.running(_PADDLE_CONTROLLER)
     if controller is not None:
         watched = next((word.partition("=")[2] for word in controller.words if word.startswith("--namespace=")), "")
-        notes.append(f"its controller looks at jobs in {watched or 'all namespaces'}")
+        notes.append(f"its controller watches jobs in {watched or 'all namespaces'}")
         gangs = any(word in ("--scheduling=volcano", "-scheduling=volcano") for word in controller.words)
         notes.append("gang scheduling by Volcano is " + ("on" if gangs else "off (--scheduling=volcano turns it on)"))
         if _version(controller, _PADDLE_CONTROLLER).removeprefix("v") == "0.3.4":
-            notes.append("0.3.4 tells each pod another port, and they do not meet: install 0.3.5")
+            notes.append("0.3.4 gives each pod another port, and they cannot connect: install 0.3.5")
     if "kubeflow.org" in examined.groups:
-        notes.append("Kubeflow's own PaddleJob, if it is there, is another kind and not used")
+        notes.append("Kubeflow's own PaddleJob is another kind and is not used")
     return "; ".join(notes)
 
 
@@ -187,11 +187,11 @@ def _paddle_services(examined: Examined) -> str:
     can = examined.capabilities
     group = can.paddle_service.group if can.paddle_service else ""
     others = [kind.group for kind in PADDLE_SERVICES if kind in can.kinds and kind.group != group]
-    notes = [f"group {group}"] + [f"{other} is there too, and not used" for other in others]
+    notes = [f"group {group}"] + [f"{other} exists too and is not used" for other in others]
     if not can.has(Kind.KNATIVE_SERVICE):
         notes.append("it needs Knative, which is missing")
     if group == PADDLE_SERVICES[0].group and can.version >= _NO_V1BETA1:
-        notes.append("ElasticServing ships a definition that this server would not take again")
+        notes.append("this server would refuse the definition that ElasticServing ships")
     return "; ".join(notes)
 
 

@@ -9,8 +9,8 @@
         component("training")(name="ctr", project="Script", ...).after(data)
 
 Each step is a container with the launcher, ``python3 -m cloudedge.pipeline``. It makes the same Kubernetes objects as
-the commands `cloudedge dataset`, `train` and `serving` do, waits for them, and may be run again at any time. The names
-are imported when they are first used: who only writes pipelines needs no Kubernetes client.
+the commands `cloudedge dataset`, `train` and `serving`, waits for them, and may be repeated at any time. The names
+are imported on first use: writing pipelines needs no Kubernetes client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The launcher: what runs in a step's container, or in its place on this machine.
+"""The launcher: the program in a step's container, or in its place on this machine.
 
 python3 -m cloudedge.pipeline STEP --input value ...
 python3 -m cloudedge.pipeline upload --file F --endpoint E --model-name M --model-version V     in modelhub's Job
@@ -16,39 +16,39 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.errors import CloudEdgeError, InputError
-from cloudedge.pipeline._inputs import StepInputs, read_arguments
-from cloudedge.pipeline._where import LOCAL, RESULTS
+from cloudedge.pipeline._environment import LOCAL, RESULTS
+from cloudedge.pipeline._inputs import StepInputs, read_arguments, read_pairs
 
 __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one step; returns the exit code."""
+    """Run one step; return the exit code."""
     try:
-        more = _OTHERS.get(words[0]) if words else None
-        if more is not None:
-            result = more(_pairs(words))
+        command = _COMMANDS.get(words[0]) if words else None
+        if command is not None:
+            result = command(_Given(read_pairs(words)))
         else:
             inputs = read_arguments(words)
-            result = {"step": inputs.step, "name": inputs.name, "action": inputs.action, **_do(inputs)}
-            _note(result)
+            result = {"step": inputs.step, "name": inputs.name, "action": inputs.action, **_run_step(inputs)}
+            _append_result(result)
     except CloudEdgeError as error:
-        _tell(f"error: {error.message}" + (f"\n  {error.hint}" if error.hint else ""))
+        _log(f"error: {error.message}" + (f"\n  {error.hint}" if error.hint else ""))
         return error.exit_code
     sys.stdout.write(json.dumps(result) + "\n")
     return 0
 
 
-def _do(inputs: StepInputs) -> dict[str, Any]:
+def _run_step(inputs: StepInputs) -> dict[str, Any]:
     if here := os.environ.get(LOCAL):
-        from cloudedge.pipeline._local import LocalSteps  # noqa: PLC0415 - only what this place needs
+        from cloudedge.pipeline._local import LocalSteps  # noqa: PLC0415 - imported only where needed
 
-        return LocalSteps(Path(here), tell=_tell).run(inputs)
+        return LocalSteps(Path(here), tell=_log).run(inputs)
     from cloudedge.kube import Cluster  # noqa: PLC0415
     from cloudedge.pipeline._cluster import ClusterSteps  # noqa: PLC0415
 
     with Cluster.connect(namespace=inputs.namespace) as cluster:
-        return ClusterSteps(cluster, _tell).run(inputs)
+        return ClusterSteps(cluster, _log).run(inputs)
 
 
 def _upload(given: Mapping[str, str]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _claim(given: Mapping[str, str]) -> dict[str, Any]:
     return {"claim": name}
 
 
-_OTHERS: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
+_COMMANDS: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
     "upload": _upload,
     "convert": _convert,
     "claim": _claim,
@@ -88,20 +88,13 @@ class _Given(dict[str, str]):
         raise InputError(f"--{key} is missing")
 
 
-def _pairs(words: Sequence[str]) -> Mapping[str, str]:
-    flags, values = words[1::2], words[2::2]
-    if len(flags) != len(values) or any(not flag.startswith("--") for flag in flags):
-        raise InputError(f"{words[0]} takes pairs: --name value")
-    return _Given({flag[2:]: value for flag, value in zip(flags, values, strict=True)})
-
-
-def _note(result: Mapping[str, Any]) -> None:
+def _append_result(result: Mapping[str, Any]) -> None:
     if file := os.environ.get(RESULTS):
         with Path(file).open("a", encoding="utf-8") as out:
             out.write(json.dumps(result) + "\n")
 
 
-def _tell(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

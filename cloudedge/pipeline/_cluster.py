@@ -1,9 +1,9 @@
-"""The steps on a cluster. Each may be run again wherever it stopped, by itself or by Kubeflow's retries.
+"""The steps on a cluster. Each may be repeated wherever it stopped, by the user or by Kubeflow's retries.
 
-What runs to an end (SampleJob, PaddleJob, Job) is made anew, so that the result of an earlier run is never taken for
-this one's: its template could not be changed anyway. What is still running and is the same is waited for instead. What
-stays (SampleSet, Deployment, Service) is applied; a PaddleService is replaced in the order in which it goes on
-answering. Taking away what is not there is done.
+Objects that run to an end (SampleJob, PaddleJob, Job) are recreated, so that an earlier run's result never counts for
+this one; their templates could not change anyway. One that still runs with the same description is waited for instead.
+Objects that stay (SampleSet, Deployment, Service) are applied; a PaddleService is replaced in an order that keeps it
+answering. Deleting an object that does not exist succeeds.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from cloudedge.pipeline._steps import Result, Steps
 from cloudedge.serving.knative import PaddleServices
 from cloudedge.training import carry_out, plan_submit
 
-__all__ = ["ClusterSteps", "marked"]
+__all__ = ["ClusterSteps", "with_digest"]
 
 DIGEST = "cloudedge/digest"
-"""Tells one description of a Job from another of the same name."""
+"""The annotation that distinguishes descriptions of Jobs of the same name."""
 _GONE_S = 600.0
 _LAST_LINES = 20
-_NOT_THERE = re.compile(r"not exist|no such file|not found", re.IGNORECASE)
+_MISSING = re.compile(r"not exist|no such file|not found", re.IGNORECASE)
 
 
 class ClusterSteps(Steps):
-    """Does what steps say, on one cluster.
+    """Runs steps on one cluster.
 
     Args:
-        cluster: Where; in the namespace of the step.
-        tell: Is told what happens.
+        cluster: The cluster, in the namespace of the step.
+        tell: Called with progress messages.
     """
 
     def __init__(self, cluster: Cluster, tell: Callable[[str], None] = lambda _: None) -> None:
@@ -57,12 +57,12 @@ class ClusterSteps(Steps):
         if inputs.action == "delete":
             self._remove_data(datasets, inputs)
             return {"removed": inputs.name}
-        there = self._cluster.get(Kind.SAMPLE_SET, objects.DATA_CENTER)
+        existing = self._cluster.get(Kind.SAMPLE_SET, objects.DATA_CENTER)
         wanted = objects.sample_set(inputs)
         if inputs.action == "patch":
             self._patch(Kind.SAMPLE_SET, wanted.manifest())
-        elif there is None or inputs.action == "apply":
-            # To create a data set is to create its folder: the SampleSet is shared, and made by whoever comes first.
+        elif existing is None or inputs.action == "apply":
+            # Creating a data set creates its folder: the SampleSet is shared, and the first step to need it makes it.
             datasets.create(wanted)
         datasets.wait(objects.DATA_CENTER, timeout_s=_seconds(inputs))
         self._sample_job(datasets, objects.sync_job(inputs), inputs)
@@ -77,8 +77,8 @@ class ClusterSteps(Steps):
         try:
             self._sample_job(datasets, objects.remove_job(inputs), inputs)
         except Rejected as refused:
-            # The runtime refuses to remove what is not there; for us that is what was wanted.
-            if not _NOT_THERE.search(refused.message):
+            # The runtime refuses to remove a folder that does not exist; that is the wanted state.
+            if not _MISSING.search(refused.message):
                 raise
             self._cluster.delete(Kind.SAMPLE_JOB, objects.remove_job(inputs).name, wait_s=_GONE_S)
 
@@ -102,14 +102,14 @@ class ClusterSteps(Steps):
             raise _absent(Kind.PADDLE_JOB, inputs.name)
         self._paddle_job(inputs)
         for job in jobs:
-            self._to_its_end(job, inputs)
+            self._run_job(job, inputs)
         return self._visualdl(shown) if inputs.use_visualdl else {"job": inputs.name}
 
     def _paddle_job(self, inputs: TrainingInputs) -> None:
         job = objects.training_job(inputs)
         plan = plan_submit(job, cluster=self._cluster)
         if plan.action in {"keep", "refuse"} and inputs.action == "create":
-            raise Conflict(f"there is a PaddleJob {inputs.name} already", hint="apply makes it anew.")
+            raise Conflict(f"a PaddleJob {inputs.name} exists already", hint="Use the action `apply` to replace it.")
         if plan.action == "refuse" or (plan.action == "keep" and carry_out(plan, self._cluster).status().is_final):
             plan = plan_submit(job, cluster=self._cluster, replace=True)
         for finding in plan.findings:
@@ -126,9 +126,9 @@ class ClusterSteps(Steps):
     def _modelhub(self, inputs: ModelHubInputs) -> Result:
         job = objects.upload_job(inputs)
         if inputs.action == "delete":
-            self._delete(Kind.JOB, job)  # versions stay: others may answer with them
+            self._delete(Kind.JOB, job)  # versions stay: services may use them
             return {"removed": job["metadata"]["name"]}
-        self._to_its_end(job, inputs)
+        self._run_job(job, inputs)
         return {"model": inputs.model_name, "version": inputs.model_version}
 
     def _serving(self, inputs: ServingInputs) -> Result:
@@ -139,24 +139,25 @@ class ClusterSteps(Steps):
         record = read_record(inputs.endpoint, inputs.model_name, inputs.model_version)
         wanted = objects.paddle_service(inputs, record)
         try:
-            there = services.status(inputs.name)
+            current = services.status(inputs.name)
         except NotFound:
             if inputs.action == "patch":
                 raise
-            self._tell(f"bringing up {inputs.name}")
+            self._tell(f"starting {inputs.name}")
             services.deploy(wanted)
-            there = services.status(inputs.name)
+            current = services.status(inputs.name)
         else:
             if inputs.action == "create":
-                raise Conflict(f"there is a PaddleService {inputs.name} already", hint="apply replaces it.")
-            if there.canary is not None or there.default != wanted.default:
-                self._tell(f"replacing what {inputs.name} answers with")
-                if there.canary != wanted.default:
+                hint = "Use the action `apply` to replace it."
+                raise Conflict(f"a PaddleService {inputs.name} exists already", hint=hint)
+            if current.canary is not None or current.default != wanted.default:
+                self._tell(f"replacing the model of {inputs.name}")
+                if current.canary != wanted.default:
                     services.canary(inputs.name, wanted.default, 0)
-                there = services.promote(inputs.name)
-            elif not there.ready:
-                there = services.wait(inputs.name)
-        return {"url": there.url, "address": there.address, "sha256": record.sha256}
+                current = services.promote(inputs.name)
+            elif not current.ready:
+                current = services.wait(inputs.name)
+        return {"url": current.url, "address": current.address, "sha256": record.sha256}
 
     def _visualdl(self, inputs: VisualDLInputs) -> Result:
         deployment, service = objects.visualdl_objects(inputs)
@@ -181,30 +182,30 @@ class ClusterSteps(Steps):
         )
         return {"address": f"http://{inputs.name}.{inputs.namespace}:{inputs.port}{inputs.public_path}"}
 
-    def _to_its_end(self, job: Object, inputs: StepInputs) -> None:
-        """Run a Job to its end and remove it; one of before that has ended, or is another, is made anew."""
-        name, wanted = job["metadata"]["name"], marked(job)
-        there = self._cluster.get(Kind.JOB, name)
-        if there is not None and inputs.action == "create":
-            raise Conflict(f"there is a Job {name} already", hint="apply makes it anew.")
-        if there is not None and (_ending(there) or _digest(there) != _digest(wanted)):
+    def _run_job(self, job: Object, inputs: StepInputs) -> None:
+        """Run a Job to its end and remove it; an existing one that has ended, or differs, is recreated."""
+        name, wanted = job["metadata"]["name"], with_digest(job)
+        existing = self._cluster.get(Kind.JOB, name)
+        if existing is not None and inputs.action == "create":
+            raise Conflict(f"a Job {name} exists already", hint="Use the action `apply` to replace it.")
+        if existing is not None and (_end_condition(existing) or _digest(existing) != _digest(wanted)):
             self._delete(Kind.JOB, job)
-            there = None
-        uid = (there or self._cluster.create(wanted))["metadata"]["uid"]
+            existing = None
+        uid = (existing or self._cluster.create(wanted))["metadata"]["uid"]
         self._tell(f"waiting for Job {name}")
 
         def ended(now: Object | None) -> bool:
             if now is None or now["metadata"]["uid"] != uid:
-                raise NotFound(f"Job {name} was deleted by somebody while it ran")
-            if _ending(now) == "Failed":
-                raise Rejected(f"Job {name} failed{self._last_words(name)}", job=name)
-            return _ending(now) == "Complete"
+                raise NotFound(f"Job {name} was deleted while it ran")
+            if _end_condition(now) == "Failed":
+                raise Rejected(f"Job {name} failed{self._last_log_lines(name)}", job=name)
+            return _end_condition(now) == "Complete"
 
         what, pods = f"Job {name}", f"job-name={name}"
         self._cluster.wait(Kind.JOB, name, ended, timeout_s=_seconds(inputs), what=what, pods=pods)
         self._cluster.delete(Kind.JOB, name, uid=uid, wait_s=_GONE_S, propagation="Foreground")
 
-    def _last_words(self, job: str) -> str:
+    def _last_log_lines(self, job: str) -> str:
         with suppress(CloudEdgeError):
             lines = [line.text for line in self._cluster.logs(f"job-name={job}", tail=_LAST_LINES)][-_LAST_LINES:]
             return "".join(f"\n  {line}" for line in lines)
@@ -222,15 +223,15 @@ class ClusterSteps(Steps):
 
 
 def _absent(kind: Kind, name: str) -> NotFound:
-    return NotFound(f"there is no {kind.kind} {name} to change", hint="apply makes it.")
+    return NotFound(f"the {kind.kind} {name} does not exist", hint="Use the action `apply` to create it.")
 
 
 def _seconds(inputs: StepInputs) -> float:
     return inputs.timeout_minutes * 60.0
 
 
-def marked(job: Object) -> Object:
-    """Return a Job with what tells its description from another of the same name."""
+def with_digest(job: Object) -> Object:
+    """Return a Job with an annotation that distinguishes its description from others of the same name."""
     digest = hashlib.sha256(canonical_json(job)).hexdigest()[:16]
     return job | {"metadata": job["metadata"] | {"annotations": {DIGEST: digest}}}
 
@@ -239,8 +240,8 @@ def _digest(job: Object) -> str:
     return str((job["metadata"].get("annotations") or {}).get(DIGEST) or "")
 
 
-def _ending(job: Object) -> str:
-    """Return Complete or Failed, or nothing while it runs."""
+def _end_condition(job: Object) -> str:
+    """Return Complete or Failed, or an empty string while the Job runs."""
     for each in (job.get("status") or {}).get("conditions") or ():
         if each.get("type") in {"Complete", "Failed"} and each.get("status") == "True":
             return str(each["type"])
@@ -248,7 +249,7 @@ def _ending(job: Object) -> str:
 
 
 def _is_available(now: Object | None) -> bool:
-    """Tell whether a Deployment runs what was last asked of it."""
+    """Return whether a Deployment runs its latest description."""
     if now is None:
         return False
     status = now.get("status") or {}

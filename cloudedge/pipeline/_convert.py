@@ -1,4 +1,4 @@
-"""From an inference model that Paddle 3 wrote to what a server is started with, and to one archive of it."""
+"""Conversion of a Paddle 3 inference model into Paddle Serving's folders, and into one archive of them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["convert", "pack"]
 
 
 def convert(inference: Path, output: Path) -> None:
-    """Write ``server`` and ``client`` below a folder that is made anew, as Paddle Serving's converter does.
+    """Write ``server`` and ``client`` below a fresh folder, as Paddle Serving's converter does.
 
     Raises:
-        InputError: there is no such model, or it does not say what it is fed.
+        InputError: there is no such model, or it does not describe its inputs.
     """
     programs = sorted(inference.glob("*.json")) if inference.is_dir() else []
     if len(programs) != 1:
-        raise InputError(f"{inference} holds {len(programs)} programs of Paddle 3 (*.json), not one")
+        raise InputError(f"{inference} holds {len(programs)} programs of Paddle 3 (*.json) instead of one")
     described = conf.model_config(read_signature(programs[0], programs[0].name))
     text, binary = conf.write_text(described).encode(), conf.write_binary(described)
     if output.is_dir():
@@ -37,7 +37,7 @@ def convert(inference: Path, output: Path) -> None:
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Pack a folder as NAME.tar.gz; the same files give the same bytes, whenever they are packed."""
+    """Pack a folder as NAME.tar.gz; the same files always give the same bytes."""
     target.unlink(missing_ok=True)
     with (
         published(target, f"packing {folder}") as draft,

@@ -1,4 +1,4 @@
-"""A pipeline as Kubeflow's SDK compiles it: read, looked through, adapted. Runs nothing."""
+"""Compiled pipelines: read them, list their steps, adapt them to kfp's local runner. Runs nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 
 import yaml
 
-from cloudedge.errors import ConfigError, InputError
-from cloudedge.pipeline._components import LAUNCHER
+from cloudedge.errors import InputError
+from cloudedge.pipeline._components import LAUNCHER, importing_kfp
 from cloudedge.pipeline._inputs import STEPS, StepInputs, read_values
 
 __all__ = ["Compiled", "PipelineStep", "compile_file", "for_this_machine", "steps_of"]
 
 _MAKES_CLAIM = "argostub/createpvc"
-"""What kfp-kubernetes calls the executor of CreatePVC; no such image is ever run."""
+"""kfp-kubernetes' name for the executor of CreatePVC; no such image ever runs."""
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\[''?([^'\]]+)''?\]\}\}")
 _MARK = "kfp.dsl.executor_main"
 
@@ -36,31 +36,31 @@ class Compiled:
     spec: Mapping[str, Any]
     """The intermediate representation."""
     platform: Mapping[str, Any] | None = None
-    """What kfp-kubernetes adds to it, if anything."""
+    """The additions of kfp-kubernetes, if any."""
 
     def text(self) -> str:
-        """Write it as the file that Kubeflow takes."""
+        """Return the file that Kubeflow accepts."""
         documents = [self.spec, *([self.platform] if self.platform else [])]
         return "---\n".join(yaml.safe_dump(each, sort_keys=True) for each in documents)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The pipeline's own inputs with their defaults, None where there is none."""
+        """The pipeline's own inputs with their defaults, None without one."""
         given = self.spec["root"].get("inputDefinitions", {}).get("parameters", {})
         return {name: each.get("defaultValue") for name, each in given.items()}
 
     def typed(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """Return values of parameters that were given as texts.
+        """Convert parameter values given as text to their types.
 
         Raises:
-            InputError: one is not of its type, or there is no such parameter.
+            InputError: a value is not of its type, or the parameter does not exist.
         """
         given = self.spec["root"].get("inputDefinitions", {}).get("parameters", {})
         found: dict[str, Any] = {}
         for name, text in texts.items():
             if name not in given:
                 raise InputError(
-                    f"{self.name} has no parameter {name!r}", hint=f"It has {', '.join(given) or 'none at all'}."
+                    f"{self.name} has no parameter {name!r}", hint=f"Its parameters: {', '.join(given) or 'none'}."
                 )
             kind = given[name].get("parameterType", "STRING")
             try:
@@ -72,31 +72,29 @@ class Compiled:
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """One task of a pipeline that the launcher does."""
+    """One task of a pipeline that the launcher runs."""
 
     task: str
     inputs: StepInputs
 
 
 def compile_file(file: Path, function: str = "") -> Compiled:
-    """Compile a Python file with a ``@dsl.pipeline``, or read a file that was compiled before.
+    """Compile a Python file with a ``@dsl.pipeline``, or read a compiled file.
 
     Args:
         file: Python, or YAML.
-        function: Which of its pipelines, where there are several.
+        function: The name of the pipeline, if the file has several.
 
     Raises:
-        InputError: it holds no pipeline, or several.
+        InputError: the file holds no pipeline, or several.
         ConfigError: kfp is not installed.
     """
     if not file.is_file():
-        raise InputError(f"there is no file {file}")
+        raise InputError(f"the file {file} does not exist")
     if file.suffix in {".yaml", ".yml"}:
         return _read(file.read_text(encoding="utf-8"), str(file))
-    try:
+    with importing_kfp():
         from kfp import compiler  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError as error:
-        raise ConfigError("pipelines need kfp", hint="pip install 'cloudedge[pipeline]'") from error
     with _imported(file) as module:
         chosen = _pipeline(module, file, function)
         with tempfile.TemporaryDirectory(prefix="cloudedge-") as scratch:
@@ -106,28 +104,28 @@ def compile_file(file: Path, function: str = "") -> Compiled:
 
 
 def steps_of(compiled: Compiled, arguments: Mapping[str, Any] | None = None) -> list[PipelineStep]:
-    """List what a pipeline has the launcher do, in an order in which it may be done.
+    """List the steps that the launcher runs for a pipeline, in a possible order.
 
     Args:
         compiled: The pipeline.
-        arguments: Values of its parameters; defaults for the others.
+        arguments: Values of its parameters; the others have their defaults.
 
     Raises:
-        InputError: a step's input is wrong, or a parameter has no value.
+        InputError: a step's input is not valid, or a parameter has no value.
     """
     given = dict(arguments or {})
-    strange = sorted(set(given) - set(compiled.parameters))
-    if strange:
+    unknown = sorted(set(given) - set(compiled.parameters))
+    if unknown:
         names = ", ".join(compiled.parameters) or "none"
-        raise InputError(f"{compiled.name} has no parameter {strange[0]!r}", hint=f"It has {names}.")
+        raise InputError(f"{compiled.name} has no parameter {unknown[0]!r}", hint=f"Its parameters: {names}.")
     return list(_walk(compiled.spec, compiled.spec["root"]["dag"], compiled.parameters | given))
 
 
 def for_this_machine(compiled: Compiled) -> str:
-    """Return the same graph for kfp's local runner, which takes commands of Python functions only.
+    """Return the same graph for kfp's local runner, which runs only commands of Python functions.
 
-    It tells those by the name of their executor, so the name is written where the shell takes it for a comment. What
-    makes a volume claim makes a folder instead. Every other container is left as it is, and kfp refuses it.
+    It recognises those by the name of their executor, so that name is put where the shell takes it for a comment. A
+    step that makes a volume claim makes a folder instead. Other containers stay as they are, and kfp refuses them.
     """
     spec = copy.deepcopy(dict(compiled.spec))
     for executor in spec["deploymentSpec"]["executors"].values():
@@ -143,7 +141,7 @@ def for_this_machine(compiled: Compiled) -> str:
         elif tuple(words[: len(LAUNCHER)]) != LAUNCHER:
             continue
         container["command"] = ["sh", "-c", f'exec "$0" "$@" # {_MARK}', *words]
-        container["image"] = "python: none, this machine"  # it warns of images that hold no Python
+        container["image"] = "python: none, this machine"  # kfp warns of images without "python"
     return yaml.safe_dump(spec)
 
 
@@ -175,7 +173,7 @@ def _names(component: Mapping[str, Any]) -> set[str]:
 
 
 def _in_order(tasks: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield tasks after those they wait for; what could go side by side goes by name."""
+    """Yield tasks after those they wait for; independent ones by name."""
     left = dict(sorted(tasks.items()))
     done: set[str] = set()
     while left:
@@ -197,7 +195,7 @@ def _value(source: Mapping[str, Any], scope: Mapping[str, Any], produced: Mappin
     if "componentInputParameter" in source:
         name = source["componentInputParameter"]
         if scope.get(name) is None:
-            raise InputError(f"the parameter {name!r} has no value", hint=f"Give it: --set {name}=...")
+            raise InputError(f"the parameter {name!r} has no value", hint=f"Set it with `--set {name}=...`.")
         return scope[name]
     if "taskOutputParameter" in source:
         task, key = source["taskOutputParameter"]["producerTask"], source["taskOutputParameter"]["outputParameterKey"]
@@ -220,11 +218,11 @@ def _read(text: str, what: str) -> Compiled:
     try:
         documents = [each for each in yaml.safe_load_all(text) if each]
     except yaml.YAMLError as error:
-        raise InputError(f"{what} is no YAML: {error}") from error
+        raise InputError(f"{what} is not YAML: {error}") from error
     spec = next((each for each in documents if isinstance(each, dict) and "pipelineInfo" in each), None)
     if spec is None or "dag" not in (spec.get("root") or {}):
         raise InputError(
-            f"{what} is no compiled pipeline", hint="Compile one with kfp 2: cloudedge pipeline render FILE.py"
+            f"{what} is not a compiled pipeline", hint="Compile it with kfp 2: `cloudedge pipeline render FILE.py`."
         )
     platform = next((each for each in documents if "platforms" in each), None)
     return Compiled(spec["pipelineInfo"]["name"], spec, platform)
@@ -232,10 +230,10 @@ def _read(text: str, what: str) -> Compiled:
 
 @contextlib.contextmanager
 def _imported(file: Path) -> Iterator[Any]:
-    """Import a file as Python would run it: what lies beside it can be imported."""
+    """Import a file as Python would run it: modules beside it can be imported."""
     found = importlib.util.spec_from_file_location(f"_pipeline_{file.stem}", file)
     if found is None or found.loader is None:
-        raise InputError(f"{file} is no Python file")
+        raise InputError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(found)
     sys.path.insert(0, str(file.absolute().parent))
     try:
@@ -243,7 +241,7 @@ def _imported(file: Path) -> Iterator[Any]:
             found.loader.exec_module(module)
         except Exception as error:
             late = "from __future__ import annotations" in file.read_text(encoding="utf-8")
-            hint = "kfp reads types, not texts: leave out `from __future__ import annotations`." if late else ""
+            hint = "Remove `from __future__ import annotations`: kfp needs types, not strings." if late else ""
             raise InputError(f"{file} does not load: {type(error).__name__}: {error}", hint=hint) from error
         yield module
     finally:
@@ -257,7 +255,8 @@ def _pipeline(module: Any, file: Path, function: str) -> Any:
     if function:
         found = {name: each for name, each in found.items() if name == function}
     if len(found) != 1:
-        said = f"{file} has {len(found)} pipelines" + (f" called {function}" if function else "")
+        problem = f"{file} has {len(found)} pipelines" + (f" called {function}" if function else "")
         names = ", ".join(name for name, each in vars(module).items() if isinstance(each, GraphComponent))
-        raise InputError(said, hint=f"Choose one: --function NAME, of {names}." if names else "Mark one @dsl.pipeline.")
+        hint = f"Choose one with `--function NAME`: {names}." if names else "Mark one with `@dsl.pipeline`."
+        raise InputError(problem, hint=hint)
     return next(iter(found.values()))

@@ -1,6 +1,6 @@
-"""What the five steps are told: their inputs, with the names, types and defaults that pipelines know them by.
+"""The inputs of the five steps, with the names, types and defaults that pipelines use.
 
-One class per step. The component files, the launcher's arguments and the Python signatures are all read from these.
+One class per step. The component files, the launcher's arguments and the Python signatures all derive from these.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ __all__ = [
     "VisualDLInputs",
     "inputs_of",
     "read_arguments",
+    "read_pairs",
     "read_values",
     "write_arguments",
 ]
 
 Action = Literal["apply", "create", "patch", "delete"]
-"""Have it be so, make it, change what is there, take it away."""
+"""Create or update it, create it, change the existing one, delete it."""
 ENDPOINT = "http://minio-service.kubeflow:9000"
-"""Where Kubeflow's own object store answers."""
-_WORDS = {"pvc": "PVC", "ps": "PS", "gpu": "GPU", "visualdl": "VisualDL"}
+"""The address of Kubeflow's own object store."""
+_SPELLINGS = {"pvc": "PVC", "ps": "PS", "gpu": "GPU", "visualdl": "VisualDL"}
 _DAY_MINUTES = 1440
 
 
@@ -44,26 +45,27 @@ def _input(description: str, default: Any = MISSING) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class StepInputs:
-    """What every step is told."""
+    """The inputs of every step."""
 
     step: ClassVar[str]
     title: ClassVar[str]
 
-    name: str = _input("Name of what the step makes.")
-    namespace: str = _input("Namespace of everything it makes.", "kubeflow")
+    name: str = _input("Name of the object the step makes.")
+    namespace: str = _input("Namespace of all objects the step makes.", "kubeflow")
     action: str = _input("apply, create, patch or delete.", "apply")
     timeout_minutes: int = _input("How long to wait before the step fails.", _DAY_MINUTES)
 
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
-            raise InputError(f"there is no action {self.action!r}", hint=f"There are {', '.join(get_args(Action))}.")
+            known = ", ".join(get_args(Action))
+            raise InputError(f"the action {self.action!r} does not exist", hint=f"Use one of {known}.")
         if not _NAME.fullmatch(self.name):
             raise InputError(
-                f"{self.step}: {self.name!r} becomes the name of objects",
-                hint="Lower-case letters, digits and '-', a letter first.",
+                f"{self.step}: {self.name!r} cannot be the name of an object",
+                hint="Use lower-case letters, digits and '-', a letter first.",
             )
         if self.timeout_minutes < 1:
-            raise InputError(f"{self.step}: a wait of {self.timeout_minutes} minutes is none")
+            raise InputError(f"{self.step}: a timeout of {self.timeout_minutes} minutes is too short")
 
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -76,8 +78,8 @@ class DatasetInputs(StepInputs):
     step: ClassVar[str] = "dataset"
     title: ClassVar[str] = "Dataset"
 
-    partitions: int = _input("On how many nodes the data is cached.", 1)
-    source_uri: str = _input("Where the data comes from: bos://bucket.endpoint/prefix/, s3://..., file:///...")
+    partitions: int = _input("Number of nodes that cache the data.", 1)
+    source_uri: str = _input("Source of the data: bos://bucket.endpoint/prefix/, s3://..., file:///...")
     source_secret: str = _input("Secret with the source's keys; needed for public data too, then with empty keys.")
 
 
@@ -88,17 +90,17 @@ class TrainingInputs(StepInputs):
     step: ClassVar[str] = "training"
     title: ClassVar[str] = "Training"
 
-    project: str = _input("The suite: PaddleOCR, Script, or one that was registered.")
+    project: str = _input("The suite: PaddleOCR, Script, or a registered one.")
     image: str = _input("Image of the pods; empty for the suite's own.")
     config_path: str = _input("The suite's configuration; for Script the program itself.")
-    dataset: str = _input("Name of the dataset step whose data is read.")
-    pvc_name: str = _input("Volume claim that models and logs are written to.")
-    worker_replicas: int = _input("How many workers.")
-    config_changes: str = _input("Changes of the configuration: key=value,key=value.", "")
-    pretrain_model: str = _input("Address of weights to begin with.", "")
-    train_label: str = _input("File with the labels to train on, in the data set.", "")
-    test_label: str = _input("File with the labels to test with, in the data set.", "")
-    ps_replicas: int = _input("How many parameter servers.", 0)
+    dataset: str = _input("Name of the dataset step whose data it reads.")
+    pvc_name: str = _input("Volume claim for models and logs.")
+    worker_replicas: int = _input("Number of workers.")
+    config_changes: str = _input("Changes to the configuration: key=value,key=value.", "")
+    pretrain_model: str = _input("Address of pretrained weights.", "")
+    train_label: str = _input("File with the training labels, in the data set.", "")
+    test_label: str = _input("File with the test labels, in the data set.", "")
+    ps_replicas: int = _input("Number of parameter servers.", 0)
     gpu_per_node: int = _input("GPUs of each worker.", 0)
     use_visualdl: bool = _input("Write logs for VisualDL, and show them; with one worker only.", default=False)
     save_inference: bool = _input("Export the trained weights as an inference model.", default=True)
@@ -107,7 +109,7 @@ class TrainingInputs(StepInputs):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.worker_replicas < 1 or self.ps_replicas < 0 or self.gpu_per_node < 0:
-            raise InputError(f"training {self.name}: at least one worker, and no negative numbers")
+            raise InputError(f"training {self.name}: wanted at least one worker and no negative numbers")
         if self.use_visualdl and self.worker_replicas > 1 and self.action != "delete":
             raise InputError(
                 f"training {self.name}: {self.worker_replicas} workers would write the same logs for VisualDL",
@@ -122,20 +124,20 @@ class TrainingInputs(StepInputs):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelHubInputs(StepInputs):
-    """A model that a training packed, kept under a version with its digest and size."""
+    """A packed model of a training, kept under a version with its digest and size."""
 
     step: ClassVar[str] = "modelhub"
     title: ClassVar[str] = "ModelHub"
 
     endpoint: str = _input("The object store that keeps models.", ENDPOINT)
     model_name: str = _input("Name of the model: the training's name.")
-    pvc_name: str = _input("Volume claim the training wrote to.")
+    pvc_name: str = _input("Volume claim of the training.")
     model_version: str = _input("Version; `latest` may be overwritten, no other may.", "latest")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServingInputs(StepInputs):
-    """A PaddleService that fetches a model from the hub, checks it and answers with it."""
+    """A PaddleService that fetches a model from the hub, verifies it and answers with it."""
 
     step: ClassVar[str] = "serving"
     title: ClassVar[str] = "Serving"
@@ -144,13 +146,13 @@ class ServingInputs(StepInputs):
     model_name: str = _input("Name of the model.")
     model_version: str = _input("Version of the model.", "latest")
     endpoint: str = _input("The object store that keeps models.", ENDPOINT)
-    port: int = _input("Where the server listens, and what the service leads to.", 9292)
-    server: str = _input("What the image holds: paddle-serving or cloudedge.", "paddle-serving")
+    port: int = _input("Port of the server and of the service.", 9292)
+    server: str = _input("Server in the image: paddle-serving or cloudedge.", "paddle-serving")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.server not in ("paddle-serving", "cloudedge"):
-            raise InputError(f"there is no server {self.server!r}", hint="paddle-serving or cloudedge.")
+            raise InputError(f"the server {self.server!r} does not exist", hint="Use paddle-serving or cloudedge.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,15 +163,15 @@ class VisualDLInputs(StepInputs):
     title: ClassVar[str] = "VisualDL"
 
     pvc_name: str = _input("Volume claim with the logs.")
-    logdir: str = _input("Folder of the logs, as the pod sees it.")
-    mount_path: str = _input("Where the claim is mounted.", "/mnt/task-center/")
+    logdir: str = _input("Folder of the logs in the pod.")
+    mount_path: str = _input("Mount path of the claim.", "/mnt/task-center/")
     model: str = _input("A model file to show.", "")
-    port: int = _input("Where it listens.", 8040)
-    cache_timeout: int = _input("Seconds for which it remembers what it read; 0 for its own choice.", 0)
+    port: int = _input("Port of its pages.", 8040)
+    cache_timeout: int = _input("Seconds it caches what it read; 0 for its default.", 0)
     language: str = _input("Language of its pages: zh or en; empty for the browser's.", "")
     public_path: str = _input("Path of its pages, behind a proxy.", "")
-    api_only: bool = _input("Answer programs only.", default=False)
-    image: str = _input("Image with visualdl in it; the launcher's own if empty.", "")
+    api_only: bool = _input("Serve only the API.", default=False)
+    image: str = _input("Image that contains visualdl; the launcher's own if empty.", "")
 
 
 STEPS: Mapping[str, type[StepInputs]] = {
@@ -183,27 +185,27 @@ class Input:
     """One input, as components describe it."""
 
     argument: str
-    """In Python and for the launcher: ``source_uri``."""
+    """Its name in Python and for the launcher: ``source_uri``."""
     title: str
-    """In the component: ``Source Uri``."""
+    """Its name in the component: ``Source Uri``."""
     type: type
     description: str
     default: Any
-    """`dataclasses.MISSING` if it has to be given."""
+    """`dataclasses.MISSING` if it is required."""
 
     @property
     def is_required(self) -> bool:
-        """Whether it has to be given."""
+        """True if it is required."""
         return self.default is MISSING
 
     @property
     def flag(self) -> str:
-        """How the launcher is told: ``--source-uri``."""
+        """The launcher's option: ``--source-uri``."""
         return "--" + self.argument.replace("_", "-")
 
 
 def inputs_of(kind: type[StepInputs]) -> list[Input]:
-    """Describe a step's inputs, those first that have to be given."""
+    """Return a step's inputs, the required ones first."""
     types = get_type_hints(kind)
     found = [
         Input(each.name, _title(each.name), types[each.name], each.metadata["description"], each.default)
@@ -216,15 +218,15 @@ Given = TypeVar("Given", bound=StepInputs)
 
 
 def read_values(kind: type[Given], values: Mapping[str, Any]) -> Given:
-    """Make inputs of loose values, as pipelines pass them: numbers as texts or fractions, None for what is left out.
+    """Make inputs from untyped values, as pipelines pass them: numbers as text or fractions, None for absent ones.
 
     Raises:
-        InputError: one is missing, unknown or not of its type.
+        InputError: a value is missing, unknown or not of its type.
     """
     known = {each.argument: each for each in inputs_of(kind)}
-    strange = sorted(set(values) - set(known))
-    if strange:
-        raise InputError(f"{kind.step} has no input {strange[0]!r}", hint=f"It has {', '.join(known)}.")
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise InputError(f"{kind.step} has no input {unknown[0]!r}", hint=f"Its inputs: {', '.join(known)}.")
     found = {name: _typed(kind, known[name], value) for name, value in values.items() if value is not None}
     missing = [each.title for each in known.values() if each.is_required and each.argument not in found]
     if missing:
@@ -236,25 +238,34 @@ def read_arguments(words: Sequence[str]) -> StepInputs:
     """Read the launcher's arguments: a step's name, then ``--input value`` pairs; a value may begin with a dash.
 
     Raises:
-        InputError: there is no such step or input.
+        InputError: the step or an input does not exist.
     """
     if not words or words[0] not in STEPS:
-        raise InputError(f"which step? {' '.join(words[:1])!r} is none", hint=f"There are {', '.join(STEPS)}.")
-    pairs = list(words[1:])
-    if len(pairs) % 2 or any(not flag.startswith("--") for flag in pairs[::2]):
-        raise InputError(f"{words[0]} takes pairs: --input value")
-    given = {flag[2:].replace("-", "_"): value for flag, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        raise InputError(f"the step {' '.join(words[:1])!r} does not exist", hint=f"Use one of {', '.join(STEPS)}.")
+    given = {name.replace("-", "_"): value for name, value in read_pairs(words).items()}
     return read_values(STEPS[words[0]], given)
 
 
+def read_pairs(words: Sequence[str]) -> dict[str, str]:
+    """Read the ``--name value`` pairs after a command's name; a value may begin with a dash.
+
+    Raises:
+        InputError: they are not pairs.
+    """
+    flags, values = words[1::2], words[2::2]
+    if len(flags) != len(values) or any(not flag.startswith("--") for flag in flags):
+        raise InputError(f"{words[0]} takes pairs: --name value")
+    return {flag[2:]: value for flag, value in zip(flags, values, strict=True)}
+
+
 def write_arguments(inputs: StepInputs) -> list[str]:
-    """Return what the launcher is told for these inputs."""
+    """Return the launcher's arguments for these inputs."""
     pairs = [(each.flag, str(getattr(inputs, each.argument))) for each in inputs_of(type(inputs))]
     return [inputs.step, *(word for pair in pairs for word in pair)]
 
 
 def _title(argument: str) -> str:
-    return " ".join(_WORDS.get(word, word.capitalize()) for word in argument.split("_"))
+    return " ".join(_SPELLINGS.get(word, word.capitalize()) for word in argument.split("_"))
 
 
 def _typed(kind: type[StepInputs], wanted: Input, value: Any) -> Any:
@@ -265,5 +276,5 @@ def _typed(kind: type[StepInputs], wanted: Input, value: Any) -> Any:
         with suppress(ValueError, OverflowError):
             found = int(float(found)) if float(found).is_integer() else None
     if type(found) is not wanted.type:
-        raise InputError(f"{kind.step}: {wanted.title} is {value!r}, which is no {wanted.type.__name__}")
+        raise InputError(f"{kind.step}: {wanted.title} is {value!r}, not of type {wanted.type.__name__}")
     return found

@@ -1,12 +1,12 @@
 """The steps on this machine: the same inputs, the same order, real engines, no cluster.
 
-    dataset     a folder of a local JuiceFS volume, warmed up; a plain folder where FUSE cannot be used
+    dataset     a folder of a local JuiceFS volume, warmed up; a plain folder without FUSE
     training    `cloudedge.training.local`, then the suite's own export, then our converter
     modelhub    a folder with the hub's layout
-    serving     our runtime, kept running by a supervisor, asked once before the step is done
-    visualdl    the logs read back, and VisualDL itself kept running where it is installed
+    serving     our runtime, kept running by a supervisor and probed once before the step is done
+    visualdl    the logs read back, and VisualDL itself kept running if it is installed
 
-In its folder: ``datasets`` or ``data``, ``claims/NAME`` for each volume claim, ``hub``, ``services``.
+Its folder holds ``datasets`` or ``data``, ``claims/NAME`` for each volume claim, ``hub`` and ``services``.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _SERVICES = "services"
 
 
 class LocalSteps(Steps):
-    """Does what steps say, on this machine.
+    """Runs steps on this machine.
 
     Args:
-        root: Where everything is kept.
-        workdir: Where programs and files that steps name are looked for.
-        tell: Is told what happens.
+        root: The folder for everything the steps keep.
+        workdir: The folder to which relative names of programs and files refer.
+        tell: Called with progress messages.
     """
 
     def __init__(
@@ -67,45 +67,48 @@ class LocalSteps(Steps):
         self._tell = tell
 
     def claim(self, name: str) -> Path:
-        """Return the folder that stands for a volume claim; it is made when it is first asked for."""
+        """Return the folder that stands for a volume claim, made on first use."""
         folder = self._root / "claims" / _plain_name(name)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def unmount(self) -> None:
-        """Unmount the data, unless somebody still reads it."""
+        """Unmount the data."""
         datasets = self._datasets()
         if objects.DATA_CENTER in datasets.names():
             datasets.open(objects.DATA_CENTER).unmount()
 
     def _dataset(self, inputs: DatasetInputs) -> Result:
-        objects.sync_job(inputs).manifest()  # what a cluster would refuse is refused here too
+        objects.sync_job(inputs).manifest()  # raises what a cluster would refuse
         path = (self._mounted(inputs.partitions) if _has_fuse() else self._root / "data") / inputs.name
-        _check_action(inputs, f"data set {inputs.name}", is_there=path.is_dir())
+        _check_action(inputs, f"data set {inputs.name}", exists=path.is_dir())
         if not _has_fuse():
-            self._tell(f"FUSE cannot be used here: {inputs.name} becomes a plain folder")
-            return self._copied(inputs, path)
+            self._tell(f"FUSE is not available: {inputs.name} becomes a plain folder")
+            return self._copy_folder(inputs, path)
         if inputs.action == "delete":
             if path.is_dir():
                 self._datasets().open(objects.DATA_CENTER).remove([inputs.name], confirmed=True)
             return {"removed": inputs.name}
         data = self._datasets().open(objects.DATA_CENTER)
         if data.settings.partitions != inputs.partitions:
-            self._tell(f"all data sets share {data.settings.partitions} partition(s), as the first of them chose")
+            self._tell(f"all data sets share the {data.settings.partitions} partition(s) of the first one")
         self._tell(f"copying {inputs.source_uri}")
-        # There are no secrets here: the environment has the keys, as for `cloudedge dataset sync`.
+        # There are no secrets here: the keys are in the environment, as for `cloudedge dataset sync`.
         copied = data.sync(_local_source(inputs.source_uri), inputs.name, keys=keys_given())
         warmed = data.warmup([inputs.name])
         return {"path": str(path), "files": copied.files, "copied": copied.copied, "warmed": sum(warmed.files)}
 
-    def _copied(self, inputs: DatasetInputs, path: Path) -> Result:
+    def _copy_folder(self, inputs: DatasetInputs, path: Path) -> Result:
         if path.is_dir():
             shutil.rmtree(path)
         if inputs.action == "delete":
             return {"removed": inputs.name}
         source = Path(_local_source(inputs.source_uri))
         if not source.is_dir():
-            raise NotFound(f"there is no folder {source} to copy from", hint="Other sources need FUSE and JuiceFS.")
+            raise NotFound(
+                f"the source folder {source} does not exist",
+                hint="Install FUSE and JuiceFS to copy from other sources.",
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         with published(path, f"copying {source}") as draft:
             shutil.copytree(source, draft)
@@ -113,13 +116,13 @@ class LocalSteps(Steps):
 
     def _training(self, inputs: TrainingInputs) -> Result:
         run = local_training.LocalRun(inputs.name)
-        _check_action(inputs, f"training {inputs.name}", is_there=run.folder.exists())
+        _check_action(inputs, f"training {inputs.name}", exists=run.folder.exists())
         shown = objects.visualdl_inputs(inputs)
         if inputs.action == "delete":
             if run.folder.exists():
                 run.delete()
             return self._visualdl(shown)
-        suite, place = find_suite(inputs.project), self._place(inputs)
+        suite, place = find_suite(inputs.project), self._suite_paths(inputs)
         if inputs.pretrain_model:
             self._fetch_weights(inputs.pretrain_model, Path(place.pretrained(inputs.pretrain_model)))
         worker = Role(inputs.image or suite.default_image, inputs.worker_replicas, suite.train_command(inputs, place))
@@ -145,20 +148,20 @@ class LocalSteps(Steps):
     def _modelhub(self, inputs: ModelHubInputs) -> Result:
         hub = self._hub(inputs.endpoint)
         if inputs.action == "delete":
-            return {"removed": inputs.name}  # the Job; versions stay
-        there = hub.record(inputs.model_name, inputs.model_version) is not None
-        _check_action(inputs, f"version {inputs.model_version} of {inputs.model_name}", is_there=there)
+            return {"removed": inputs.name}  # only the Job; versions stay
+        exists = hub.record(inputs.model_name, inputs.model_version) is not None
+        _check_action(inputs, f"version {inputs.model_version} of {inputs.model_name}", exists=exists)
         file = self.claim(inputs.pvc_name) / f"{inputs.model_name}.tar.gz"
         record = hub.push(file, inputs.model_name, inputs.model_version)
         return {"model": inputs.model_name, "version": inputs.model_version, **vars(record)}
 
     def _serving(self, inputs: ServingInputs) -> Result:
         process = f"serving-{inputs.name}"
-        _check_action(inputs, f"service {inputs.name}", is_there=process in self._processes())
+        _check_action(inputs, f"service {inputs.name}", exists=process in self._processes())
         if inputs.action == "delete":
             self._end(process)
             return {"removed": inputs.name}
-        objects.paddle_service(inputs, objects.UNKNOWN).default.manifest()  # the image is checked, and not used
+        objects.paddle_service(inputs, objects.UNKNOWN).default.manifest()  # the image is checked but not used
         hub = self._hub(inputs.endpoint)
         record = hub.record(inputs.model_name, inputs.model_version)
         if record is None:
@@ -177,42 +180,44 @@ class LocalSteps(Steps):
         words += ["--hub", str(self._root / _SERVICES / "hub"), "--port", str(inputs.port), "--admin-port", "0"]
         url = f"http://127.0.0.1:{inputs.port}"
         self._keep(ProcessSpec(process, tuple(words)), f"{url}/readyz")
-        answer = _ask(url)
+        answer = _probe(url)
         return {"url": url, "sha256": record.sha256, "answered": answer}
 
     def _visualdl(self, inputs: VisualDLInputs) -> Result:
         process = f"visualdl-{inputs.name}"
-        _check_action(inputs, f"VisualDL {inputs.name}", is_there=process in self._processes())
+        _check_action(inputs, f"VisualDL {inputs.name}", exists=process in self._processes())
         if inputs.action == "delete":
             self._end(process)
             return {"removed": inputs.name}
         logs = self._in_claim(inputs, inputs.logdir)
         found = sorted(logs.rglob("*vdlrecords*.log")) if logs.is_dir() else []
         if not found:
-            raise NotFound(f"there are no VisualDL logs in {logs}", hint="Train with Use VisualDL.")
+            raise NotFound(f"{logs} holds no VisualDL logs", hint="Train with Use VisualDL.")
         result: Result = {"logs": str(logs), "files": len(found), "view": f"visualdl --logdir {logs}"}
         program = Path(sys.executable).with_name("visualdl")
         if not program.exists():
-            self._tell("visualdl is not installed: its logs are there to be read; pip install 'cloudedge[visualdl]'")
+            self._tell("visualdl is not installed and its logs are only kept; run `pip install 'cloudedge[visualdl]'`")
             return result
         model = str(self._in_claim(inputs, inputs.model)) if inputs.model else ""
-        told = inputs if not model else VisualDLInputs(**{**vars(inputs), "model": model})
-        words = [str(program), *objects.visualdl_command(told, str(logs), "127.0.0.1")[1:]]
+        adapted = inputs if not model else VisualDLInputs(**{**vars(inputs), "model": model})
+        words = [str(program), *objects.visualdl_command(adapted, str(logs), "127.0.0.1")[1:]]
         url = f"http://127.0.0.1:{inputs.port}"
         self._keep(ProcessSpec(process, tuple(words), whole=True), f"{url}{objects.VISUALDL_ALIVE}")
         return result | {"url": f"{url}{inputs.public_path}"}
 
-    def _place(self, inputs: TrainingInputs) -> SuitePaths:
+    def _suite_paths(self, inputs: TrainingInputs) -> SuitePaths:
         data = self._mounted() if _has_fuse() else self._root / "data"
         if not (data / inputs.dataset).is_dir():
-            raise NotFound(f"there is no data set {inputs.dataset!r} here", hint="Run its dataset step first.")
+            raise NotFound(
+                f"the data set {inputs.dataset!r} does not exist on this machine", hint="Run its dataset step first."
+            )
         return SuitePaths(str(data), str(self.claim(inputs.pvc_name)))
 
     def _in_claim(self, inputs: VisualDLInputs, path: str) -> Path:
-        """Return where on this machine a path is that the pod would see below the claim's mount."""
+        """Return the local path for a path that the pod would see below the claim's mount."""
         mount = inputs.mount_path.rstrip("/") or ON_CLUSTER.task
         if not (path == mount or path.startswith(f"{mount}/")):
-            raise InputError(f"{path} is not below {mount}, where the claim {inputs.pvc_name} is mounted")
+            raise InputError(f"{path} is not below {mount}, the mount path of the claim {inputs.pvc_name}")
         return self.claim(inputs.pvc_name) / path.removeprefix(mount).lstrip("/")
 
     def _hub(self, endpoint: str) -> ModelHub:
@@ -256,10 +261,10 @@ class LocalSteps(Steps):
         return {spec.name: spec for spec in supervisor.read_specs(folder)} if (folder / _SPECS).exists() else {}
 
     def _keep(self, spec: ProcessSpec, url: str) -> None:
-        """Have a process run, in the place of one of its name, and wait until it answers.
+        """Run a process, replacing one of its name, and wait until it answers.
 
         Raises:
-            Conflict: somebody else listens on its port.
+            Conflict: another process listens on its port.
         """
         folder, known = self._root / _SERVICES, self._processes()
         if known.get(spec.name) != spec:
@@ -285,7 +290,7 @@ _SPECS = "processes.json"
 
 
 def stop(root: Path) -> list[str]:
-    """End every service that pipelines left running in a folder; returns their names."""
+    """End every service that pipelines left running in a folder; return their names."""
     folder = root.absolute() / _SERVICES
     names = [spec.name for spec in supervisor.read_specs(folder)] if (folder / _SPECS).exists() else []
     if names or supervisor.is_up(folder):
@@ -295,20 +300,20 @@ def stop(root: Path) -> list[str]:
     return names
 
 
-def _check_action(inputs: StepInputs, what: str, *, is_there: bool) -> None:
-    if inputs.action == "create" and is_there:
-        raise Conflict(f"there is a {what} already", hint="apply makes it anew.")
-    if inputs.action == "patch" and not is_there:
-        raise NotFound(f"there is no {what} to change", hint="apply makes it.")
+def _check_action(inputs: StepInputs, what: str, *, exists: bool) -> None:
+    if inputs.action == "create" and exists:
+        raise Conflict(f"{what} exists already", hint="Use the action `apply` to replace it.")
+    if inputs.action == "patch" and not exists:
+        raise NotFound(f"{what} does not exist", hint="Use the action `apply` to create it.")
 
 
 def _check_port(port: int) -> None:
-    """Refuse a port that somebody listens on: VisualDL would stay without it, and another server's answer would do."""
+    """Refuse a port in use: VisualDL would run without it, and another server's answer would pass for ours."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         raise Conflict(
-            f"port {port} cannot be used: {error.strerror}", hint="Choose another, or end what uses it."
+            f"cannot use port {port}: {error.strerror}", hint="Choose another port, or end the process that uses it."
         ) from error
 
 
@@ -339,8 +344,8 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _ask(url: str) -> Any:
-    """Ask the model the example that it describes itself with: that it answers is what the step promises."""
+def _probe(url: str) -> Any:
+    """Send the model the example from its own description: an answer is what the step promises."""
     import requests  # noqa: PLC0415 - slow to import
 
     try:

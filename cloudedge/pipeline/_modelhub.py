@@ -1,12 +1,12 @@
 """The model hub: packed models by name and version, each with its digest and size.
 
-Layout, in the bucket ``model-center``, as upstream's pipelines have it:
+Layout, in the bucket ``model-center``, as in upstream's pipelines:
 
     NAME/VERSION/NAME.tar.gz    the model
     NAME/VERSION/model.json     {"sha256": ..., "size": ...}
 
-The record is written before the model: whoever comes second with other bytes is refused, and whoever was interrupted
-goes on. Only ``latest`` may change; its readers notice, since they check what they fetched against the record.
+The record is written before the model: a second push with other bytes is refused, and an interrupted push continues.
+Only ``latest`` may change; its readers notice, since they verify the fetched bytes against the record.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ _HTTP_S = 30.0
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """What is known of a version."""
+    """The digest and size of a version."""
 
     sha256: str
     size: int
 
 
 def archive_key(model: str, version: str) -> str:
-    """Return where a version is kept.
+    """Return the key of a version.
 
     Raises:
-        InputError: name or version would lead elsewhere.
+        InputError: the name or the version is not safe as a part of a path.
     """
     for what, value in (("Model Name", model), ("Model Version", version)):
         if not _PART.fullmatch(value) or ".." in value:
-            raise InputError(f"{what} {value!r} is none", hint="Letters, digits, '.', '_' and '-'.")
+            raise InputError(f"{what} {value!r} is not valid", hint="Use letters, digits, '.', '_' and '-'.")
     return f"{model}/{version}/{model}.tar.gz"
 
 
 def archive_url(endpoint: str, model: str, version: str) -> str:
-    """Return where a version is fetched from."""
+    """Return the URL of a version."""
     return f"{endpoint.rstrip('/')}/{BUCKET}/{archive_key(model, version)}"
 
 
@@ -87,61 +87,64 @@ class ModelHub:
         """Return the hub of an object store (``http://host:port``), or of a folder.
 
         Args:
-            endpoint: Where. Keys of an object store are looked for where S3's always are: AWS_ACCESS_KEY_ID ...
-            prepare: Make the bucket if it is not there, and let everybody read models from it: servers fetch them
-                without keys.
+            endpoint: The address. The keys of an object store come from S3's usual places: AWS_ACCESS_KEY_ID ...
+            prepare: Make the bucket if it does not exist, and make it publicly readable: servers fetch models without
+                keys.
         """
         if not endpoint.startswith(("http://", "https://")):
             return cls(open_store(HubConfig(url=f"{endpoint.removeprefix('file://').rstrip('/')}/{BUCKET}")))
-        # Signatures name a region; servers of one's own take any.
+        # Signatures name a region; private servers accept any.
         config = HubConfig(url=f"s3://{BUCKET}", endpoint=endpoint, region="us-east-1")
         if prepare:
             prepare_bucket(config, public=True)
         return cls(open_store(config))
 
     def push(self, file: Path, model: str, version: str = LATEST) -> ModelRecord:
-        """Bring a packed model into the hub; the same one twice is once.
+        """Push a packed model into the hub. Idempotent.
 
         Raises:
-            Conflict: the version is there with other bytes, and is not ``latest``.
-            NotFound: there is no such file.
+            Conflict: the version exists with other bytes, and is not ``latest``.
+            NotFound: the file does not exist.
         """
         key = archive_key(model, version)
         if not file.is_file():
             raise NotFound(
-                f"there is no packed model {file}",
-                hint="Model Name must be the training's Name, and the training must have had Need Convert.",
+                f"the packed model {file} does not exist",
+                hint="Set Model Name to the training's Name, and train with Need Convert.",
             )
         hashed = hash_file(file)
         wanted = ModelRecord(hashed.digest.removeprefix("sha256:"), hashed.size)
-        with self._alone(model, version):
-            there = self.record(model, version)
-            if there != wanted:
-                if there is not None and version != LATEST:
+        with self._exclusive(model, version):
+            existing = self.record(model, version)
+            if existing != wanted:
+                if existing is not None and version != LATEST:
                     raise Conflict(
-                        f"{model} {version} is in the hub with other bytes (sha256 {there.sha256[:12]}, "
+                        f"{model} {version} is in the hub with other bytes (sha256 {existing.sha256[:12]}, "
                         f"not {wanted.sha256[:12]})",
-                        hint="A version never changes: push it as another one.",
+                        hint="Push it as another version: versions never change.",
                     )
-                if there is not None:
-                    self._store.delete(key)  # a store takes what has the same size for the same
+                if existing is not None:
+                    self._store.delete(key)  # a store takes a blob of the same size for the same blob
                 data = canonical_json(asdict(wanted))
-                self._store.put(_record_key(model, version), data, expected=None if there is None else ANY)
+                self._store.put(_record_key(model, version), data, expected=None if existing is None else ANY)
             blob = Descriptor(media_type=_MEDIA, digest=hashed.digest, size=hashed.size)
             self._store.upload(key, blob, _reader(file), lambda _: None)
             self._store.settle([key])
         return wanted
 
     def fetch(self, model: str, version: str, target: Path) -> ModelRecord:
-        """Copy a version to a file that is not there yet, checked.
+        """Copy a version to a new file, verified.
 
         Raises:
-            NotFound: it is not in the hub.
-            IntegrityError: what is there is not what was pushed.
+            NotFound: the version is not in the hub.
+            IntegrityError: the bytes differ from those that were pushed.
         """
         record = self.record(model, version)
         if record is None:
-            raise NotFound(f"{model} {version} is not in the hub", hint=f"It has {', '.join(self.versions(model))}.")
+            raise NotFound(
+                f"{model} {version} is not in the hub",
+                hint=f"Its versions: {', '.join(self.versions(model)) or 'none'}.",
+            )
         blob = Descriptor(media_type=_MEDIA, digest=Digest(f"sha256:{record.sha256}"), size=record.size)
         with published(target, f"fetching {model} {version}") as draft, draft.open("wb") as out:
             for chunk in verified(self._store.get(archive_key(model, version)), blob, f"{model} {version}"):
@@ -149,7 +152,7 @@ class ModelHub:
         return record
 
     def record(self, model: str, version: str) -> ModelRecord | None:
-        """Return what is known of a version, or None if it is not in the hub."""
+        """Return the record of a version, or None if it is not in the hub."""
         archive_key(model, version)
         key = _record_key(model, version)
         if self._store.head(key) is None:
@@ -161,17 +164,17 @@ class ModelHub:
         found = (info.key.split("/") for info in self._store.list(f"{model}/"))
         return sorted({parts[1] for parts in found if parts[-1] == "model.json"})
 
-    def _alone(self, model: str, version: str) -> AbstractContextManager[Any]:
+    def _exclusive(self, model: str, version: str) -> AbstractContextManager[Any]:
         if self._store.compare_and_set and version != LATEST:
             return nullcontext()
         return self._store.lock(f"{model}-{version}")
 
 
 def read_record(endpoint: str, model: str, version: str) -> ModelRecord:
-    """Ask a hub behind HTTP what it knows of a version; its objects may be read by everybody.
+    """Read a version's record from a hub over HTTP; its objects are publicly readable.
 
     Raises:
-        NotFound: it is not in the hub.
+        NotFound: the version is not in the hub.
         Unavailable: the hub does not answer.
     """
     import requests  # noqa: PLC0415 - slow to import
@@ -181,19 +184,21 @@ def read_record(endpoint: str, model: str, version: str) -> ModelRecord:
     try:
         answer = requests.get(url, timeout=_HTTP_S)
     except requests.RequestException as error:
-        raise Unavailable(f"asking {url}: {type(error).__name__}") from error
-    if answer.status_code in {403, 404}:  # a store that may not be listed says 403 for what is not there
-        raise NotFound(f"{url} says {answer.status_code}", hint="The modelhub step pushes a version with its record.")
+        raise Unavailable(f"reading {url}: {type(error).__name__}") from error
+    if answer.status_code in {403, 404}:  # a store that may not be listed answers 403 for a missing object
+        raise NotFound(
+            f"{url} answers {answer.status_code}", hint="Run the modelhub step, which pushes a version with its record."
+        )
     if not answer.ok:
-        raise Unavailable(f"{url} says {answer.status_code}")
+        raise Unavailable(f"{url} answers {answer.status_code}")
     return _parsed(answer.content[:_RECORD_MAX], url)
 
 
 def unpack(file: Path, folder: Path) -> Path:
-    """Unpack a model into a folder that is not there yet.
+    """Unpack a model into a new folder.
 
     Raises:
-        InputError: the archive holds what is no plain file, or leads out of the folder.
+        InputError: the archive holds something other than plain files, or a path outside the folder.
     """
     with published(folder, f"unpacking {file.name}") as draft, file.open("rb") as archive:
         draft.mkdir()
@@ -210,9 +215,9 @@ def _parsed(data: bytes, what: str) -> ModelRecord:
     try:
         record = ModelRecord(str(value["sha256"]), int(value["size"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(f"{what} is no record of a model") from error
+        raise IntegrityError(f"{what} is not the record of a model") from error
     if not re.fullmatch(r"[0-9a-f]{64}", record.sha256):
-        raise IntegrityError(f"{what} names no SHA-256")
+        raise IntegrityError(f"{what} holds no SHA-256")
     return record
 
 

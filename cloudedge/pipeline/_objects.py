@@ -1,7 +1,7 @@
-"""The Kubernetes objects of each step. Pure: nothing is sent from here.
+"""The Kubernetes objects of each step. Pure: sends nothing.
 
-Commands for a shell are written from lists of words, quoted; what is published appears by a rename, so that a pod that
-is killed leaves nothing half written behind.
+Shell commands are built from lists of words and quoted. Files appear by a rename, so that a killed pod leaves nothing
+half written behind.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ __all__ = [
 ]
 
 DATA_CENTER = "data-center"
-"""The one SampleSet whose folders are data sets, and the secret of its file system."""
+"""The SampleSet whose folders are the data sets, and the secret of its file system."""
 UNKNOWN = ModelRecord("0" * 64, 0)
-"""Stands for what the hub says about a version when the step runs."""
+"""A placeholder for the record that the hub has when the step runs."""
 VISUALDL_ALIVE = "/alive"
-"""Where VisualDL says that it is there; its pages fail for whoever names no language."""
+"""VisualDL's health check; its pages fail for clients that name no language."""
 _LABEL = "cloudedge/step"
 _RETRIES = 2
 _FETCH = (
@@ -77,7 +77,7 @@ def sync_job(inputs: DatasetInputs) -> SampleJob:
         secret=secret,
         source=inputs.source_uri,
         destination=inputs.name,
-        update=True,  # else a runtime compares sizes alone, and never sees a change that keeps the size
+        update=True,  # otherwise a runtime compares only sizes, and misses changes that keep the size
         namespace=inputs.namespace,
     )
 
@@ -88,7 +88,7 @@ def warmup_job(inputs: DatasetInputs) -> SampleJob:
 
 
 def remove_job(inputs: DatasetInputs) -> SampleJob:
-    """Return the removal of the data set's folder; the SampleSet is others' too."""
+    """Return the removal of the data set's folder; the SampleSet itself is shared."""
     return SampleJob.remove(
         f"{inputs.name}-rmr", DATA_CENTER, paths=[inputs.name], confirmed=True, namespace=inputs.namespace
     )
@@ -104,7 +104,7 @@ def training_job(inputs: TrainingInputs) -> TrainingJob:
         ending = inputs.pretrain_model.rpartition(".")[2]
         fetch = [
             shlex.join(["mkdir", "-p", f"{place.task}/pretrain_model"]),
-            # Another worker may do the same: each writes a file of its own, and the name appears at once.
+            # Another worker may do the same: each writes its own file, and the name appears at once.
             f"{_fetch('python', inputs.pretrain_model)} > {shlex.quote(target)}.$HOSTNAME",
             f"mv {shlex.quote(target)}.$HOSTNAME {shlex.quote(f'{target}.{ending}')}",
         ]
@@ -141,7 +141,7 @@ def convert_job(inputs: TrainingInputs) -> Manifest:
     name, place = inputs.name, ON_CLUSTER
     suite = find_suite(inputs.project)
     convert = suite.convert_command(inputs, place)
-    # The same model gives the same bytes, whenever it is packed: a version that is pushed again is recognised.
+    # The same model always gives the same bytes: a version pushed again is recognised.
     pack = f"tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf - {name} | gzip -n > {name}.tar.gz.part"
     steps = [f"cd {place.task}", f"rm -rf {name}", shlex.join(convert), pack, f"mv {name}.tar.gz.part {name}.tar.gz"]
     command = "set -o pipefail; " + " && ".join(steps)
@@ -149,7 +149,7 @@ def convert_job(inputs: TrainingInputs) -> Manifest:
 
 
 def upload_job(inputs: ModelHubInputs) -> Manifest:
-    """Return the Job that brings a packed model into the hub."""
+    """Return the Job that pushes a packed model into the hub."""
     words = {
         "--file": f"{ON_CLUSTER.task}/{inputs.model_name}.tar.gz",
         "--endpoint": inputs.endpoint,
@@ -161,17 +161,17 @@ def upload_job(inputs: ModelHubInputs) -> Manifest:
         {"name": name, "valueFrom": {"secretKeyRef": {"name": DATA_CENTER, "key": key}}} for name, key in keys.items()
     ]
     command = [*LAUNCHER, "upload", *(word for pair in words.items() for word in pair)]
-    archive_key(inputs.model_name, inputs.model_version)  # refuses names that would lead elsewhere
+    archive_key(inputs.model_name, inputs.model_version)  # refuses unsafe names
     return _job(f"{inputs.name}-model-hub", inputs, launcher_image(), command, env=env)
 
 
 def paddle_service(inputs: ServingInputs, record: ModelRecord) -> PaddleService:
-    """Return the service: it fetches the model, checks that it is the one that was pushed, and answers with it.
+    """Return the service: it fetches the model, verifies it against the record, and answers with it.
 
     Args:
-        inputs: What the step was told.
-        record: What the hub says about the version. A version that was pushed anew makes another command, so that the
-            service is really replaced.
+        inputs: The step's inputs.
+        record: The hub's record of the version. A version pushed anew gives another command, so that the service is
+            really replaced.
     """
     model, file = inputs.model_name, f"{inputs.model_name}.tar.gz"
     server = {
@@ -179,7 +179,7 @@ def paddle_service(inputs: ServingInputs, record: ModelRecord) -> PaddleService:
         "cloudedge": ["cloudedge", "serve", f"{model}/server", "--hub", "hub", "--open", "--host", "0.0.0.0"],  # noqa: S104
     }[inputs.server]
     steps = [
-        'cd "$(mktemp -d)"',  # where an image starts, and what it may write to, is its own affair
+        'cd "$(mktemp -d)"',  # an image's working folder may not be writable
         f"{_fetch('python3', archive_url(inputs.endpoint, model, inputs.model_version))} > {shlex.quote(file)}",
         f"echo {shlex.quote(f'{record.sha256}  {file}')} | sha256sum -c -",
         shlex.join(["tar", "xzf", file]),
@@ -191,7 +191,7 @@ def paddle_service(inputs: ServingInputs, record: ModelRecord) -> PaddleService:
 
 
 def visualdl_inputs(inputs: TrainingInputs) -> VisualDLInputs:
-    """Return what a training with Use VisualDL wants to be shown."""
+    """Return the inputs that show a training with Use VisualDL."""
     return VisualDLInputs(
         name=f"{inputs.name}-visualdl",
         namespace=inputs.namespace,
@@ -234,7 +234,7 @@ def visualdl_objects(inputs: VisualDLInputs) -> list[Manifest]:
 
 
 def visualdl_command(inputs: VisualDLInputs, logdir: str, host: str) -> list[str]:
-    """Return the words that start VisualDL."""
+    """Return the command that starts VisualDL."""
     words = ["visualdl", "--logdir", logdir, "--host", host, "--port", str(inputs.port), "--disable-telemetry"]
     optional = {
         "--model": inputs.model,
@@ -247,15 +247,15 @@ def visualdl_command(inputs: VisualDLInputs, logdir: str, host: str) -> list[str
 
 
 def objects_of(inputs: StepInputs, *, record: ModelRecord = UNKNOWN, kind: Kind | None = None) -> list[Manifest]:
-    """Return every object a step makes, in the order in which it makes them; for reading, and for tests.
+    """Return every object a step makes, in order; for display and tests.
 
     Args:
-        inputs: What the step is told.
-        record: What the hub says about a version that is served.
+        inputs: The step's inputs.
+        record: The hub's record of the served version.
         kind: PaddleService with its group; ElasticServing's if left out.
 
     Raises:
-        InputError: they could not work; says why.
+        InputError: the objects could not work; the message says why.
     """
     if isinstance(inputs, DatasetInputs):
         if inputs.action == "delete":
@@ -277,14 +277,14 @@ def objects_of(inputs: StepInputs, *, record: ModelRecord = UNKNOWN, kind: Kind 
 
 
 def _fetch(python: str, url: str) -> str:
-    """Return the words that write out what a URL leads to: where Paddle is there is Python, and not always wget."""
+    """Return a command that prints a URL's content: an image with Paddle has Python, but not always wget."""
     return shlex.join([python, "-c", _FETCH, url])
 
 
 def _image(inputs: TrainingInputs, suite: Suite) -> str:
     found = inputs.image or suite.default_image
     if not found:
-        raise InputError(f"training {inputs.name} names no image, and {suite.name} has none of its own")
+        raise InputError(f"training {inputs.name} names no image, and {suite.name} has no default")
     return found
 
 

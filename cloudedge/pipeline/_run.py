@@ -1,4 +1,4 @@
-"""Running a pipeline: here, with kfp's own local runner, or on a Kubeflow that takes it."""
+"""Runs of a pipeline: locally with kfp's own runner, or on Kubeflow."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge.config import home
-from cloudedge.errors import CloudEdgeError, ConfigError, Rejected, Unavailable
+from cloudedge.errors import CloudEdgeError, Rejected, Unavailable
+from cloudedge.pipeline._components import importing_kfp
+from cloudedge.pipeline._environment import LOCAL, RESULTS
 from cloudedge.pipeline._graph import Compiled, for_this_machine, steps_of
-from cloudedge.pipeline._where import LOCAL, RESULTS
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -25,37 +26,37 @@ __all__ = ["PipelineFailed", "default_root", "run_local", "submit"]
 
 
 class PipelineFailed(Rejected):
-    """A step failed; `results` has what those before it made."""
+    """A step failed; `results` holds those of the steps before it."""
 
 
 def default_root() -> Path:
-    """Return where local runs keep everything, unless told otherwise."""
+    """Return the default folder of local runs."""
     return home() / "pipeline"
 
 
 def run_local(
     compiled: Compiled, arguments: Mapping[str, Any] | None = None, *, root: Path | None = None
 ) -> list[dict[str, Any]]:
-    """Run a pipeline on this machine, step by step; what steps say goes to standard error.
+    """Run a pipeline on this machine, step by step; the steps' output goes to standard error.
 
-    Services that it brings up go on: `cloudedge.pipeline.stop` ends them.
+    Services it starts go on: `cloudedge.pipeline.stop` ends them.
 
     Args:
         compiled: The pipeline.
         arguments: Values of its parameters.
-        root: Where everything is kept.
+        root: The folder for everything the run keeps.
 
     Returns:
-        What each step made, in the order in which they were done.
+        The result of each step, in the order of their execution.
 
     Raises:
-        PipelineFailed: a step failed; it said why.
+        PipelineFailed: a step failed; its output says why.
         ConfigError: kfp is not installed.
     """
-    from cloudedge.pipeline._local import LocalSteps  # noqa: PLC0415 - only what this place needs
+    from cloudedge.pipeline._local import LocalSteps  # noqa: PLC0415 - imported only where needed
 
     local, components = _kfp()
-    steps_of(compiled, arguments)  # what is wrong with an input is said before anything is done
+    steps_of(compiled, arguments)  # raises for wrong inputs before anything runs
     folder = (root or default_root()).absolute()
     results = folder / "runs" / f"{compiled.name}-{secrets.token_hex(4)}.jsonl"
     results.parent.mkdir(parents=True, exist_ok=True)
@@ -67,14 +68,14 @@ def run_local(
             try:
                 graph(**dict(arguments or {}))
             finally:
-                # Otherwise every component that is called later in this process would run at once.
+                # Otherwise every component called later in this process would run at once.
                 local.config.LocalExecutionConfig.instance = None
     except CloudEdgeError:
         raise
-    except RuntimeError as error:  # what kfp raises for a task that failed
+    except RuntimeError as error:  # kfp's error for a failed task
         raise PipelineFailed(
             f"{compiled.name} stopped: {_COLOUR.sub('', str(error)).splitlines()[0]}",
-            hint="What the step said is above. Steps that were done are done at once when it is run again.",
+            hint="Read the step's output above. A repeated run passes quickly through finished steps.",
             results=_read(results),
         ) from error
     finally:
@@ -92,12 +93,12 @@ def submit(
     service_account: str = "pipeline-runner",
     namespace: str = "",
 ) -> dict[str, str]:
-    """Hand a pipeline to Kubeflow and start it; returns the run's id and address.
+    """Submit a pipeline to Kubeflow and start it; return the run's id and address.
 
     Raises:
         ConfigError: kfp is not installed.
         Unavailable: Kubeflow does not answer.
-        Rejected: it does not take the pipeline.
+        Rejected: Kubeflow refuses the pipeline.
     """
     _kfp()
     import kfp  # noqa: PLC0415 - an extra, and slow to import
@@ -120,23 +121,21 @@ def submit(
                 enable_caching=False,
             )
         except ApiException as error:
-            raise Rejected(f"{host} says {error.status} {error.reason}: {str(error.body or '')[:500]}") from error
+            raise Rejected(f"{host} answers {error.status} {error.reason}: {str(error.body or '')[:500]}") from error
         except HTTPError as error:
-            raise Unavailable(f"{host} does not answer: {type(error).__name__}", hint="Check --host.") from error
+            raise Unavailable(f"{host} does not answer: {type(error).__name__}", hint="Check `--host`.") from error
     return {"run_id": str(run.run_id), "url": f"{host.rstrip('/')}/#/runs/details/{run.run_id}"}
 
 
 def _client(kfp: Any, host: str, namespace: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # it warns of servers older than 2.0, whichever it talks to
+        warnings.simplefilter("ignore", FutureWarning)  # it warns of servers older than 2.0, whatever the server
         return kfp.Client(host=host, namespace=namespace or "kubeflow")
 
 
 def _kfp() -> tuple[Any, Any]:
-    try:
+    with importing_kfp():
         from kfp import components, local  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError as error:
-        raise ConfigError("pipelines need kfp", hint="pip install 'cloudedge[pipeline]'") from error
     return local, components
 
 

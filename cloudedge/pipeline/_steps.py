@@ -1,4 +1,4 @@
-"""Doing a step, wherever that is: which method does which, said once."""
+"""The interface for running steps: one method per step, on a cluster or on this machine."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ Result = dict[str, Any]
 
 
 class Steps(ABC):
-    """Does what steps say."""
+    """Runs steps."""
 
     def run(self, inputs: StepInputs) -> Result:
-        """Do a step; returns what is worth knowing about what it made.
+        """Run a step; return the facts about the objects it made.
 
         Raises:
             InputError: the inputs could not work.
-            Conflict: it is there, and the action is create.
-            NotFound: it is not there, and the action is patch; or something it needs is missing.
-            Rejected: it failed; says why.
-            DeadlineExceeded: it took too long; it goes on, and the step may be run again.
+            Conflict: the object exists, and the action is create.
+            NotFound: the object does not exist, and the action is patch; or something the step needs is missing.
+            Rejected: the step failed; the message says why.
+            DeadlineExceeded: the step took too long; its objects go on, and it may be repeated.
         """
-        doing: Mapping[type, Callable[[Any], Result]] = {
+        methods: Mapping[type, Callable[[Any], Result]] = {
             DatasetInputs: self._dataset,
             TrainingInputs: self._training,
             ModelHubInputs: self._modelhub,
             ServingInputs: self._serving,
             VisualDLInputs: self._visualdl,
         }
-        return doing[type(inputs)](inputs)
+        return methods[type(inputs)](inputs)
 
     @abstractmethod
     def _dataset(self, inputs: DatasetInputs) -> Result: ...

@@ -1,7 +1,7 @@
-"""Suites: what a training's ``Project`` stands for. Each says how its models are trained and exported.
+"""Suites: the training programs behind a training's ``Project``, with their commands to train and export.
 
-PaddleOCR is built in, and Script for a program of one's own. More are added by `register`, or by an installed package
-with an entry point in the group ``cloudedge.suites``: the launcher's image has to hold it too.
+PaddleOCR is built in, and Script for your own program. `register` adds more, or an installed package with an entry
+point in the group ``cloudedge.suites``, which the launcher's image must contain too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHANGE = re.compile(r"[\w.\-]+=.*", re.DOTALL)
 
 @dataclass(frozen=True)
 class SuitePaths:
-    """Where a training finds its data and leaves its models."""
+    """The paths of a training's data and models."""
 
     data: str = "/mnt/data-center"
     task: str = "/mnt/task-center"
@@ -43,7 +43,7 @@ class SuitePaths:
 
     @property
     def logs(self) -> str:
-        """What VisualDL shows."""
+        """The logs for VisualDL."""
         return f"{self.task}/models/vdl/"
 
     def dataset(self, name: str) -> str:
@@ -51,7 +51,7 @@ class SuitePaths:
         return f"{self.data}/{name}/"
 
     def pretrained(self, address: str) -> str:
-        """Where weights to begin with are put, without their ending."""
+        """The path of pretrained weights, without their ending."""
         return f"{self.task}/pretrain_model/{PurePosixPath(urlsplit(address).path).stem}"
 
 
@@ -59,39 +59,39 @@ ON_CLUSTER = SuitePaths()
 
 
 class Suite(Protocol):
-    """How a family of models is trained."""
+    """The commands that train a family of models."""
 
     @property
     def name(self) -> str:
-        """What ``Project`` calls it; case does not matter."""
+        """Its name in ``Project``; case does not matter."""
         ...
 
     @property
     def default_image(self) -> str:
-        """The image of its pods, where the training names none; empty if there is none."""
+        """The image of its pods if the training names none; empty without a default."""
         ...
 
     def train_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
-        """Return the words that train a model in `place`."""
+        """Return the command that trains a model in `place`."""
         ...
 
     def export_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
-        """Return the words that turn the trained weights into an inference model."""
+        """Return the command that turns the trained weights into an inference model."""
         ...
 
     def convert_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
-        """Return the words that write ``NAME/server`` and ``NAME/client`` for a server, run in the task's folder."""
+        """Return the command that writes ``NAME/server`` and ``NAME/client`` for a server, run in the task's folder."""
         ...
 
 
 class PaddleOCR:
-    """PaddleOCR's own tools, as its repository has them: run in its folder."""
+    """PaddleOCR's own tools, run in the folder of its repository."""
 
     name = "PaddleOCR"
     default_image = "registry.baidubce.com/paddleflow-public/paddleocr:2.1.3-gpu-cuda10.2-cudnn7"
 
     def train_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
-        """Return the words that train a model in `place`."""
+        """Return the command that trains a model in `place`."""
         words = ["python"]
         if task.worker_replicas > 1 or task.gpu_per_node > 1:
             gpus = ["--gpus", ",".join(map(str, range(task.gpu_per_node)))] if task.gpu_per_node else []
@@ -108,12 +108,12 @@ class PaddleOCR:
         return [*words, "tools/train.py", "-c", task.config_path, "-o", *options]
 
     def export_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
-        """Return the words that export the best weights of this training, with the network it was told to train."""
+        """Return the command that exports the best weights of this training, with the network it trained."""
         weights = f"Global.pretrained_model={place.models}best_accuracy"
         return ["python", "tools/export_model.py", "-c", task.config_path, "-o", *self._common(task, place), weights]
 
     def convert_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
-        """Return the words of Paddle Serving's own converter."""
+        """Return the command of Paddle Serving's own converter."""
         return [
             *("python3", "-m", "paddle_serving_client.convert", "--dirname", place.inference),
             *("--model_filename", "inference.pdmodel", "--params_filename", "inference.pdiparams"),
@@ -121,14 +121,14 @@ class PaddleOCR:
         ]
 
     def _common(self, task: TrainingInputs, place: SuitePaths) -> list[str]:
-        # A change may alter the network itself, so that both commands need all of them.
+        # A change may alter the network itself, so both commands need all of them.
         shown = ["Global.use_visualdl=True"] if task.use_visualdl else []
         folders = [f"Global.save_model_dir={place.models}", f"Global.save_inference_dir={place.inference}"]
         return [*changes_of(task), *shown, *folders]
 
 
 class Script:
-    """A Python program of one's own, in an image that also holds cloudedge; it knows two commands.
+    """Your own Python program, in an image that also contains cloudedge; it has two commands.
 
     PROGRAM train --data DIR --models DIR --logs DIR [--pretrained FILE] [--train-label FILE] [--test-label FILE]
     PROGRAM export --models DIR --inference DIR
@@ -140,7 +140,7 @@ class Script:
     default_image = ""
 
     def train_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
-        """Return the words that train a model in `place`."""
+        """Return the command that trains a model in `place`."""
         data = place.dataset(task.dataset)
         optional = {
             "--pretrained": place.pretrained(task.pretrain_model) if task.pretrain_model else "",
@@ -149,15 +149,15 @@ class Script:
         }
         given = [word for flag, value in optional.items() if value for word in (flag, value)]
         folders = ["--data", data, "--models", place.models, "--logs", place.logs]
-        return ["python", task.config_path, "train", *folders, *given, *_told(task)]
+        return ["python", task.config_path, "train", *folders, *given, *_change_options(task)]
 
     def export_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
-        """Return the words that export the trained model."""
+        """Return the command that exports the trained model."""
         folders = ["--models", place.models, "--inference", place.inference]
-        return ["python", task.config_path, "export", *folders, *_told(task)]
+        return ["python", task.config_path, "export", *folders, *_change_options(task)]
 
     def convert_command(self, task: TrainingInputs, place: SuitePaths) -> Sequence[str]:
-        """Return the words of our own converter: Paddle Serving's does not read what Paddle 3 writes."""
+        """Return the command of our own converter: Paddle Serving's cannot read Paddle 3's format."""
         return ["python", "-m", "cloudedge.pipeline", "convert", "--inference", place.inference, "--output", task.name]
 
 
@@ -165,12 +165,12 @@ _SUITES: dict[str, Suite] = {suite.name.lower(): suite for suite in (PaddleOCR()
 
 
 def register(suite: Suite) -> None:
-    """Add a suite, or put another in the place of one."""
+    """Add a suite, or replace one of the same name."""
     _SUITES[suite.name.lower()] = suite
 
 
 def suites() -> dict[str, Suite]:
-    """Return every suite by its name in lower case, those of installed packages included."""
+    """Return every suite by its name in lower case, including those of installed packages."""
     found: dict[str, Suite] = {}
     for point in entry_points(group=_GROUP):
         try:
@@ -185,20 +185,23 @@ def find_suite(project: str) -> Suite:
     """Return a suite by name.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: the suite does not exist.
     """
     known = suites()
     if project.lower() not in known:
         names = ", ".join(suite.name for suite in known.values())
-        raise InputError(f"there is no suite {project!r}", hint=f"There are {names}; cloudedge.pipeline.register adds.")
+        raise InputError(
+            f"the suite {project!r} does not exist",
+            hint=f"Use one of {names}, or add one with `cloudedge.pipeline.register`.",
+        )
     return known[project.lower()]
 
 
 def changes_of(task: TrainingInputs) -> list[str]:
-    """Part the configuration's changes: at commas that another ``key=`` follows, so that values may hold commas.
+    """Split the configuration's changes at commas that another ``key=`` follows, so that values may hold commas.
 
     Raises:
-        InputError: one is not ``key=value``.
+        InputError: a change is not ``key=value``.
     """
     parts = [part.strip() for part in re.split(r",(?=\s*[\w.\-]+=)", task.config_changes) if part.strip()]
     wrong = [part for part in parts if not _CHANGE.fullmatch(part)]
@@ -207,7 +210,7 @@ def changes_of(task: TrainingInputs) -> list[str]:
     return parts
 
 
-def _told(task: TrainingInputs) -> list[str]:
+def _change_options(task: TrainingInputs) -> list[str]:
     changes = changes_of(task)
     return ["-o", *changes] if changes else []
 

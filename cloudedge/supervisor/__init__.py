@@ -1,4 +1,4 @@
-"""Processes that shall run on this machine, kept running by a process of its own: for local targets and edge nodes."""
+"""The process supervisor of local targets and edge nodes: a process of its own that keeps others running."""
 
 from cloudedge.supervisor._files import write_json, write_text
 from cloudedge.supervisor._lifecycle import change, down, has_read, is_up, log_tail, process_states, tell, up

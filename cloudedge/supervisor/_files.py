@@ -1,4 +1,4 @@
-"""Small files that appear whole or not at all."""
+"""Atomic writes of small JSON and text files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole; it survives a power cut.
+    """Write a file atomically; it survives a power cut.
 
     Raises:
-        StorageError: there is no room, or no right.
+        StorageError: the disk is full, or the folder may not be written.
     """
     with storage_errors("writing", path):
         write_atomically(path, text)

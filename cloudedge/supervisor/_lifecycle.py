@@ -1,4 +1,4 @@
-"""Starting and ending a local target's processes, from any terminal."""
+"""Start, stop and inspect a folder's supervised processes, from any terminal."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def up(
     within_s: float = 60.0,
     clock: Clock | None = None,
 ) -> None:
-    """Have processes run, under a supervisor that outlives the caller; what runs already is left alone.
+    """Start processes under a supervisor that outlives the caller, and wait for them; running ones are left alone.
 
     Args:
-        folder: Where the target keeps its files.
-        specs: What shall run.
-        is_ready: Tells whether a process, by name, does its work.
-        within_s: How long to wait until all do.
-        clock: Where time comes from.
+        folder: The target's folder.
+        specs: The processes to run.
+        is_ready: Returns whether a process, by name, does its work.
+        within_s: How long to wait until all are ready.
+        clock: The source of time.
 
     Raises:
-        Unavailable: one is not ready in time; says what it wrote last. The others go on.
+        Unavailable: a process is not ready in time; the message ends with its last output. The others go on.
     """
     time = clock or SystemClock()
     tell(folder, specs)
@@ -50,15 +50,15 @@ def up(
     while waiting := [name for name in waiting if not (name in _running(folder, wanted) and is_ready(name))]:
         if time.monotonic() > end:
             raise Unavailable(
-                f"{waiting[0]} is not ready after {within_s:.0f} s; it wrote last:\n{log_tail(folder, waiting[0])}",
-                hint=f"Its log is {folder / 'logs' / waiting[0]}.log; the supervisor goes on trying.",
+                f"{waiting[0]} is not ready after {within_s:.0f} s; its last output:\n{log_tail(folder, waiting[0])}",
+                hint=f"Read its log, {folder / 'logs' / waiting[0]}.log. The supervisor goes on trying.",
                 waiting=waiting,
             )
         time.sleep(_POLL_S)
 
 
 def tell(folder: Path, specs: Sequence[ProcessSpec]) -> None:
-    """Say what shall run, to a supervisor that is started if there is none; returns before it does."""
+    """Hand the supervisor its process list, starting it if there is none; returns before the processes run."""
     folder.mkdir(parents=True, exist_ok=True)
     save_specs(folder, list(specs))
     if not _tell(folder, signal.SIGHUP):
@@ -70,11 +70,11 @@ def tell(folder: Path, specs: Sequence[ProcessSpec]) -> None:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-            ).returncode = 0  # it outlives us; nobody waits for it here
+            ).returncode = 0  # it outlives this process, which does not wait for it
 
 
 def has_read(folder: Path) -> bool:
-    """Tell whether the supervisor has acted on what it was told last: what shall not run has ended."""
+    """Return whether the supervisor has acted on the latest process list: processes no longer listed have ended."""
     state = _state(folder)
     return bool(state["specs"] == specs_digest(folder) and state.get("supervisor") == _supervisor(folder))
 
@@ -87,10 +87,10 @@ def change(
     within_s: float = 60.0,
     clock: Clock | None = None,
 ) -> None:
-    """Let processes end that are no longer among those that shall run; with no supervisor, the next `up` ends them.
+    """Replace the process list and wait until the `gone` processes end; with no supervisor, the next `up` ends them.
 
     Raises:
-        Unavailable: one does not end.
+        Unavailable: a process does not end in time.
     """
     time = clock or SystemClock()
     save_specs(folder, list(specs))
@@ -99,7 +99,7 @@ def change(
     end = time.monotonic() + within_s
     while left := sorted(set(gone) & find_processes(folder).keys()):
         if time.monotonic() > end:
-            raise Unavailable(f"not ended after {within_s:.0f} s: {', '.join(left)}")
+            raise Unavailable(f"still running after {within_s:.0f} s: {', '.join(left)}")
         time.sleep(_POLL_S)
 
 
@@ -107,7 +107,7 @@ def down(folder: Path, *, within_s: float = 60.0, clock: Clock | None = None) ->
     """End the supervisor and every process of a target.
 
     Raises:
-        Unavailable: something does not end.
+        Unavailable: a process or the supervisor does not end in time.
     """
     time = clock or SystemClock()
     if not _tell(folder, signal.SIGTERM):
@@ -117,18 +117,18 @@ def down(folder: Path, *, within_s: float = 60.0, clock: Clock | None = None) ->
     while is_up(folder) or find_processes(folder):
         if time.monotonic() > end:
             raise Unavailable(
-                f"not ended after {within_s:.0f} s: {', '.join(find_processes(folder)) or 'the supervisor'}"
+                f"still running after {within_s:.0f} s: {', '.join(find_processes(folder)) or 'the supervisor'}"
             )
         time.sleep(_POLL_S)
 
 
 def is_up(folder: Path) -> bool:
-    """Tell whether a supervisor runs for a folder."""
+    """Return whether a supervisor runs for a folder."""
     return _supervisor(folder) is not None
 
 
 def process_states(folder: Path) -> dict[str, Any]:
-    """Return what the supervisor last said about each process; empty when there is none."""
+    """Return the state of each process as the supervisor last recorded it; empty without a record."""
     processes: dict[str, Any] = _state(folder)["processes"]
     return processes
 
@@ -144,12 +144,12 @@ def _state(folder: Path) -> dict[str, Any]:
 def _running(folder: Path, specs: str) -> set[str]:
     state = _state(folder)
     if state["specs"] != specs or state.get("supervisor") != _supervisor(folder):
-        return set()  # it says what was before the last change, or what one said who is gone
+        return set()  # recorded before the last change, or by a supervisor that is gone
     return {name for name, process in state["processes"].items() if process["state"] == "running"}
 
 
 def _supervisor(folder: Path) -> int | None:
-    """Return the number of the supervisor that holds the lock."""
+    """Return the pid of the supervisor that holds the lock."""
     holder = locked_by(folder / "supervisor.lock")
     return int(holder.note or 0) if holder else None
 
@@ -168,7 +168,7 @@ def _kill(pid: int, number: signal.Signals) -> bool:
 
 
 def log_tail(folder: Path, name: str) -> str:
-    """Return what a process wrote last."""
+    """Return the last lines of a process's log, indented."""
     try:
         data = (folder / "logs" / f"{name}.log").read_bytes()[-_TAIL_BYTES:]
     except FileNotFoundError:

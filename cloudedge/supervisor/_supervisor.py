@@ -1,18 +1,18 @@
-"""The supervisor: keeps the processes of a folder running, whoever started it and whatever killed them.
+"""The supervisor: keeps the processes of a folder running, whatever ends them.
 
-It is a process of its own (``python -m cloudedge.supervisor FOLDER``), detached from the terminal. In its folder:
+It is a process of its own (``python -m cloudedge.supervisor FOLDER``), detached from the terminal. Its folder holds:
 
-    processes.json    what shall run (written by `cloudedge up`; read at the start, on SIGHUP, and when it has changed)
-    state.json        what does run, for people and for `cloudedge status`
-    logs/NAME.log     what each process says, the supervisor too; kept to a size, with one older file beside it
+    processes.json    the processes to run (written by `cloudedge up`; read at the start, on SIGHUP and on a change)
+    state.json        the processes that do run, for people and for `cloudedge status`
+    logs/NAME.log     the output of each process, and the supervisor's own; limited in size, one older file beside it
     supervisor.lock   held while it runs
 
-A process that ends is started again, after a pause that doubles while it keeps ending. Processes are found by a mark in
-their environment and not by a remembered number: a supervisor that was killed leaves them running, and the next one
-goes on with them. SIGTERM ends them in the reverse order, each with time to drain.
+A process that ends is started again, after a pause that doubles while it keeps ending. The supervisor finds its
+processes by a mark in their environment, not by a remembered pid: a killed supervisor leaves them running, and the next
+one adopts them. SIGTERM ends them in the reverse order, each with time to drain.
 
-A full disk ends nothing: processes are looked after all the same, what could not be written is written once there is
-room, and the supervisor's own log says so, as far as it can be written itself.
+A full disk ends nothing: the supervisor goes on, writes what is missing once there is room, and reports the failure in
+its own log as far as that can be written.
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ MARK = "CLOUDEDGE_PROCESS"
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
 _STEADY_S = 60.0
-"""A process that ran this long did not end because of how it was started."""
+"""A process that ran this long did not fail because of how it was started."""
 _LOG_BYTES = 16 * 1024 * 1024
-_LOOK_S = 5.0
-"""How often logs are looked at."""
+_LOG_CHECK_S = 5.0
+"""Time between two checks of the sizes of the logs."""
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """A process that shall run."""
+    """A process to run."""
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    """On top of the supervisor's own."""
+    """Added to the supervisor's own environment."""
     stop_s: float = 15.0
-    """From SIGTERM to SIGKILL."""
+    """Time from SIGTERM to SIGKILL."""
     cwd: str = ""
     whole: bool = False
-    """Signals go to everything it started too: a shell script does not pass them on, and leaves its server behind."""
+    """Signal the processes it started too: a shell script does not pass signals on, and leaves its server behind."""
 
 
 @dataclass
 class _Running:
-    """What is known of a process that shall run."""
+    """A listed process and its current state."""
 
     spec: ProcessSpec
     pid: int = 0
@@ -88,25 +88,25 @@ class _Running:
 
 
 def pause_before_restart(short_lives: int) -> float:
-    """Return how long to wait before a process that ended early `short_lives` times in a row is started again."""
+    """Return the pause before the restart of a process that ended early `short_lives` times in a row."""
     return 0.0 if short_lives == 0 else min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(short_lives - 1, 30))
 
 
 def read_specs(folder: Path) -> list[ProcessSpec]:
-    """Read what shall run."""
+    """Read the list of processes to run."""
     specs = json.loads((folder / "processes.json").read_text(encoding="utf-8"))
     return [ProcessSpec(**{**spec, "argv": tuple(spec["argv"])}) for spec in specs]
 
 
 def specs_digest(folder: Path) -> str:
-    """Name what shall run, so that one can tell whether the supervisor has read it."""
+    """Return the digest of the process list, to compare with the one the supervisor has read."""
     return hashlib.sha256((folder / "processes.json").read_bytes()).hexdigest()
 
 
 def find_processes(folder: Path) -> dict[str, int]:
-    """Find the processes that belong to a folder: numbers by name.
+    """Find the running processes of a folder: pids by name.
 
-    Only leaders of their session count: what they start themselves has the mark too.
+    Only session leaders count: the processes they start carry the mark too.
     """
     return {name: pid for name, pid, is_leader in _marked(folder) if is_leader}
 
@@ -116,7 +116,7 @@ def _marked(folder: Path) -> Iterator[tuple[str, int, bool]]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
-        with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
+        with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to another user
             for variable in (entry / "environ").read_bytes().split(b"\0"):
                 if variable.startswith(wanted):
                     pid = int(entry.name)
@@ -124,14 +124,14 @@ def _marked(folder: Path) -> Iterator[tuple[str, int, bool]]:
 
 
 class Supervisor:
-    """Runs until told to stop.
+    """Keeps the processes of one folder running until SIGTERM or SIGINT.
 
     Args:
-        folder: Where ``processes.json`` is.
-        clock: Where time comes from.
+        folder: The folder with ``processes.json``.
+        clock: The source of time.
 
     Raises:
-        Conflict: another one runs for this folder.
+        Conflict: another supervisor runs for this folder.
     """
 
     def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
@@ -146,14 +146,14 @@ class Supervisor:
         self._saved: dict[str, Any] = {}
         self._complaints: dict[str, str] = {}
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        supervised = Conflict(f"the processes of {folder.name} are supervised already")
+        supervised = Conflict(f"another supervisor runs for {folder.name} already")
         self._lock = FileLock.take(folder / "supervisor.lock", refusal=lambda _: supervised)
         self._lock.write("")
 
     def run(self) -> None:
         """Keep the processes running until SIGTERM or SIGINT, then end them."""
         with self._signals():
-            self._lock.write(str(os.getpid()))  # only now: a signal before would have ended it
+            self._lock.write(str(os.getpid()))  # only now: an earlier signal would have ended it
             adopted = find_processes(self.folder)
             while not self._stop:
                 if self._reload:
@@ -164,7 +164,7 @@ class Supervisor:
                 self._save()
                 self._wait()
                 self._rotate()
-                # Whoever changed it may have been killed before they could say so.
+                # The process that changed the list may have been killed before it sent SIGHUP.
                 self._reload = self._reload or _mark(self.folder) not in (None, self._specs_mark)
             self._end(list(self._running.values())[::-1])
         self._running = {}
@@ -220,7 +220,7 @@ class Supervisor:
     def _start(self, run: _Running) -> None:
         log = self.folder / "logs" / f"{run.spec.name}.log"
         environ = {**os.environ, **run.spec.env, MARK: f"{self.folder}:{run.spec.name}"}
-        self._signal_rest(run, signal.SIGKILL)  # what a supervisor that was killed left of it
+        self._signal_rest(run, signal.SIGKILL)  # remains of it that a killed supervisor left
         with self._append_to(log) as output:
             try:
                 process = subprocess.Popen(
@@ -236,14 +236,14 @@ class Supervisor:
                 self._ended(run, f"could not be started: {error}")
                 return
         self._hold(run, process.pid)
-        process.returncode = 0  # it is waited for through its descriptor, not through this object
+        process.returncode = 0  # its descriptor is waited for, not this object
 
     def _append_to(self, log: Path) -> BinaryIO:
         try:
             output = log.open("ab")
         except OSError as error:
-            self._complain(log.name, f"what it says is lost: {error}")
-            return open(os.devnull, "ab")  # noqa: PTH123 - no file of anybody's
+            self._complain(log.name, f"its output is lost: {error}")
+            return open(os.devnull, "ab")  # noqa: PTH123 - not a file
         self._complain(log.name, "")
         return output
 
@@ -260,7 +260,7 @@ class Supervisor:
     def _wait(self) -> None:
         now = self._clock.monotonic()
         due = [max(0.0, run.due - now) for run in self._running.values() if run.pidfd < 0]
-        for key, _ in self._selector.select(min([_LOOK_S, *due])):
+        for key, _ in self._selector.select(min([_LOG_CHECK_S, *due])):
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(key.fd, 4096)
@@ -269,7 +269,7 @@ class Supervisor:
                 self._ended(key.data, key.data.last_exit)
 
     def _let_go(self, run: _Running) -> None:
-        """Forget a process that has ended."""
+        """Reap a process that has ended and record how."""
         try:
             code = os.waitstatus_to_exitcode(os.waitpid(run.pid, 0)[1])
             run.last_exit = f"exit {code}" if code >= 0 else signal.Signals(-code).name
@@ -288,7 +288,7 @@ class Supervisor:
         run.due = self._clock.monotonic() + pause_before_restart(run.short_lives)
 
     def _end(self, runs: list[_Running]) -> None:
-        """End processes: all are asked at once, and killed when their time is up."""
+        """End processes: send SIGTERM to all at once, and SIGKILL to those that exceed their time."""
         alive = [run for run in runs if run.pidfd >= 0]
         for run in alive:
             _signal(run.pidfd, signal.SIGTERM)
@@ -304,7 +304,7 @@ class Supervisor:
             self._let_go(run)
 
     def _signal_rest(self, run: _Running, number: signal.Signals) -> None:
-        """Signal what a process started, where its spec says so."""
+        """Signal the processes that a process started, if its spec asks for it."""
         if not run.spec.whole:
             return
         for name, pid, _ in list(_marked(self.folder)):
@@ -317,7 +317,7 @@ class Supervisor:
             log = self.folder / "logs" / f"{name}.log"
             try:
                 if log.stat().st_size > _LOG_BYTES:
-                    # The process appends to this very file and cannot be told to open another one.
+                    # The process appends to this very file and cannot be made to open another one.
                     log.with_suffix(".log.1").write_bytes(log.read_bytes())
                     os.truncate(log, 0)
             except FileNotFoundError:
@@ -351,7 +351,7 @@ class Supervisor:
             self._complain(path.name, "")
 
     def _complain(self, of: str, problem: str) -> None:
-        """Say once what does not work, and once that it works again."""
+        """Report a problem once, and once its end."""
         if problem == self._complaints.get(of, ""):
             return
         self._complaints[of] = problem
@@ -360,7 +360,7 @@ class Supervisor:
 
 
 def _mark(folder: Path) -> tuple[int, int] | None:
-    """Tell one file of what shall run from the next, without reading it; it is replaced and never written to."""
+    """Identify the current process list without reading it: each change replaces the file."""
     try:
         found = (folder / "processes.json").stat()
     except OSError:
@@ -374,5 +374,5 @@ def _signal(pidfd: int, number: signal.Signals) -> None:
 
 
 def save_specs(folder: Path, specs: list[ProcessSpec]) -> None:
-    """Say what shall run."""
+    """Write the list of processes to run."""
     write_json(folder / "processes.json", [asdict(spec) for spec in specs])

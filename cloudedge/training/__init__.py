@@ -1,12 +1,12 @@
-"""Training jobs: described with types or YAML, checked, submitted to a cluster or started here, watched, packed.
+"""Training jobs: describe them with types or YAML, check, submit to a cluster or start locally, watch and pack.
 
     job = TrainingJob.collective("resnet", Role("demo:1", replicas=2, command=["python", "train.py"]))
     run = submit(job)
     run.wait(on_change=print)
     bundle = run.outputs.pack("resnet")
 
-A job is a manifest with typed ways to make and read it; rules look at the manifest, so they hold for jobs from YAML
-and from Python alike. What touches a cluster is imported when it is first used: describing and checking needs no
+A job is a manifest with typed ways to make and read it. The rules inspect the manifest, so they hold for jobs from YAML
+and from Python alike. Code that needs a cluster is imported on first use: describing and checking a job needs no
 Kubernetes client, and `local` no cluster.
 """
 

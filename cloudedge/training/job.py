@@ -1,4 +1,4 @@
-"""A training job: what is to run, how often, on what. It runs nothing itself."""
+"""`TrainingJob`: the description of a training job. It runs nothing itself."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Mode = Literal["Single", "Collective", "PS", "Heter", "Tasks"]
 
 
 class PaddleOptions(TypedDict, total=False):
-    """What every PaddleJob may say."""
+    """Options common to all PaddleJobs."""
 
     namespace: str
     clean_pod_policy: CleanPodPolicy | None
@@ -69,7 +69,7 @@ class PaddleOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A PaddleJob or a Volcano Job: its manifest, and what is applied beside it.
+    """A PaddleJob or a Volcano Job: its manifest, and the companions applied with it.
 
     Example:
         >>> job = TrainingJob.collective("resnet", Role("demo:1", replicas=2, command=["python", "train.py"]))
@@ -93,7 +93,7 @@ class TrainingJob:
         heter: Role | None = None,
         **options: Unpack[PaddleOptions],
     ) -> TrainingJob:
-        """Make a PaddleJob of any roles; the methods below name the usual ones."""
+        """Make a PaddleJob of any roles; the methods below build the usual combinations."""
         manifest, beside = paddle_job(name, worker=worker, ps=ps, heter=heter, **options)
         return cls(manifest, tuple(beside))
 
@@ -117,18 +117,18 @@ class TrainingJob:
         """Make a job of parameter servers, workers and heter workers, whose command translates their role for Paddle.
 
         Raises:
-            InputError: `heter` has no command of its own: there would be nothing to put the translation around.
+            InputError: `heter` has no explicit command for the translation to wrap.
         """
         if not heter.command:
             raise InputError(
                 "the heter role needs a command: its environment has to be translated for Paddle before it starts",
-                hint="Write the image's own command out.",
+                hint="Write out the image's own command.",
             )
         return cls.paddle(name, ps=ps, worker=worker, heter=heter, **options)
 
     @classmethod
     def volcano(cls, name: str, tasks: Sequence[Task], **options: Any) -> TrainingJob:
-        """Make a Volcano Job; see `volcano_job` for what it may say."""
+        """Make a Volcano Job; see `volcano_job` for the options."""
         return cls(volcano_job(name, tasks, **options))
 
     @classmethod
@@ -143,29 +143,29 @@ class TrainingJob:
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> TrainingJob:
-        """Read a job from a file (a `Path`) or from YAML itself (a string), beside other objects or alone.
+        """Read a job from a file (a `Path`) or from YAML text (a string), alone or with other objects.
 
         Raises:
-            InputError: it holds no job, or several, or one that only looks like one; says what.
+            InputError: it holds no job, several, or an unsupported kind of job.
         """
         return cls.from_manifests(read_manifests(source))
 
     @classmethod
     def from_manifests(cls, documents: Iterable[Mapping[str, Any]]) -> TrainingJob:
-        """Make a job of objects, of which exactly one is a training job.
+        """Make a job from objects of which exactly one is a training job.
 
         Raises:
-            InputError: none is, or several are.
+            InputError: none of them is, or several are.
         """
         found = [copy.deepcopy(dict(each)) for each in documents]
         jobs = [each for each in found if is_job(each)]
         if len(jobs) > 1:
             names = ", ".join(str(section(job, "metadata").get("name")) for job in jobs)
-            raise InputError(f"there are {len(jobs)} jobs here ({names}); one at a time", hint="Split the file.")
+            raise InputError(f"the manifest holds {len(jobs)} jobs ({names}); wanted one", hint="Split the file.")
         if not jobs:
             if found:
                 require_job(found[0])
-            raise InputError("there is no training job here")
+            raise InputError("the manifest holds no training job")
         return cls(jobs[0], tuple(each for each in found if each is not jobs[0]))
 
     @property
@@ -175,22 +175,22 @@ class TrainingJob:
 
     @property
     def namespace(self) -> str:
-        """Where it says it belongs; empty if it does not."""
+        """The namespace in the manifest; empty if it names none."""
         return str(section(self.manifest, "metadata").get("namespace") or "")
 
     @property
     def is_volcano(self) -> bool:
-        """Whether it is a Volcano Job."""
+        """True for a Volcano Job."""
         return bool(self.manifest["kind"] == "Job")
 
     @property
     def replicas(self) -> dict[str, int]:
-        """How many pods each role or task has."""
+        """The number of pods of each role or task."""
         return {name: int(role.get("replicas") or 0) for name, _, role in roles(self.manifest)}
 
     @property
     def mode(self) -> Mode:
-        """How it trains, in Paddle's words."""
+        """The training mode, in Paddle's terms."""
         counts = self.replicas
         if self.is_volcano:
             return "Tasks"
@@ -208,32 +208,32 @@ class TrainingJob:
 
     @property
     def output(self) -> str:
-        """Where the trained model ends up: ``pvc://claim/path``, an ``http`` or ``s3`` address; empty: not said."""
+        """The location of the trained model: ``pvc://claim/path``, an ``http`` or ``s3`` address; empty if unknown."""
         return str(section(self.manifest, "metadata", "annotations").get(OUTPUT) or "")
 
     @property
     def digest(self) -> str:
-        """What tells this description from another one of the same name."""
+        """The digest that distinguishes this description from another of the same name."""
         text = canonical_json({"job": self.manifest, "beside": list(self.companions)})
         return hashlib.sha256(text).hexdigest()[:16]
 
     def with_output(self, where: str) -> TrainingJob:
-        """Return the job with the place its model ends up at."""
+        """Return the job with the location of its trained model."""
         return self._annotated(OUTPUT, where)
 
     def with_class(self, chosen: str | JobClass, *, queue: str = "") -> TrainingJob:
-        """Return the job in a job class: ``guaranteed`` or ``opportunistic``, or one of your own.
+        """Return the job in a job class: ``guaranteed``, ``opportunistic``, or your own.
 
         Args:
-            chosen: Which.
+            chosen: The class.
             queue: The Volcano queue of that class on your cluster; a job that names one itself stays in it.
         """
         known = job_class(chosen, queue=queue) if isinstance(chosen, str) else chosen
-        beside = [_ranked(each, known) if each.get("kind") == "PodGroup" else each for each in self.companions]
+        beside = [_group_in_class(each, known) if each.get("kind") == "PodGroup" else each for each in self.companions]
         return replace(self, manifest=with_class(self.manifest, known), companions=tuple(beside))
 
     def with_queue(self, queue: str) -> TrainingJob:
-        """Return the job in a Volcano queue, whatever it says of queues itself."""
+        """Return the job in a Volcano queue, overriding its own."""
         beside = [
             each | {"spec": section(each, "spec") | {"queue": queue}} if each.get("kind") == "PodGroup" else each
             for each in self.companions
@@ -241,7 +241,7 @@ class TrainingJob:
         return replace(self, manifest=with_queue(self.manifest, queue), companions=tuple(beside))
 
     def in_namespace(self, namespace: str) -> TrainingJob:
-        """Return the job in a namespace, with all that belongs to it."""
+        """Return the job and its companions in a namespace."""
 
         def moved(obj: Manifest) -> Manifest:
             return obj | {"metadata": section(obj, "metadata") | {"namespace": namespace}}
@@ -249,10 +249,10 @@ class TrainingJob:
         return TrainingJob(moved(self.manifest), tuple(moved(each) for each in self.companions))
 
     def validate(self, around: Surroundings | Flavour | None = None) -> list[Finding]:
-        """Say what is wrong with the job, what to expect of it, and what would be added to it; the worst first.
+        """Return the errors in the job, the consequences to expect and the fields that would be added; the worst first.
 
         Args:
-            around: What is known of the cluster.
+            around: The known facts about the cluster.
         """
         manifest = without_nulls(self.manifest)
         wrong = check_shape(manifest)
@@ -265,17 +265,17 @@ class TrainingJob:
         return sorted(dict.fromkeys(found), key=lambda finding: order[finding.severity])
 
     def to_manifest(self, around: Surroundings | Flavour | None = None) -> list[Manifest]:
-        """Return the objects to apply, in order: what belongs to the job, then the job, as this cluster needs it.
+        """Return the objects to apply, in order: the companions, then the job, adapted to this cluster.
 
         Raises:
-            InputError: the job would crash its controller, hang or be refused; names every reason.
+            InputError: the job would crash its controller, hang or be refused; the message names every reason.
         """
         refuse_errors(self.name, self.validate(around))
         sent = adapted(without_nulls(self.manifest), self._around(around))[0]
         return [*map(copy.deepcopy, self.companions), sent]
 
     def to_yaml(self) -> str:
-        """Write the job as it was read or built."""
+        """Return the job as YAML, as it was read or built."""
         return yaml.safe_dump_all([*self.companions, self.manifest], sort_keys=False, allow_unicode=True)
 
     def _around(self, around: Surroundings | Flavour | None) -> Surroundings:
@@ -288,6 +288,6 @@ class TrainingJob:
         return replace(self, manifest=manifest)
 
 
-def _ranked(group: Manifest, chosen: JobClass) -> Manifest:
+def _group_in_class(group: Manifest, chosen: JobClass) -> Manifest:
     wanted = {"priorityClassName": chosen.priority_class} | ({"queue": chosen.queue} if chosen.queue else {})
     return group | {"spec": wanted | section(group, "spec")}

@@ -64,11 +64,11 @@ BAD = {
     "bad duration": ("limits: {history: soon}", "limits.history: wanted a number and a unit.*found 'soon'"),
     "bad size": ("limits: {max_bundle: big}", "limits.max_bundle: wanted bytes.*found 'big'"),
     "bad number": ("limits: {transfer_jobs: 0}", "limits.transfer_jobs: .*greater than or equal to 1.*found 0"),
-    "unknown scheme": ("hubs: {x: 'ftp://h'}", "hubs.x: no hub speaks ftp://"),
-    "field of another kind": ("hubs: {x: {url: ./h, region: eu}}", "hubs.x: region means nothing to a file hub"),
+    "unknown scheme": ("hubs: {x: 'ftp://h'}", "hubs.x: no hub has the scheme ftp://"),
+    "field of another kind": ("hubs: {x: {url: ./h, region: eu}}", "hubs.x: region does not apply to a file hub"),
     "no url": ("hubs: {x: {region: eu}}", "hubs.x.url: Field required"),
     "bad name": ("hubs: {'X Y': ./h}", "hubs.X Y"),
-    "unknown hub": ("default_hub: nope", "default_hub names the hub 'nope', and hubs has none"),
+    "unknown hub": ("default_hub: nope", "default_hub names the hub 'nope'; hubs has none"),
     "unknown hub of a target": ("targets: {t: {kind: local, hub: q}}", "targets.t.hub names the hub 'q'"),
     "unknown kind": ("targets: {t: {kind: moon}}", "targets.t.kind: .*'local'.*found 'moon'"),
     "servers without an agent": (
@@ -77,7 +77,7 @@ BAD = {
     ),
     "an agent of a cube server": (
         "transfers: {t: {tables: {e: {shards: [[{address: 'a:1', agent: 'a:2'}]]}}}}",
-        "transfers.t: e, shard 0: agent and folder mean nothing to a cube server",
+        "transfers.t: e, shard 0: agent and folder do not apply to a cube server",
     ),
     "no address": ("transfers: {t: {tables: {e: {shards: [[{address: a}]]}}}}", "shards.0.0.address: .*found 'a'"),
     "no servers": ("transfers: {t: {tables: {e: {shards: [[]]}}}}", "transfers.t.tables.e.shards.0: .*at least 1"),

@@ -49,7 +49,7 @@ def test_every_image_is_small_and_no_root(kind):
 def test_all_are_named_once_and_in_order():
     assert kinds_of(["all", "cube"]) == list(KINDS)
     assert kinds_of(["serving", "cube", "serving"]) == ["cube", "serving"]
-    with pytest.raises(InputError, match="no image 'server'") as caught:
+    with pytest.raises(InputError, match="image 'server' does not exist") as caught:
         kinds_of(["server"])
     assert "trainer" in caught.value.hint
 
@@ -83,7 +83,7 @@ def test_defaults_are_the_dockerfiles_own():
 
 @pytest.mark.rules
 def test_a_base_for_an_image_that_is_not_asked_for():
-    with pytest.raises(InputError, match="not asked for"):
+    with pytest.raises(InputError, match="not requested"):
         plan_build(["cube"], bases=["serving=x"])
 
 
@@ -93,10 +93,10 @@ def test_a_wheelhouse_without_the_wheel_is_refused_at_once(kind, tmp_path):
     """Or pip would go to the network, or fail minutes later."""
     with pytest.raises(InputError, match="has no wheel of") as caught:
         Build(kind, wheelhouse=tmp_path)
-    assert caught.value.hint == f"cloudedge image wheelhouse {tmp_path} {kind}"
+    assert caught.value.hint == f"Run `cloudedge image wheelhouse {tmp_path} {kind}`."
     with pytest.raises(InputError, match="is not a directory"):
         Build(kind, wheelhouse=tmp_path / "none")
-    with pytest.raises(InputError, match=f"no {kind}.Dockerfile"):
+    with pytest.raises(InputError, match=f"{kind}.Dockerfile does not exist"):
         Build(kind, dockerfiles=tmp_path)
 
 
@@ -147,7 +147,7 @@ def test_where_images_are_pushed_to():
 @pytest.mark.rules
 @pytest.mark.parametrize("registry", ["https://registry.example", "", "a@b", "Registry.example"])
 def test_what_is_no_registry(registry):
-    with pytest.raises(InputError, match="no registry"):
+    with pytest.raises(InputError, match="not a registry"):
         plan_push(["cube"], registry)
 
 
@@ -160,9 +160,9 @@ REFUSALS = {
         "insecure-registries",
     ),
     "x509: certificate signed by unknown authority": (Rejected, "certs.d/r.example:5000"),
-    "dial tcp 127.0.0.1:5000: connect: connection refused": (Unavailable, "does the registry at r.example:5000 run"),
-    "dial tcp: lookup r.example: no such host": (Unavailable, "does the registry"),
-    "received unexpected HTTP status: 507 Insufficient Storage": (Rejected, "whoever runs the registry"),
+    "dial tcp 127.0.0.1:5000: connect: connection refused": (Unavailable, "the registry at r.example:5000 runs"),
+    "dial tcp: lookup r.example: no such host": (Unavailable, "Check that the registry"),
+    "received unexpected HTTP status: 507 Insufficient Storage": (Rejected, "registry's operator"),
 }
 
 

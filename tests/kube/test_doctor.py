@@ -66,17 +66,17 @@ NOTES = {
     "a job that cannot name a sample set": (
         "PaddleJob",
         examined(Kind.PADDLE_JOB, workloads=(OPERATOR,)),
-        ["as paddle-operator defines it", "cannot name a SampleSet", "jobs in paddle-system", "Volcano is off"],
+        ["defined by paddle-operator", "cannot name a SampleSet", "jobs in paddle-system", "Volcano is off"],
     ),
     "a job that can": (
         "PaddleJob",
         examined(Kind.PADDLE_JOB, Kind.SAMPLE_SET, PADDLE_SERVICES[1], sample_set_ref=True),
-        ["as PaddleCloud defines it", "nothing that looks like its controller"],
+        ["defined by PaddleCloud", "no workload looks like its controller"],
     ),
     "a job of the branch": (
         "PaddleJob",
         examined(Kind.PADDLE_JOB, Kind.SAMPLE_SET, sample_set_ref=True),
-        ["as paddle-operator's sampleset branch defines it"],
+        ["defined by paddle-operator's sampleset branch"],
     ),
     "a version that does not work": (
         "PaddleJob",
@@ -97,9 +97,9 @@ NOTES = {
         examined(*PADDLE_SERVICES),
         [
             "group elasticserving.paddlepaddle.org",
-            "serving.paddlepaddle.org is there too",
+            "serving.paddlepaddle.org exists too",
             "needs Knative",
-            "would not take again",
+            "would refuse the definition",
         ],
     ),
     "PaddleCloud's group": (
@@ -227,4 +227,4 @@ def test_the_command(cluster, tmp_path):
 def test_no_cluster_at_all(tmp_path):
     done = run(KUBECONFIG=str(tmp_path / "nothing"))
     assert done.returncode == 1
-    assert "nothing cannot be used" in done.stderr
+    assert "cannot use the kubeconfig" in done.stderr

@@ -217,7 +217,7 @@ def test_training_twice_then_deleted_twice(cluster, world, data, trained):
     for _ in range(2):
         steps.run(trained(action="delete", use_visualdl=True))
     assert left(cluster) == []
-    with pytest.raises(NotFound, match="to change"):
+    with pytest.raises(NotFound, match="does not exist"):
         steps.run(trained(action="patch"))
 
 
@@ -243,7 +243,7 @@ def test_a_job_that_still_runs_is_waited_for(cluster, world):
     steps, controllers = world
     inputs = ModelHubInputs(name="m", namespace=cluster.namespace, model_name="m", pvc_name="claim", timeout_minutes=1)
     # As a launcher leaves it whose pod is lost while its Job goes on.
-    before = cluster.create(module.marked(objects_of(inputs)[0]))["metadata"]["uid"]
+    before = cluster.create(module.with_digest(objects_of(inputs)[0]))["metadata"]["uid"]
     controllers.ran.clear()
     steps.run(inputs)
     assert controllers.done & {before}

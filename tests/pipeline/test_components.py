@@ -118,5 +118,5 @@ def test_the_launcher_learns_its_own_image():
 
 @pytest.mark.rules
 def test_there_is_no_sixth_step():
-    with pytest.raises(InputError, match="no step 'notebook'"):
+    with pytest.raises(InputError, match="step 'notebook' does not exist"):
         component_yaml("notebook")

@@ -112,7 +112,7 @@ def test_for_this_machine_only_commands_change(ocr):
         ("x = 1\n", "has 0 pipelines"),
         (HEAD + "@dsl.pipeline\ndef a(): component('modelhub')(name='m', model_name='m', pvc_name='c')\n" * 1
          + "@dsl.pipeline\ndef b(): component('modelhub')(name='m', model_name='m', pvc_name='c')\n", "2 pipelines"),
-        ("from __future__ import annotations\n" + HEAD + "@dsl.pipeline\ndef a(x: str): pass\n", "leave out"),
+        ("from __future__ import annotations\n" + HEAD + "@dsl.pipeline\ndef a(x: str): pass\n", "Remove"),
         ("raise RuntimeError('boom')\n", "boom"),
     ],
 )  # fmt: skip
@@ -136,14 +136,14 @@ def test_one_of_several_is_chosen(tmp_path):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["run", CTR], "where shall it run"),
+        (["run", CTR], "with --local"),
         (["run", CTR, "--local"], "'source' has no value"),
         (["run", CTR, "--local", "--set", "sauce=x"], "no parameter 'sauce'"),
         (["run", CTR, "--local", "--set", "source"], "wanted NAME=VALUE"),
         (["render", CTR, "--set", "source=x", "--set", "serving_port=many"], "not a value of type NUMBER_INTEGER"),
-        (["render", "no.py"], "no file"),
-        (["render", ROOT / "Makefile"], "is no Python file"),
-        (["render", GOLDEN / "ocr.objects.yaml"], "no compiled pipeline"),
+        (["render", "no.py"], "does not exist"),
+        (["render", ROOT / "Makefile"], "is not a Python file"),
+        (["render", GOLDEN / "ocr.objects.yaml"], "not a compiled pipeline"),
     ],
 )
 def test_what_is_wrong_is_said(words, why):

@@ -20,7 +20,7 @@ import requests
 
 from cloudedge.pipeline import ModelHubInputs, ModelRecord, ServingInputs, TrainingInputs, VisualDLInputs, objects_of
 from cloudedge.pipeline._convert import convert, pack
-from cloudedge.pipeline._local import _ask
+from cloudedge.pipeline._local import _probe
 from tests.hub.objects.s3_servers import ACCESS_KEY, SECRET_KEY, seaweedfs
 from tests.hub.registry.servers import free_port
 from tests.images.built_images import ROOT, built, engine, needs_docker
@@ -161,7 +161,7 @@ def test_the_click_model_goes_through_our_images(tmp_path):
         command = ["/bin/bash", "-c", serving_command(endpoint, record, answering, "ctr")]
         with running(server, command) as container:
             answers(f"http://127.0.0.1:{answering}/readyz", lambda: lives(container))
-            assert _ask(f"http://127.0.0.1:{answering}")
+            assert _probe(f"http://127.0.0.1:{answering}")
     logs = VisualDLInputs(name="v", pvc_name="claim", logdir="/mnt/task-center/models/vdl/", port=shown)
     with running(launcher, words_of(logs), volumes=volumes) as container:
         answers(f"http://127.0.0.1:{shown}/alive", lambda: lives(container))

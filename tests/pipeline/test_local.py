@@ -140,7 +140,7 @@ def a_step_that_is_done_again_is_done_once(root, results):
         LocalSteps(root).run(ServingInputs(**serving, action="create"))
 
     logs = {"name": "ctr-logs", "pvc_name": "task-center", "logdir": "/mnt/task-center/models/vdl/"}
-    with pytest.raises(Conflict, match="a VisualDL ctr-logs already"):
+    with pytest.raises(Conflict, match="VisualDL ctr-logs exists already"):
         LocalSteps(root).run(VisualDLInputs(**logs, action="create"))
 
 
@@ -184,13 +184,13 @@ class TestSteps:
     def test_a_version_and_what_shows_logs_are_made_once_and_changed_only_if_there(self, steps):
         told = {"name": "m", "model_name": "m", "model_version": "1", "pvc_name": "c"}
         (steps.claim("c") / "m.tar.gz").write_bytes(b"packed")
-        with pytest.raises(NotFound, match="no version 1 of m to change"):
+        with pytest.raises(NotFound, match="version 1 of m does not exist"):
             steps.run(ModelHubInputs(**told, action="patch"))
         assert steps.run(ModelHubInputs(**told, action="create"))["size"] == 6
-        with pytest.raises(Conflict, match="a version 1 of m already"):
+        with pytest.raises(Conflict, match="version 1 of m exists already"):
             steps.run(ModelHubInputs(**told, action="create"))
         assert steps.run(ModelHubInputs(**told, action="patch"))["size"] == 6
-        with pytest.raises(NotFound, match="no VisualDL v to change"):
+        with pytest.raises(NotFound, match="VisualDL v does not exist"):
             steps.run(VisualDLInputs(name="v", pvc_name="c", logdir="/mnt/task-center/models/vdl/", action="patch"))
 
     @pytest.mark.rules
@@ -202,14 +202,14 @@ class TestSteps:
 
     @pytest.mark.rules
     def test_what_comes_before_is_named(self, steps):
-        with pytest.raises(NotFound, match="no data set 'd'"):
+        with pytest.raises(NotFound, match="data set 'd' does not exist"):
             steps.run(
                 TrainingInputs(
                     name="t", project="Script", image="i:1", config_path="t.py", dataset="d", pvc_name="c",
                     worker_replicas=1,
                 )
             )  # fmt: skip
-        with pytest.raises(NotFound, match="no packed model"):
+        with pytest.raises(NotFound, match=r"packed model .* does not exist"):
             steps.run(ModelHubInputs(name="m", model_name="m", pvc_name="c"))
         with pytest.raises(NotFound, match="not in the hub"):
             steps.run(ServingInputs(name="s", image="i:1", model_name="m"))
@@ -223,7 +223,7 @@ class TestSteps:
         logs = steps.claim("c") / "models" / "vdl"
         logs.mkdir(parents=True)
         (logs / "vdlrecords.1.log").touch()
-        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(Conflict, match="cannot be used"):
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(Conflict, match="cannot use port"):
             steps.run(
                 VisualDLInputs(
                     name="v", pvc_name="c", logdir="/mnt/task-center/models/vdl/", port=taken.getsockname()[1]
@@ -259,7 +259,7 @@ def test_a_data_set_is_dealt_to_its_partitions_with_the_keys_of_the_environment(
             made = LocalDatasets(tmp_path / "root" / "datasets").open("data-center")
             assert made.settings.partitions == 2
             steps.run(DatasetInputs(**inputs | {"name": "e"}))
-            assert any("share 2 partition(s)" in line for line in told), "one volume for all of them"
+            assert any("share the 2 partition(s)" in line for line in told), "one volume for all of them"
     finally:
         steps.unmount()
 

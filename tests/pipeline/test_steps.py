@@ -66,17 +66,26 @@ class TestInputs:
     @pytest.mark.parametrize(
         ("words", "why"),
         [
-            (["notebook"], "which step"),
+            (["notebook"], "step 'notebook' does not exist"),
             (["dataset", "--name", "a"], "needs Source Uri, Source Secret"),
             (["dataset", "--name"], "pairs"),
             (["dataset", "name", "a"], "pairs"),
             (["dataset", "--nme", "a"], "no input 'nme'"),
-            (["modelhub", "--name", "A", "--model-name", "m", "--pvc-name", "p"], "name of objects"),
-            (["modelhub", "--name", "a", "--model-name", "m", "--pvc-name", "p", "--action", "get"], "no action"),
+            (["modelhub", "--name", "A", "--model-name", "m", "--pvc-name", "p"], "name of an object"),
+            (
+                ["modelhub", "--name", "a", "--model-name", "m", "--pvc-name", "p", "--action", "get"],
+                "action 'get' does not exist",
+            ),
             (["serving", "--name", "a", "--image", "i:1", "--model-name", "m", "--port", "80.5"], "Port is '80.5'"),
-            (["serving", "--name", "a", "--image", "i:1", "--model-name", "m", "--port", "x"], "which is no int"),
-            (["serving", "--name", "a", "--image", "i:1", "--model-name", "m", "--server", "x"], "no server"),
-            (["visualdl", "--name", "a", "--pvc-name", "p", "--logdir", "l", "--api-only", "maybe"], "no bool"),
+            (["serving", "--name", "a", "--image", "i:1", "--model-name", "m", "--port", "x"], "not of type int"),
+            (
+                ["serving", "--name", "a", "--image", "i:1", "--model-name", "m", "--server", "x"],
+                "server 'x' does not exist",
+            ),
+            (
+                ["visualdl", "--name", "a", "--pvc-name", "p", "--logdir", "l", "--api-only", "maybe"],
+                "not of type bool",
+            ),
         ],
     )
     def test_what_is_wrong_is_said(self, words, why):
@@ -212,7 +221,7 @@ class TestSuites:
     @pytest.mark.rules
     def test_an_unknown_one_names_the_others(self):
         assert {"paddleocr", "script"} <= set(suites())
-        with pytest.raises(InputError, match="no suite 'PaddleX'") as refused:
+        with pytest.raises(InputError, match="suite 'PaddleX' does not exist") as refused:
             objects_of(training(project="PaddleX"))
         assert "PaddleOCR" in refused.value.hint
 

@@ -121,7 +121,7 @@ def test_one_that_does_not_get_ready_is_named_with_its_last_words(folder):
         def monotonic(self):
             return super().monotonic() if log.exists() and log.read_text().count("no such model") > 1 else 0.0
 
-    with pytest.raises(Unavailable, match=r"b is not ready after 0 s; it wrote last:\n  no such model"):
+    with pytest.raises(Unavailable, match=r"b is not ready after 0 s; its last output:\n  no such model"):
         up(folder, [python("a", _SLEEPER), broken], is_ready=lambda name: name == "a", within_s=0.2, clock=Patient())
     assert set(find_processes(folder)) >= {"a"}
 
@@ -132,7 +132,7 @@ def test_logs_are_kept_to_a_size(folder):
     code = (
         "import sys, pathlib\n"
         "from cloudedge.supervisor import _supervisor\n"
-        "_supervisor._LOG_BYTES, _supervisor._LOOK_S = 10_000, 0.05\n"
+        "_supervisor._LOG_BYTES, _supervisor._LOG_CHECK_S = 10_000, 0.05\n"
         "_supervisor.Supervisor(pathlib.Path(sys.argv[1])).run()\n"
     )
     folder.mkdir()
@@ -160,7 +160,7 @@ def test_its_own_log_is_kept_to_a_size_too(folder):
     code = (
         "import os, sys, pathlib\n"
         "from cloudedge.supervisor import _supervisor\n"
-        "_supervisor._LOG_BYTES, _supervisor._LOOK_S = 1000, 0.05\n"
+        "_supervisor._LOG_BYTES, _supervisor._LOG_CHECK_S = 1000, 0.05\n"
         "_supervisor.Supervisor(pathlib.Path(sys.argv[1])).run()\n"
     )
     (folder / "logs").mkdir(parents=True)

@@ -44,7 +44,7 @@ def test_a_place_for_the_model_is_not_ignored_on_this_machine(cloudedge):
     refused = cloudedge(
         "submit", MANIFESTS / "single.yaml", "--local", "--output", "pvc://m/ctr", "--dry-run", ok=False
     )
-    assert "--output is of a cluster" in refused.stderr
+    assert "--output applies to clusters" in refused.stderr
 
 
 @pytest.mark.parts
@@ -75,7 +75,7 @@ def test_render_refuses_with_every_reason(cloudedge, tmp_path):
     file.write_text(BUILT["ps"].to_yaml().replace("replicas: 2", "replicas: -1"))
     done = cloudedge("render", file, ok=False)
     assert done.stdout == ""
-    assert done.stderr.count("wait for it for ever") == 2
+    assert done.stderr.count("would wait for ever") == 2
     lookalike = cloudedge("render", MANIFESTS / "refused" / "kubeflow.yaml", ok=False)
     assert "Kubeflow" in lookalike.stderr
     unknown = cloudedge("render", MANIFESTS / "single.yaml", "--flavour", "z", ok=False)
@@ -99,7 +99,7 @@ def test_a_local_job_is_shown_before_it_is_started(cloudedge):
     assert planned["workers"] == 2
     assert json.loads(cloudedge("list", "--local", "--json").stdout) == []
     missing = cloudedge("status", "nothing", "--local", ok=False)
-    assert "no job nothing on this machine" in missing.stderr.replace("\n", " ")
+    assert "job nothing does not exist on this machine" in missing.stderr.replace("\n", " ")
 
 
 @pytest.mark.cluster

@@ -1,4 +1,4 @@
-"""Data sets of a cluster: SampleSet, SampleJob, their secrets and schedules."""
+"""Data sets on a cluster: SampleSet, SampleJob, their secrets and schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets of a cluster: what SampleSets and SampleJobs do, with the waiting and the explaining they leave out."""
+"""Operations on a cluster's data sets: SampleSets and SampleJobs, with the waits and explanations they lack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ClusterDatasets"]
 
 _READY_S, _JOB_S, _GONE_S = 1800.0, 6 * 3600.0, 600.0
 _SILENT_S = 30.0
-"""A SampleJob that has no phase after so long has a mistake that only events tell of."""
+"""A SampleJob without a phase after this time has a mistake that only events report."""
 
 
 class ClusterDatasets:
@@ -31,13 +31,13 @@ class ClusterDatasets:
         self._cluster = cluster
 
     def create(self, wanted: SampleSet, *, dry_run: bool = False) -> Object:
-        """Make a SampleSet, or have it be as given.
+        """Create or update a SampleSet.
 
-        Whether the name is free in other namespaces is looked at only by those who may look there.
+        The name is checked against other namespaces only with permission to list them.
 
         Raises:
             InputError: it could not work.
-            Conflict: a data set of that name is in another namespace, and the volume would be the same.
+            Conflict: a data set of that name exists in another namespace, and both would share one volume.
         """
         manifest = wanted.manifest(self._cluster.capabilities().paddle_flavour)
         namespace = wanted.namespace or self._cluster.namespace
@@ -45,8 +45,8 @@ class ClusterDatasets:
             place = other["metadata"]["namespace"]
             if other["metadata"]["name"] == wanted.name and place != namespace:
                 raise Conflict(
-                    f"there is a SampleSet {wanted.name!r} in the namespace {place}",
-                    hint="Both would be the same volume, which has no namespace: choose another name.",
+                    f"a SampleSet {wanted.name!r} exists in the namespace {place}",
+                    hint="Choose another name: both would share one volume, since volumes have no namespace.",
                 )
         return self._cluster.apply(manifest, dry_run=dry_run)
 
@@ -55,16 +55,16 @@ class ClusterDatasets:
         return [read_sample_set(each) for each in self._cluster.list(Kind.SAMPLE_SET)]
 
     def status(self, name: str, *, namespace: str = "") -> SampleSetStatus:
-        """Say what a data set is up to, and why if it is not ready.
+        """Return a data set's state and, if it is not ready, the reason.
 
         Raises:
-            NotFound: there is none of that name.
+            NotFound: the data set does not exist.
         """
         where = namespace or self._cluster.namespace
         found = self._cluster.get(Kind.SAMPLE_SET, name, where)
         if found is None:
-            raise NotFound(f"there is no SampleSet {name!r} in {where}")
-        return read_sample_set(found, self._warnings(found), self._about_pods(found))
+            raise NotFound(f"the SampleSet {name!r} does not exist in {where}")
+        return read_sample_set(found, self._warnings(found), self._pod_problems(found))
 
     def wait(self, name: str, *, timeout_s: float = _READY_S) -> SampleSetStatus:
         """Wait until a data set can be used.
@@ -76,20 +76,20 @@ class ClusterDatasets:
 
         def ready(now: Object | None) -> bool:
             if now is None:
-                raise NotFound(f"there is no SampleSet {name!r} in {self._cluster.namespace}")
+                raise NotFound(f"the SampleSet {name!r} does not exist in {self._cluster.namespace}")
             status = read_sample_set(now)
             if status.has_failed:
-                told = self._warnings(now)
+                warnings = self._warnings(now)
                 raise Rejected(
-                    f"SampleSet {name!r}: copying from the source failed{': ' + told[-1] if told else ''}",
-                    hint="Correct the source or its secret and apply it again, or set no_sync.",
+                    f"SampleSet {name!r}: copying from the source failed{': ' + warnings[-1] if warnings else ''}",
+                    hint="Correct the source or its secret and create it again, or set no_sync.",
                 )
             return status.is_ready
 
         what = f"waiting for data set {name}"
         found = self._cluster.wait(Kind.SAMPLE_SET, name, ready, timeout_s=timeout_s, what=what, pods=_pods_of(name))
         if found is None:
-            raise NotFound(f"SampleSet {name!r} went away while it was waited for")
+            raise NotFound(f"SampleSet {name!r} was deleted during the wait")
         return read_sample_set(found)
 
     def run(
@@ -103,21 +103,24 @@ class ClusterDatasets:
         """Run an operation to its end and remove the job.
 
         Args:
-            job: What to do.
-            schedule: On whose behalf. What its runs before left, because they failed or were killed, is removed.
-            timeout_s: How long.
-            on_change: Told of every phase.
+            job: The operation.
+            schedule: The schedule that runs it. SampleJobs left by its failed or killed earlier runs are removed.
+            timeout_s: The time limit.
+            on_change: Called with every phase.
 
         Raises:
-            Conflict: the data set is not ready, or there is a job of that name.
-            Rejected: the operation failed; says why.
-            DeadlineExceeded: it has not ended; it goes on.
+            Conflict: the data set is not ready, or a job of that name exists.
+            Rejected: the operation failed; the message says why.
+            DeadlineExceeded: the operation has not ended in time; it goes on.
         """
         manifest = job.manifest()
         where = job.namespace or self._cluster.namespace
         status = self.status(job.sample_set, namespace=where)
         if not status.is_ready:
-            raise Conflict(f"data set {job.sample_set!r} is not ready: {status.why}", hint="Wait for it first.")
+            raise Conflict(
+                f"data set {job.sample_set!r} is not ready: {status.why}",
+                hint=f"Run `cloudedge dataset status {job.sample_set} --cluster` to see its state.",
+            )
         if schedule:
             self._remove_jobs_of(schedule, where)
             manifest["metadata"]["labels"] = {SCHEDULE: schedule}
@@ -128,15 +131,15 @@ class ClusterDatasets:
         def done(now: Object | None) -> bool:
             nonlocal last
             if now is None or now["metadata"]["uid"] != uid:
-                raise NotFound(f"SampleJob {job.name!r} was deleted by somebody while it ran")
+                raise NotFound(f"SampleJob {job.name!r} was deleted while it ran")
             silent = not (now.get("status") or {}).get("phase") and self._cluster.clock.monotonic() - began > _SILENT_S
             state = read_job(now, self._warnings(now) if silent else ())
             if state.phase != last:
                 last = state.phase
                 on_change(state)
             if state.has_failed or (silent and state.why):
-                told = self._warnings(now)
-                why = told[-1] if told else "no reason given"
+                warnings = self._warnings(now)
+                why = warnings[-1] if warnings else "no reason given"
                 raise Rejected(
                     f"SampleJob {job.name!r} ({job.operation}) failed: {why}",
                     hint=_hint(job, why),
@@ -160,53 +163,55 @@ class ClusterDatasets:
     def schedule(
         self, name: str, cron: str, command: Sequence[str], *, image: str, dry_run: bool = False
     ) -> Sequence[Object]:
-        """Have ``cloudedge dataset ...`` run at fixed times; the same again changes nothing.
+        """Run ``cloudedge dataset ...`` at fixed times. Idempotent.
 
         Args:
-            name: Of the schedule.
+            name: The schedule's name.
             cron: Five fields: ``0 3 * * *``, by the clock of the cluster's controllers.
-            command: What follows ``cloudedge dataset``: ``["warmup", "criteo"]``.
-            image: An image with cloudedge in it.
-            dry_run: Let the server check it and change nothing.
+            command: The words after ``cloudedge dataset``: ``["warmup", "criteo"]``.
+            image: An image that contains cloudedge.
+            dry_run: Let the server validate it and change nothing.
 
         Returns:
-            What was sent: the CronJob, and an account that may do no more than it needs.
+            The objects sent: the CronJob, and an account with only the permissions it needs.
 
         Raises:
-            InputError: one of these cannot be.
-            Conflict: somebody else has something of that name.
+            InputError: an argument is not valid.
+            Conflict: an object of that name exists that cloudedge did not make.
         """
         version = self._cluster.served("CronJob", CRON_VERSIONS).api_version
         objects = scheduled(name, cron, command, image=image, namespace=self._cluster.namespace, version=version)
         for each in objects:
-            there = self._cluster.get(self._cluster.kind_of(each), name)
-            if there is not None and not _is_ours(there):
-                raise Conflict(f"there is a {each['kind']} {name!r} that is not ours", hint="Choose another name.")
+            existing = self._cluster.get(self._cluster.kind_of(each), name)
+            if existing is not None and not _is_ours(existing):
+                raise Conflict(
+                    f"a {each['kind']} {name!r} exists that cloudedge did not make", hint="Choose another name."
+                )
         for each in objects:
             self._cluster.apply(each, dry_run=dry_run)
         return objects
 
     def unschedule(self, name: str) -> None:
-        """Take a schedule away; what it runs at this moment goes on.
+        """Remove a schedule; an operation that runs at this moment goes on.
 
         Raises:
-            NotFound: there is none of that name.
+            NotFound: the schedule does not exist.
         """
         cron = self._cluster.served("CronJob", CRON_VERSIONS)
         found = self._cluster.get(cron, name)
         if found is None or not _is_ours(found):
-            raise NotFound(f"there is no schedule {name!r} in {self._cluster.namespace}")
+            raise NotFound(f"the schedule {name!r} does not exist in {self._cluster.namespace}")
         self._remove_jobs_of(name, self._cluster.namespace, only_ended=True)
-        # The CronJob last: as long as it is there, this can be run again.
+        # The CronJob goes last: while it exists, this command can be repeated.
         for kind in (Kind.ROLE_BINDING, Kind.ROLE, Kind.SERVICE_ACCOUNT, cron):
             self._cluster.delete(kind, name)
 
     def job_name(self, sample_set: str, operation: Operation) -> str:
-        """Return a name no job had before: every run needs one of its own."""
+        """Return a new job name: every run needs its own."""
         now = self._cluster.clock.now().astimezone(timezone.utc)
         name = f"{sample_set[:30].rstrip('-')}-{operation}-{now:%y%m%d%H%M%S}"
         if self._cluster.get(Kind.SAMPLE_JOB, name) is not None:
-            raise Conflict(f"there is a SampleJob {name!r} already", hint="Try again in a second.")
+            raise Conflict(f"a SampleJob {name!r} exists already", hint="Try again in a second.")
         return name
 
     def _remove_jobs_of(self, schedule: str, namespace: str, *, only_ended: bool = False) -> None:
@@ -217,28 +222,28 @@ class ClusterDatasets:
                 self._cluster.delete(Kind.SAMPLE_JOB, name, namespace=namespace, uid=uid)
 
     def _everywhere(self) -> Sequence[Object]:
-        """List the data sets of all namespaces; of none, where only one namespace may be looked at."""
+        """List the data sets of all namespaces; none without permission to look beyond this one."""
         with suppress(Rejected):
             return self._cluster.list(Kind.SAMPLE_SET, everywhere=True)
         return ()
 
-    def _about_pods(self, sample_set: Object) -> Sequence[str]:
-        """Collect what keeps its runtime pods from getting ready; nothing of those that are, and nothing of before."""
+    def _pod_problems(self, sample_set: Object) -> Sequence[str]:
+        """Collect the problems of its runtime pods that are not ready; past problems of ready pods do not count."""
         name, where = sample_set["metadata"]["name"], sample_set["metadata"]["namespace"]
-        told: list[str] = []
+        problems: list[str] = []
         if (sample_set.get("status") or {}).get("phase") == "Ready":
-            return told
-        with suppress(Rejected):  # who may not look at pods is told of the phase alone
+            return problems
+        with suppress(Rejected):  # without permission to read pods, the phase must do
             runtime = self._cluster.get(Kind.STATEFUL_SET, f"{name}-runtime", where)
-            told += self._warnings(runtime) if runtime else []
+            problems += self._warnings(runtime) if runtime else []
             for pod in self._cluster.list(Kind.POD, selector=_pods_of(name), namespace=where):
                 if not _is_ready(pod):
-                    told += self._warnings(pod) or [f"Pod/{pod['metadata']['name']}: {state_of(pod)}"]
-        return told
+                    problems += self._warnings(pod) or [f"Pod/{pod['metadata']['name']}: {state_of(pod)}"]
+        return problems
 
     def _warnings(self, obj: Object) -> Sequence[str]:
         if not obj.get("metadata", {}).get("uid"):
-            raise InputError("an object that is not in a cluster has no events")
+            raise InputError("cannot read events: the object does not come from a cluster")
         return [str(notice) for notice in self._cluster.events(obj) if notice.type == "Warning"]
 
 
@@ -253,8 +258,8 @@ def _is_ready(pod: Object) -> bool:
 
 def _hint(job: SampleJob, why: str) -> str:
     if job.operation == "warmup" and "file exists" in why.lower():
-        return f"A warm-up crashed and left {LEFTOVER} behind: cloudedge dataset unblock {job.sample_set}"
-    return "The job stays, for you to look at; every run has a name of its own."
+        return f"A warm-up crashed and left {LEFTOVER} behind. Run `cloudedge dataset unblock {job.sample_set}`."
+    return "The job is kept for inspection. The next run gets a new name."
 
 
 def _is_ours(obj: Object) -> bool:

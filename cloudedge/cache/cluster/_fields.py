@@ -1,4 +1,4 @@
-"""Reading what somebody wrote: a field nobody knows is an error, since what it was to say would be lost."""
+"""Strict reading of manifests: an unknown field is an error, since the server would drop it silently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudedge.kube import Kind
 __all__ = ["SECRET_REF", "Fields", "check_object"]
 
 Fields = Mapping[str, Any]
-"""What an object may say: for each name a type, the fields below it, or a list with the fields of its items."""
+"""Allowed fields: for each name a type, the fields below it, or a list with the fields of its items."""
 
 _WRITTEN_BY_THE_SERVER = (
     "creationTimestamp",
@@ -33,17 +33,17 @@ _OBJECT: Fields = {
     | dict.fromkeys(_WRITTEN_BY_THE_SERVER, object),
     "status": object,
 }
-"""What every object has beside its spec; `kubectl get -o yaml` prints all of it."""
+"""The fields of every object besides its spec; `kubectl get -o yaml` prints all of them."""
 SECRET_REF: Fields = {"name": str, "namespace": str}
 
 
 def check_object(manifest: Any, kind: Kind, spec: Fields) -> Iterator[Finding]:
-    """Find what an object of a kind says that nobody knows, and what is not of the type it should be.
+    """Find an object's unknown fields and values of the wrong type.
 
     Args:
-        manifest: What somebody wrote; null counts as not said.
-        kind: What it should be.
-        spec: What its spec may say.
+        manifest: The object; null values count as absent.
+        kind: The kind it should be.
+        spec: The allowed fields of its spec.
     """
     if isinstance(manifest, Mapping):
         for name, wanted in (("apiVersion", kind.api_version), ("kind", kind.kind)):
@@ -54,15 +54,17 @@ def check_object(manifest: Any, kind: Kind, spec: Fields) -> Iterator[Finding]:
 
 def _check_fields(value: Any, fields: Fields, where: str) -> Iterator[Finding]:
     if not isinstance(value, Mapping):
-        yield error("field", where or "the file", f"{value!r} is not a mapping.", f"It has {', '.join(fields)}.")
+        yield error(
+            "field", where or "the file", f"{value!r} is not a mapping.", f"Its fields are {', '.join(fields)}."
+        )
         return
     for name, below in value.items():
         place = f"{where}.{name}" if where else str(name)
         known = fields.get(name)
         if known is None:
             near = difflib.get_close_matches(str(name), fields, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(fields)}."
-            yield error("field", place, "There is no such field.", hint)
+            hint = f"Did you mean {near[0]}?" if near else f"The fields are {', '.join(fields)}."
+            yield error("field", place, "This field does not exist.", hint)
         elif below is not None:
             yield from _check(below, known, place)
 

@@ -1,4 +1,4 @@
-"""A SampleJob: one thing done to a SampleSet, once. It cannot be scheduled or run again; `scheduled` sees to that."""
+"""SampleJobs: one operation on a SampleSet, run once. They cannot repeat or be scheduled; `scheduled` does that."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["LEFTOVER", "SYNC_OPTIONS", "Operation", "SampleJob", "Strategy"]
 
 Operation = Literal["sync", "warmup", "rmr", "clear"]
 Strategy = Literal["sequence", "random"]
-"""How files are dealt to partitions: in turn, or at random."""
+"""The order of files when they are distributed to partitions: in turn, or at random."""
 
 LEFTOVER = ".warmup"
-"""The runtime's own folder in the data set while a warm-up runs."""
+"""The runtime's own folder in the data set during a warm-up."""
 
 SYNC_OPTIONS: Mapping[str, type] = {
     "source": str,
@@ -44,7 +44,7 @@ SYNC_OPTIONS: Mapping[str, type] = {
     "bwlimit": int,
     "no-https": bool,
 }
-"""What ``syncOptions`` takes, by name, with its type."""
+"""The names and types of ``syncOptions``."""
 
 _OPTIONS: Mapping[str, Mapping[str, type]] = {
     "sync": SYNC_OPTIONS,
@@ -52,7 +52,7 @@ _OPTIONS: Mapping[str, Mapping[str, type]] = {
     "rmr": {"paths": list},
     "clear": {"paths": list},
 }
-"""What each operation takes, by name, with its type."""
+"""The names and types of each operation's options."""
 _SPEC = {"type": str, "sampleSetRef": {"name": str}, "secretRef": SECRET_REF, "terminate": bool} | {
     f"{operation}Options": dict for operation in _OPTIONS
 }
@@ -67,14 +67,14 @@ class SampleJob:
     """One operation on a SampleSet.
 
     Args:
-        name: Of the job; every run needs a new one.
-        operation: What is done.
-        sample_set: To which SampleSet, in the same namespace.
+        name: The job's name; every run needs a new one.
+        operation: The operation.
+        sample_set: The SampleSet, in the same namespace.
         secret: Credentials of a sync's source. A sync needs one even for public data; its values may be empty.
-        options: The operation's own options, as the resource calls them.
-        terminate: Cancel what runs and what waits on every runtime first.
-        confirmed: Somebody said yes to deleting data (``rmr``, ``delete-src``, ``delete-dst``).
-        namespace: Where it lives; the connection's own if empty.
+        options: The operation's own options, by the resource's names.
+        terminate: Cancel running and waiting operations on every runtime first.
+        confirmed: The user agreed to delete data (``rmr``, ``delete-src``, ``delete-dst``).
+        namespace: Its namespace; the connection's own if empty.
     """
 
     name: str
@@ -90,9 +90,11 @@ class SampleJob:
     def sync(
         cls, name: str, sample_set: str, *, secret: SecretRef, source: str = "", destination: str = "", **more: Any
     ) -> SampleJob:
-        """Copy from a source, the SampleSet's own if none is named; `more` is as in the class or in `SYNC_OPTIONS`."""
+        """Copy from a source, the SampleSet's own by default; `more` takes the class's fields and `SYNC_OPTIONS`."""
         given = {"source": source, "destination": destination}
-        return cls(name, "sync", sample_set, secret=secret, **_parted(more, {k: v for k, v in given.items() if v}))
+        return cls(
+            name, "sync", sample_set, secret=secret, **_with_options(more, {k: v for k, v in given.items() if v})
+        )
 
     @classmethod
     def warmup(
@@ -105,51 +107,51 @@ class SampleJob:
         threads: int = 50,
         **more: Any,
     ) -> SampleJob:
-        """Bring files into the caches of its nodes before somebody waits for them."""
+        """Bring files into the caches of its nodes before readers need them."""
         options = {"strategyName": strategy, "threads": threads} | ({"paths": list(paths)} if paths else {})
-        return cls(name, "warmup", sample_set, **_parted(more, options))
+        return cls(name, "warmup", sample_set, **_with_options(more, options))
 
     @classmethod
     def clear(cls, name: str, sample_set: str, *, paths: Sequence[str] = (), **more: Any) -> SampleJob:
         """Empty the caches, or some folders of them; the data stays."""
-        return cls(name, "clear", sample_set, **_parted(more, {"paths": list(paths)} if paths else {}))
+        return cls(name, "clear", sample_set, **_with_options(more, {"paths": list(paths)} if paths else {}))
 
     @classmethod
     def remove(cls, name: str, sample_set: str, *, paths: Sequence[str], confirmed: bool, **more: Any) -> SampleJob:
-        """Delete files from the file system, for good."""
-        return cls(name, "rmr", sample_set, confirmed=confirmed, **_parted(more, {"paths": list(paths)}))
+        """Delete files from the file system permanently."""
+        return cls(name, "rmr", sample_set, confirmed=confirmed, **_with_options(more, {"paths": list(paths)}))
 
     @classmethod
     def unblock(cls, name: str, sample_set: str, **more: Any) -> SampleJob:
-        """Remove what a crashed warm-up left behind, and nothing else: with it there every later one fails."""
+        """Remove the folder of a crashed warm-up, and nothing else: while it exists, every later warm-up fails."""
         return cls.remove(name, sample_set, paths=[LEFTOVER], confirmed=True, **more)
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any], *, confirmed: bool = False) -> SampleJob:
-        """Read a job as YAML has it.
+        """Read a job from its manifest.
 
         Args:
             manifest: The object.
-            confirmed: Somebody said yes to deleting data, should it do so.
+            confirmed: The user agreed to delete data, should the job do so.
 
         Raises:
-            InputError: it says something that a SampleJob has no field for; says everything of that kind.
+            InputError: it has fields that a SampleJob lacks; the message names all of them.
         """
         spec = manifest.get("spec") or {}
         if isinstance(spec, Mapping) and "schedule" in spec:
             raise InputError(
-                "spec.schedule: SampleJob has no schedule, and the API server would drop it without a word",
-                hint="Have a CronJob run it: cloudedge dataset schedule",
+                "spec.schedule: SampleJob has no schedule, and the API server would drop it silently",
+                hint="Run `cloudedge dataset schedule`, which makes a CronJob.",
             )
         refuse_errors("this SampleJob", check_object(manifest, Kind.SAMPLE_JOB, _SPEC))
         metadata, operation = manifest.get("metadata") or {}, spec.get("type")
         if operation not in _OPTIONS:
             raise InputError(
-                f"spec.type: there is no operation {operation!r}", hint=f"There are {', '.join(_OPTIONS)}."
+                f"spec.type: the operation {operation!r} does not exist", hint=f"Use one of {', '.join(_OPTIONS)}."
             )
         others = [f"{each}Options" for each in _OPTIONS if each != operation and spec.get(f"{each}Options")]
         if others:
-            raise InputError(f"spec.{others[0]}: means nothing to the operation {operation}", hint="Take it out.")
+            raise InputError(f"spec.{others[0]}: it does not apply to the operation {operation}", hint="Remove it.")
         ref = spec.get("secretRef")
         return cls(
             name=metadata.get("name") or "",
@@ -163,9 +165,9 @@ class SampleJob:
         )
 
     def findings(self) -> list[Finding]:
-        """Say what is wrong, before a runtime hangs on it or deletes more than was meant."""
+        """Return the mistakes, before a runtime hangs on them or deletes more than intended."""
         mistaken = list(self._options())
-        if mistaken:  # values of the wrong type cannot be looked at any closer
+        if mistaken:  # values of the wrong type cannot be checked further
             return [*self._common(), *mistaken]
         return [*self._common(), *(self._sync() if self.operation == "sync" else self._paths())]
 
@@ -173,7 +175,7 @@ class SampleJob:
         """Return the object for the cluster.
 
         Raises:
-            InputError: it could not work, or would do harm; says everything that is wrong.
+            InputError: it could not work, or would do harm; the message names every mistake.
         """
         refuse_errors(f"SampleJob {self.name!r}", self.findings())
         spec: dict[str, Any] = {"type": self.operation, "sampleSetRef": {"name": self.sample_set}}
@@ -193,25 +195,30 @@ class SampleJob:
                 "name",
                 "metadata.name",
                 f"{self.name!r} becomes part of a finalizer; one that is too long can never be reconciled.",
-                f"At most {_NAME_MAX} of a-z, 0-9 and '-', a letter first.",
+                f"Use at most {_NAME_MAX} of a-z, 0-9 and '-', a letter first.",
             )
         if not self.sample_set:
-            yield error("sample-set", "spec.sampleSetRef", "It says what is to be done, but not to which SampleSet.")
+            yield error("sample-set", "spec.sampleSetRef", "The SampleSet is missing.")
         harmful = [name for name in _DANGEROUS if self.options.get(name)] + ["rmr"] * (self.operation == "rmr")
         if harmful and not self.confirmed:
-            yield error("confirm", "spec", f"{', '.join(harmful)} deletes data for good.", "Say so: confirmed=True.")
+            yield error(
+                "confirm",
+                "spec",
+                f"{', '.join(harmful)} deletes data permanently.",
+                "Confirm it with `confirmed=True`.",
+            )
 
     def _options(self) -> Iterator[Finding]:
         known: Mapping[str, type[Any]] = _OPTIONS[self.operation]
         for name, value in self.options.items():
             where, wanted = f"spec.{self.operation}Options.{name}", known.get(name)
             if wanted is None:
-                yield error("option", where, "There is no such option.", f"There are {', '.join(known)}.")
+                yield error("option", where, "This option does not exist.", f"The options are {', '.join(known)}.")
             elif type(value) is not wanted or (wanted is list and not all(isinstance(each, str) for each in value)):
                 yield error("option", where, f"{value!r} is not of type {wanted.__name__}.")
         strategy = self.options.get("strategyName", _STRATEGIES[0])
         if strategy not in _STRATEGIES:
-            yield error("option", "spec.warmupOptions.strategyName", f"{strategy!r} is none of {_STRATEGIES}.")
+            yield error("option", "spec.warmupOptions.strategyName", f"{strategy!r} is not one of {_STRATEGIES}.")
 
     def _sync(self) -> Iterator[Finding]:
         if self.secret is None or not self.secret.name:
@@ -223,7 +230,7 @@ class SampleJob:
             )
         source = str(self.options.get("source", ""))
         if source and source.partition("://")[0] not in SOURCES:
-            yield error("source", "spec.syncOptions.source", f"{source!r} has no scheme the controller knows.")
+            yield error("source", "spec.syncOptions.source", f"{source!r} has a scheme unknown to the controller.")
         destination = str(self.options.get("destination", ""))
         if destination:
             yield from check_paths([destination.removesuffix("/")], "spec.syncOptions.destination")
@@ -232,15 +239,15 @@ class SampleJob:
         section = f"spec.{self.operation}Options"
         paths = self.options.get("paths", ())
         if self.operation == "rmr" and not paths:
-            yield error("path", f"{section}.paths", "Remove what?", "Name at least one path.")
-        # A clear names folders of the host or of the container, the others paths of the data set.
+            yield error("path", f"{section}.paths", "There are no paths to remove.", "Name at least one path.")
+        # A clear names folders of the host or of the container; the other operations name paths of the data set.
         yield from check_paths(paths, f"{section}.paths", absolute=self.operation == "clear")
         if self.options.get("file"):
             yield from check_paths([self.options["file"]], f"{section}.file")
 
 
-def _parted(more: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Part what belongs to the job from what belongs to its options."""
+def _with_options(more: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Separate the job's own arguments from its options."""
     own = {name: more[name] for name in ("namespace", "terminate", "confirmed") if name in more}
     rest = {name.replace("_", "-"): value for name, value in more.items() if name not in own}
     return own | {"options": dict(options) | rest}

@@ -1,4 +1,4 @@
-"""A SampleSet: a data set cached on some nodes of a cluster, as the custom resource has it."""
+"""SampleSets: data sets cached on nodes of a cluster, as a custom resource."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOUNT_OPTIONS: Mapping[str, type] = {
     "open-cache": int,
     "sub-dir": str,
 }
-"""What ``csi.juiceFSMountOptions`` takes, by name, with its type."""
+"""The names and types of ``csi.juiceFSMountOptions``."""
 
 SOURCES = frozenset(
     (
@@ -43,7 +43,7 @@ SOURCES = frozenset(
         *("ufile", "wasabi", "wasb", "webdav"),
     )
 )
-"""Schemes of sources that the controller knows; with any other it stalls."""
+"""Schemes of sources that the controller knows; it stalls on any other."""
 
 _SPEC = {
     "partitions": int,
@@ -61,8 +61,8 @@ _NAME_MAX, _PORT_NAME_MAX, _VOLUME_MAX, _URI_MIN = 44, 15, 63, 10
 _DRIVER = "juicefs"
 _SAMPLESET_BRANCH = "sampleset"
 _MEDIA = ("MEM", "SSD", "HDD")
-_KUBECTLS_OWN = "kubectl.kubernetes.io/last-applied-configuration"
-"""What kubectl remembers of its last apply, and prints with the object; it says nothing of the data set."""
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""kubectl's record of its last apply, which it prints with the object; it says nothing about the data set."""
 
 
 @dataclass(frozen=True)
@@ -73,23 +73,23 @@ class SecretRef:
     namespace: str = ""
 
     def manifest(self) -> dict[str, str]:
-        """Return it as YAML has it."""
+        """Return the reference for a manifest."""
         return {"name": self.name} | ({"namespace": self.namespace} if self.namespace else {})
 
     @classmethod
     def from_manifest(cls, value: Mapping[str, Any]) -> SecretRef:
-        """Read it as YAML has it."""
+        """Read a reference from a manifest."""
         return cls(value.get("name") or "", value.get("namespace") or "")
 
 
 @dataclass(frozen=True)
 class Level:
-    """Where on its nodes a data set is cached.
+    """A cache of a data set on its nodes.
 
     Args:
         path: One or more folders of the host, joined with a colon.
-        size_mib: How much of it may be used; 0: JuiceFS's own limit.
-        medium: MEM, SSD or HDD. Says what it is; nothing acts on it.
+        size_mib: The most space it may use; 0: JuiceFS's own limit.
+        medium: MEM, SSD or HDD; informative only.
     """
 
     path: str
@@ -97,7 +97,7 @@ class Level:
     medium: Literal["MEM", "SSD", "HDD"] = "SSD"
 
     def manifest(self) -> dict[str, Any]:
-        """Return it as YAML has it."""
+        """Return the level for a manifest."""
         return {"mediumType": self.medium, "path": self.path, "cacheSize": self.size_mib}
 
 
@@ -106,17 +106,17 @@ class SampleSet:
     """A data set and its cache.
 
     Args:
-        name: Unique in the whole cluster, since the volume it becomes has no namespace.
+        name: Unique in the whole cluster, since its volume has no namespace.
         secret: The file system's secret; see `file_system_secret`.
-        partitions: On how many nodes it is cached.
-        source: Where its data comes from: ``bos://bucket.endpoint/prefix/``. Empty: it is in the file system.
+        partitions: The number of nodes that cache it.
+        source: The source of its data: ``bos://bucket.endpoint/prefix/``. Empty: the file system has the data.
         source_secret: Credentials for the source; the file system's if left out.
-        levels: Where it is cached. Without one the controller takes memory, practically without a limit.
-        no_sync: Do not copy from the source when it is created.
+        levels: The caches. Without one the controller uses memory, practically without a limit.
+        no_sync: Do not copy from the source at creation.
         mount_options: JuiceFS mount options by name; see `MOUNT_OPTIONS`.
-        node_affinity: Which nodes may cache it.
-        tolerations: What its runtime pods put up with.
-        namespace: Where it lives; the connection's own if empty.
+        node_affinity: The nodes that may cache it.
+        tolerations: The taints its runtime pods tolerate.
+        namespace: Its namespace; the connection's own if empty.
         labels: Labels of the object.
         annotations: Annotations of the object.
     """
@@ -136,10 +136,10 @@ class SampleSet:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def findings(self, flavour: str | None = None) -> list[Finding]:
-        """Say what is wrong or doubtful, before a controller stalls on it without a word.
+        """Return the mistakes and doubts, before a controller stalls on them silently.
 
         Args:
-            flavour: Whose controller it is, as `Capabilities.paddle_flavour` says; None: not known.
+            flavour: The controller's flavour, as in `Capabilities.paddle_flavour`; None: unknown.
         """
         return [*self._name(flavour), *self._source(), *self._cache(), *self._mount()]
 
@@ -150,7 +150,7 @@ class SampleSet:
             flavour: As for `findings`.
 
         Raises:
-            InputError: it could not work; says everything that is wrong.
+            InputError: it could not work; the message names every mistake.
         """
         refuse_errors(f"SampleSet {self.name!r}", self.findings(flavour))
         spec: dict[str, Any] = {"partitions": self.partitions, "secretRef": self.secret.manifest()}
@@ -179,22 +179,22 @@ class SampleSet:
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> SampleSet:
-        """Read an object as YAML has it; what it does not say stays unsaid.
+        """Read an object from its manifest; absent fields stay absent.
 
         Raises:
-            InputError: it says something that a SampleSet has no field for; says everything of that kind.
+            InputError: it has fields that a SampleSet lacks; the message names all of them.
         """
         refuse_errors("this SampleSet", check_object(manifest, Kind.SAMPLE_SET, _SPEC))
         metadata, spec = manifest.get("metadata") or {}, manifest.get("spec") or {}
         source, csi = spec.get("source") or {}, spec.get("csi") or {}
         if csi.get("driver") not in (None, _DRIVER):
-            raise InputError(f"spec.csi.driver: there is no driver {csi['driver']!r}", hint=f"There is {_DRIVER}.")
+            raise InputError(f"spec.csi.driver: the driver {csi['driver']!r} does not exist", hint=f"Use {_DRIVER}.")
         ref = source.get("secretRef")
         return cls(
             name=metadata.get("name") or "",
             namespace=metadata.get("namespace") or "",
             labels=metadata.get("labels") or {},
-            annotations={k: v for k, v in (metadata.get("annotations") or {}).items() if k != _KUBECTLS_OWN},
+            annotations={k: v for k, v in (metadata.get("annotations") or {}).items() if k != _LAST_APPLIED},
             secret=SecretRef.from_manifest(spec.get("secretRef") or {}),
             partitions=spec.get("partitions") or 0,
             source=source.get("uri") or "",
@@ -215,41 +215,44 @@ class SampleSet:
                 "name",
                 "metadata.name",
                 f"{self.name!r} becomes the name of a Service and part of a label.",
-                f"At most {_NAME_MAX} of a-z, 0-9 and '-', a letter first.",
+                f"Use at most {_NAME_MAX} of a-z, 0-9 and '-', a letter first.",
             )
         elif flavour in {None, _SAMPLESET_BRANCH} and (len(self.name) > _PORT_NAME_MAX or "--" in self.name):
             found = warning if flavour is None else error
             yield found(
                 "name",
                 "metadata.name",
-                f"The sampleset branch of paddle-operator makes a port name of {self.name!r}, which is none.",
-                f"At most {_PORT_NAME_MAX} characters and no double dash there; PaddleCloud 0.4 takes it.",
+                f"The sampleset branch of paddle-operator uses {self.name!r} as a port name, which it cannot be.",
+                f"Use at most {_PORT_NAME_MAX} characters and no double dash there; PaddleCloud 0.4 accepts the name.",
             )
         if not self.secret.name:
             yield error("secret", "spec.secretRef", "Without the file system's secret nothing is ever mounted.")
         if self.partitions < 1:
-            yield error("partitions", "spec.partitions", "There is no default.", "Say on how many nodes: 1 or more.")
+            yield error(
+                "partitions",
+                "spec.partitions",
+                "The number of nodes is missing and has no default.",
+                "Write 1 or more.",
+            )
 
     def _source(self) -> Iterator[Finding]:
         if not self.source:
             if self.source_secret is not None:
-                yield error(
-                    "source", "spec.source.uri", "There is a secret for the source, but no source.", "Name its uri."
-                )
+                yield error("source", "spec.source.uri", "The source has a secret but no uri.", "Name its uri.")
             return
         scheme, found, rest = self.source.partition("://")
         if not found or "://" in rest or scheme not in SOURCES or not rest or len(self.source) < _URI_MIN:
             yield error(
                 "source",
                 "spec.source.uri",
-                f"{self.source!r} is not SCHEME://BUCKET[.ENDPOINT][/PREFIX] with a scheme the controller knows.",
+                f"{self.source!r} is not SCHEME://BUCKET[.ENDPOINT][/PREFIX] with a scheme known to the controller.",
                 f"It knows {', '.join(sorted(SOURCES))}.",
             )
         elif "@" in rest.partition("/")[0]:
             yield error(
                 "source",
                 "spec.source.uri",
-                "Credentials in the address can be read by everybody who may read the object.",
+                "Every user who may read the object can read credentials in the address.",
                 "Put them into a secret and name it as source_secret.",
             )
 
@@ -262,18 +265,20 @@ class SampleSet:
                         "cache-path",
                         f"{where}.path",
                         f"{path!r} becomes the name of a volume.",
-                        f"From /, of a-z, 0-9, '-' and '/', no '/' at the end, at most {_VOLUME_MAX} characters.",
+                        f"Begin with / and use a-z, 0-9, '-' and '/'; no final '/', at most {_VOLUME_MAX} characters.",
                     )
             if level.medium not in _MEDIA:
-                yield error("cache-medium", f"{where}.mediumType", f"{level.medium!r} is none of {', '.join(_MEDIA)}.")
+                yield error(
+                    "cache-medium", f"{where}.mediumType", f"{level.medium!r} is not one of {', '.join(_MEDIA)}."
+                )
             if level.size_mib < 0:
-                yield error("cache-size", f"{where}.cacheSize", f"{level.size_mib} MiB cannot be kept free.")
+                yield error("cache-size", f"{where}.cacheSize", f"{level.size_mib} MiB is negative.")
         if not self.levels and "cache-dir" not in self.mount_options:
             yield warning(
                 "cache",
                 "spec.cache",
                 "Without a level the data set is cached in memory (/dev/shm), practically without a limit.",
-                "Give one: Level('/data/cache', 102400).",
+                "Add one, such as `Level('/data/cache', 102400)`.",
             )
 
     def _mount(self) -> Iterator[Finding]:
@@ -281,22 +286,24 @@ class SampleSet:
             where = f"spec.csi.juiceFSMountOptions.{name}"
             wanted = MOUNT_OPTIONS.get(name)
             if wanted is None:
-                yield error("mount-option", where, "There is no such option.", f"There are {', '.join(MOUNT_OPTIONS)}.")
+                yield error(
+                    "mount-option", where, "This option does not exist.", f"The options are {', '.join(MOUNT_OPTIONS)}."
+                )
             elif type(value) is not wanted:
                 yield error("mount-option", where, f"{value!r} is not of type {wanted.__name__}.")
             elif not value:
-                yield warning("mount-option", where, f"{value!r} is taken as not set; JuiceFS's default holds.")
+                yield warning("mount-option", where, f"{value!r} counts as not set; JuiceFS's default applies.")
             elif name == "free-space-ratio" and not _is_ratio(str(value)):
-                yield error("mount-option", where, f"{value!r} is not from 0 up to below 1.", 'Write it as "0.1".')
+                yield error("mount-option", where, f"{value!r} is not at least 0 and below 1.", 'Write it as "0.1".')
             elif name == "cache-dir" and not self.levels and not str(value).endswith("/"):
                 yield error(
                     "cache-dir",
                     where,
-                    f"The controller glues the name on: {value}{self.name}.",
+                    f"The controller appends the name: {value}{self.name}.",
                     "End it with '/', or use a level instead.",
                 )
             elif name in ("cache-dir", "cache-size") and self.levels:
-                yield warning("cache-dir", where, "The levels win over it.")
+                yield warning("cache-dir", where, "The levels override it.")
 
 
 def _is_ratio(value: str) -> bool:

@@ -1,4 +1,4 @@
-"""Data operations at fixed times. SampleJob has no schedule, so a CronJob runs cloudedge, which makes one."""
+"""Scheduled data operations: a CronJob runs cloudedge, which makes a SampleJob, since SampleJob has no schedule."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cloudedge.kube import Kind
 __all__ = ["CRON_VERSIONS", "MANAGED", "SCHEDULE", "SCHEDULE_VARIABLE", "scheduled"]
 
 CRON_VERSIONS = ("batch/v1", "batch/v1beta1")
-"""Where CronJob is: it came to batch/v1 with Kubernetes 1.21, and left the other with 1.25."""
+"""The API versions of CronJob: it came to batch/v1 with Kubernetes 1.21, and left the other with 1.25."""
 MANAGED = {"app.kubernetes.io/managed-by": "cloudedge"}
-"""What tells our objects from those of others."""
+"""The label of objects that cloudedge made."""
 
 SCHEDULE = "cloudedge/schedule"
-"""The label of SampleJobs that a schedule made: its name. The next run removes those of the runs before."""
+"""The label of a schedule's SampleJobs: the schedule's name. Each run removes the SampleJobs of earlier runs."""
 SCHEDULE_VARIABLE = "CLOUDEDGE_DATASET_SCHEDULE"
-"""Tells the pod of a run which schedule it belongs to."""
+"""The environment variable with the schedule's name in the pod of a run."""
 
 _FIELDS = 5
 _OPERATIONS = ("sync", "warmup", "clear", "rm")
@@ -37,33 +37,33 @@ def scheduled(
     namespace: str,
     version: str = CRON_VERSIONS[0],
 ) -> list[dict[str, Any]]:
-    """Return the objects that run ``cloudedge dataset ...`` at fixed times, with an account that may do no more.
+    """Return the objects that run ``cloudedge dataset ...`` at fixed times, with an account of minimal permissions.
 
     Args:
-        name: Of the CronJob and of its account.
+        name: The name of the CronJob and of its account.
         cron: Five fields: ``0 3 * * *`` is every night at three.
-        command: What follows ``cloudedge dataset``: ``["warmup", "criteo"]``; it works on the cluster it runs in.
-        image: An image with cloudedge in it, by digest.
-        namespace: Where all of it lives.
-        version: Of the CronJob; see `CRON_VERSIONS`.
+        command: The words after ``cloudedge dataset``: ``["warmup", "criteo"]``; they apply to the cluster it runs in.
+        image: An image that contains cloudedge, by digest.
+        namespace: The namespace of all objects.
+        version: The API version of the CronJob; see `CRON_VERSIONS`.
 
     Raises:
-        InputError: the name cannot be, the schedule is none, or the command is no operation on a data set.
+        InputError: the name or the schedule is not valid, or the command is no operation on a data set.
     """
     if not _NAME.fullmatch(name) or len(name) > _NAME_MAX:
         raise InputError(
-            f"{name!r} is not the name of a CronJob",
-            hint=f"At most {_NAME_MAX} of a-z, 0-9 and '-', a letter first.",
+            f"{name!r} cannot be a CronJob's name",
+            hint=f"Use at most {_NAME_MAX} of a-z, 0-9 and '-', a letter first.",
         )
     if len(cron.split()) != _FIELDS:
-        raise InputError(f"{cron!r} is not a schedule", hint="Five fields, such as '0 3 * * *'.")
+        raise InputError(f"{cron!r} is not a schedule", hint="Write five fields, such as `0 3 * * *`.")
     if not command or command[0] not in _OPERATIONS:
         raise InputError(
-            f"{' '.join(command)!r} is not what can be done at fixed times",
-            hint=f"Name one of {', '.join(_OPERATIONS)}, and what to: warmup criteo train",
+            f"{' '.join(command)!r} is not an operation that can be scheduled",
+            hint=f"Name one of {', '.join(_OPERATIONS)} and its arguments, such as `warmup criteo train`.",
         )
     if not image:
-        raise InputError("a schedule needs an image with cloudedge in it", hint="Name one, by digest.")
+        raise InputError("a schedule needs an image that contains cloudedge", hint="Name one, by digest.")
     words = ["cloudedge", "dataset", *command, *(["--cluster"] if "--cluster" not in command else [])]
 
     def metadata() -> dict[str, Any]:
@@ -100,7 +100,7 @@ def scheduled(
             "metadata": metadata(),
             "spec": {
                 "schedule": cron,
-                # A run that takes longer than the interval is not overtaken: operations of one runtime queue up.
+                # A run longer than the interval is not overtaken: operations of one runtime queue up.
                 "concurrencyPolicy": "Forbid",
                 "successfulJobsHistoryLimit": 3,
                 "failedJobsHistoryLimit": 3,

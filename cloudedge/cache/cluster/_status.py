@@ -1,4 +1,4 @@
-"""What a SampleSet or SampleJob is up to, read from a status that says little and from events that say the rest."""
+"""The state of a SampleSet or SampleJob, read from its terse status and completed from events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAILED = "SyncFailed"
 
 @dataclass(frozen=True)
 class SampleSetStatus:
-    """A data set as people ask for it; sizes in bytes, None where nothing is known yet."""
+    """The state of a data set; sizes in bytes, None while unknown."""
 
     name: str
     phase: str
@@ -36,26 +36,26 @@ class SampleSetStatus:
     cached_bytes: int | None = None
     available_bytes: int | None = None
     runtime: str = ""
-    """Runtime pods that are ready, of how many: 1/2."""
+    """Ready runtime pods and their number: 1/2."""
     created: str = ""
     error: str = ""
-    """What the runtime wrote about its caches."""
+    """The runtime's error message about its caches."""
     why: str = ""
-    """What it waits for, from its phase and from warnings about it."""
+    """The reason it waits, from its phase and from warnings about it."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be used."""
+        """True if it can be used."""
         return self.phase == "Ready"
 
     @property
     def has_failed(self) -> bool:
-        """Whether waiting is of no use."""
+        """True if waiting is useless."""
         return self.phase == _FAILED
 
     @property
     def cached_ratio(self) -> float | None:
-        """How much of it is in the caches, from 0 to 1."""
+        """The cached share of it, from 0 to 1."""
         if not self.total_bytes or self.cached_bytes is None:
             return None
         return min(1.0, self.cached_bytes / self.total_bytes)
@@ -63,7 +63,7 @@ class SampleSetStatus:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A SampleJob as people ask for it."""
+    """The state of a SampleJob."""
 
     name: str
     phase: str
@@ -71,12 +71,12 @@ class JobStatus:
 
     @property
     def is_done(self) -> bool:
-        """Whether it did what it should."""
+        """True if it succeeded."""
         return self.phase == "Succeeded"
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended without."""
+        """True if it failed."""
         return self.phase == "Failed"
 
 
@@ -84,7 +84,7 @@ def parse_size(text: str) -> int:
     """Return the bytes of a size such as ``4.2 GiB``, as the resource writes it.
 
     Raises:
-        InputError: it is none.
+        InputError: the text is not a size.
     """
     found = _SIZE.fullmatch(text.strip())
     if not found:
@@ -98,16 +98,16 @@ def read_sample_set(obj: Mapping[str, Any], warnings: Sequence[str] = (), pods: 
 
     Args:
         obj: The object.
-        warnings: What the cluster wrote down about it, the newest last.
-        pods: What keeps its runtime pods from getting ready, the newest last.
+        warnings: The cluster's warnings about it, the newest last.
+        pods: The problems of its runtime pods, the newest last.
     """
     status = obj.get("status") or {}
     cache = status.get("cacheStatus") or {}
     phase = status.get("phase", "")
     runtime = (status.get("runtimeStatus") or {}).get("runtimeReady", "")
-    meaning = _PHASES.get(phase, f"in a phase nobody documented: {phase}")
-    # Warnings of before count until its runtime is up; from then on only what its pods have to say now.
-    told = {"Ready": (), "Syncing": (), "PartialReady": pods}.get(phase, [*pods, *warnings])
+    meaning = _PHASES.get(phase, f"in an undocumented phase: {phase}")
+    # Earlier warnings count until its runtime is up; after that, only the current problems of its pods.
+    problems = {"Ready": (), "Syncing": (), "PartialReady": pods}.get(phase, [*pods, *warnings])
     return SampleSetStatus(
         name=obj["metadata"]["name"],
         phase=phase,
@@ -118,12 +118,12 @@ def read_sample_set(obj: Mapping[str, Any], warnings: Sequence[str] = (), pods: 
         runtime=runtime,
         created=obj["metadata"].get("creationTimestamp", ""),
         error=cache.get("errorMassage", ""),  # so spelt in the resource
-        why=f"{meaning}: {told[-1]}" if told else meaning,
+        why=f"{meaning}: {problems[-1]}" if problems else meaning,
     )
 
 
 def read_job(obj: Mapping[str, Any], warnings: Sequence[str] = ()) -> JobStatus:
-    """Read a SampleJob; an empty phase for more than half a minute is a mistake that only events tell of."""
+    """Read a SampleJob; an empty phase for more than half a minute is a mistake that only events report."""
     phase = (obj.get("status") or {}).get("phase", "")
     return JobStatus(obj["metadata"]["name"], phase, warnings[-1] if warnings and phase in ("", "Failed") else "")
 

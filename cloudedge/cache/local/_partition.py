@@ -1,4 +1,4 @@
-"""Which partition caches which file: dealt in turn, or at random, as the runtime of a cluster deals them."""
+"""The distribution of files to partitions, in turn or at random, as a cluster's runtime does it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["deal"]
 def deal(
     files: Sequence[str], partitions: int, strategy: Literal["sequence", "random"], *, seed: int = 0
 ) -> list[list[str]]:
-    """Deal files to partitions: every file to exactly one, as many to each as can be.
+    """Distribute files to partitions evenly, each file to exactly one.
 
     Args:
-        files: In the order in which they are read.
-        partitions: How many.
-        strategy: ``sequence`` fits readers that go through in order, ``random`` readers that draw batches at random.
-        seed: Makes a random deal the same every time.
+        files: The files in the order of reading.
+        partitions: The number of partitions.
+        strategy: ``sequence`` suits readers that read in order, ``random`` readers that draw batches at random.
+        seed: Makes a random distribution repeatable.
     """
     order = list(files)
     if strategy == "random":

@@ -1,4 +1,4 @@
-"""The folder in which every data set of this machine is remembered."""
+"""`LocalDatasets`: the registry of this machine's data sets, one folder each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cloudedge.bundle import published
 from cloudedge.cache.local._dataset import LocalDataset, LocalStatus
 from cloudedge.cache.local._juicefs import JuiceFs
 from cloudedge.cache.local._meta import Meta
-from cloudedge.cache.local._settings import DatasetSettings, refuse_password, stored
+from cloudedge.cache.local._settings import DatasetSettings, refuse_password
 from cloudedge.config import home
 from cloudedge.errors import Conflict, InputError, NotFound, Rejected, Unavailable
-from cloudedge.hub import canonical_json, parse_json
+from cloudedge.hub import canonical_json, parse_json, storage_errors
 
 __all__ = ["LocalDatasets"]
 
@@ -25,10 +25,10 @@ _SETTINGS = "dataset.json"
 
 
 class LocalDatasets:
-    """Every data set of this machine.
+    """The data sets of this machine.
 
     Args:
-        root: Where they are remembered; ``~/.cloudedge/datasets`` unless told otherwise.
+        root: The registry's folder; ``~/.cloudedge/datasets`` by default.
         juicefs: The program.
     """
 
@@ -49,21 +49,21 @@ class LocalDatasets:
         cache: Path | None = None,
         cache_mib: int = 10240,
     ) -> LocalDataset:
-        """Make a data set; making it again with the same settings changes nothing.
+        """Create a data set; repeating it with the same settings changes nothing.
 
-        A password in the address of the metadata engine is kept in a file that only its owner may read, until the data
-        set is made again with another one; one in ``CLOUDEDGE_DATASET_META_PASSWORD`` is not kept.
+        A password in the metadata engine's address is saved in a file that only its owner may read, until the data
+        set is created again with another one. A password in ``CLOUDEDGE_DATASET_META_PASSWORD`` is not saved.
 
         Raises:
-            InputError: a setting cannot be used.
-            Conflict: there is one of that name with other settings.
+            InputError: a setting is not valid.
+            Conflict: a data set of that name exists with other settings.
         """
         if not _NAME.fullmatch(name):
             raise InputError(
-                f"{name!r} is not the name of a data set", hint="3 to 44 of a-z, 0-9, '-'; a letter first."
+                f"{name!r} cannot be a data set's name", hint="Use 3 to 44 of a-z, 0-9 and '-', a letter first."
             )
         if partitions < 1 or cache_mib < 1:
-            raise InputError("a data set has at least one partition, and a cache of at least 1 MiB")
+            raise InputError("a data set needs at least one partition and a cache of at least 1 MiB")
         for what, url in (("source", source), ("bucket", bucket)):
             refuse_password(what, url)
         folder = self._root / name
@@ -79,37 +79,39 @@ class LocalDatasets:
             source=source,
             created_s=time.time(),
         )
-        with stored(folder):
+        with storage_errors("writing", folder):
             folder.mkdir(parents=True, exist_ok=True)
-        there = self._read(folder)
-        if there is not None:
+        existing = self._read(folder)
+        if existing is not None:
             differ = [
                 f.name
                 for f in fields(wanted)
-                if f.name != "created_s" and getattr(there, f.name) != getattr(wanted, f.name)
+                if f.name != "created_s" and getattr(existing, f.name) != getattr(wanted, f.name)
             ]
             if differ:
                 raise Conflict(
-                    f"data set {name!r} is there with another {', '.join(differ)}", hint="Choose another name."
+                    f"data set {name!r} exists with another {', '.join(differ)}", hint="Choose another name."
                 )
-            wanted = there
-        self._program.format(engine.known(folder), name, storage=storage, bucket=wanted.bucket, keys=keys)
-        with stored(folder):
-            engine.keep(folder)
-        if there is None:
-            with published(folder / _SETTINGS, f"keeping the data set {name}") as draft:
+            wanted = existing
+        self._program.format(engine.with_password(folder), name, storage=storage, bucket=wanted.bucket, keys=keys)
+        with storage_errors("writing", folder):
+            engine.save_password(folder)
+        if existing is None:
+            with published(folder / _SETTINGS, f"registering the data set {name}") as draft:
                 draft.write_bytes(canonical_json(asdict(wanted)))
         return LocalDataset(wanted, folder, self._program)
 
     def open(self, name: str) -> LocalDataset:
-        """Return a data set that was made before.
+        """Return an existing data set.
 
         Raises:
-            NotFound: there is none of that name.
+            NotFound: the data set does not exist.
         """
         found = self._read(self._root / name)
         if found is None:
-            raise NotFound(f"there is no data set {name!r} here", hint="cloudedge dataset list shows those that are.")
+            raise NotFound(
+                f"the data set {name!r} does not exist on this machine", hint="Run `cloudedge dataset list`."
+            )
         return LocalDataset(found, self._root / name, self._program)
 
     def names(self) -> Sequence[str]:
@@ -117,10 +119,10 @@ class LocalDatasets:
         return sorted(path.parent.name for path in self._root.glob(f"*/{_SETTINGS}"))
 
     def list(self) -> Sequence[LocalStatus]:
-        """Say how each of them is; one whose metadata cannot be had keeps nobody from seeing the others."""
-        return [self._looked_at(name) for name in self.names()]
+        """Return the state of each; unreadable metadata of one does not hide the others."""
+        return [self._status_or_unknown(name) for name in self.names()]
 
-    def _looked_at(self, name: str) -> LocalStatus:
+    def _status_or_unknown(self, name: str) -> LocalStatus:
         try:
             return self.open(name).status()
         except (NotFound, Rejected, Unavailable) as error:

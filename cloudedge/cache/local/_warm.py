@@ -1,8 +1,8 @@
-"""Files that were warmed up: plain ones in the cache folder of each partition, laid over the volume.
+"""Warm files: plain copies in the cache folder of each partition, overlaid on the volume.
 
-One that is of yesterday would hide the one of today below it. So whoever changes the volume writes that down first, and
-takes it back when no file is of yesterday any more; if that never happened, because it was killed, every file is
-compared with the volume before it is laid over it again.
+A stale copy would hide the current file below it. So code that changes the volume records this first, and clears the
+record when no copy is stale any more. A record that was never cleared means a killed process: every copy is then
+compared with the volume before the overlay is mounted again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class WarmFiles:
     """The warm files of one data set.
 
     Args:
-        folders: Where they lie, one folder for each partition.
-        note: The file in which it is written down that the volume changes.
+        folders: Their folders, one for each partition.
+        note: The file that records a change in progress.
     """
 
     def __init__(self, folders: Sequence[Path], note: Path) -> None:
         self.folders = folders
         self._note = note
 
-    def forget(self, paths: Sequence[str]) -> None:
-        """Remove some of them, files or folders; all if none is named."""
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove files or folders from the warm files; all of them if no path is given."""
         for folder in self.folders:
             for path in paths or ("",):
                 found = folder / path
@@ -42,25 +42,25 @@ class WarmFiles:
 
     @contextmanager
     def changing(self) -> Iterator[Callable[[], None]]:
-        """Write down that the volume or these files change; yields what to call when all of them are good again.
+        """Record that the volume or these files change; yields a function to call when no copy is stale any more.
 
         Raises:
-            Conflict: another process changes it.
+            Conflict: another process changes the data set.
         """
-        with self._noted() as note:
+        with self._locked_note() as note:
             was_changing = os.pread(note, 1, 0)
             os.pwrite(note, _CHANGING, 0)
             os.fsync(note)
-            # What somebody else left unsettled is not settled by this.
+            # This change cannot vouch for an earlier one that was interrupted.
             yield (lambda: None) if was_changing else (lambda: os.ftruncate(note, 0))
 
-    def settle(self, volume: Path) -> None:
-        """Remove those that are not as the volume has them, if somebody who changed it never came to its end.
+    def remove_stale(self, volume: Path) -> None:
+        """Remove the copies that differ from the volume, if a change was interrupted.
 
         Raises:
-            Conflict: another process changes it.
+            Conflict: another process changes the data set.
         """
-        with self._noted() as note:
+        with self._locked_note() as note:
             if not os.pread(note, 1, 0):
                 return
             for folder in self.folders:
@@ -68,12 +68,12 @@ class WarmFiles:
                     below = volume / path.relative_to(folder)
                     if path.is_dir() and not below.is_dir():
                         path.rmdir()
-                    elif path.is_file() and _looks(path) != _looks(below):
+                    elif path.is_file() and _size_and_time(path) != _size_and_time(below):
                         path.unlink()
             os.ftruncate(note, 0)
 
     @contextmanager
-    def _noted(self) -> Iterator[int]:
+    def _locked_note(self) -> Iterator[int]:
         busy = Conflict(
             f"another process changes the data set {self._note.parent.name}", hint="Try again when it has ended."
         )
@@ -81,8 +81,8 @@ class WarmFiles:
             yield lock.descriptor
 
 
-def _looks(path: Path) -> tuple[int, int] | None:
-    """Return size and time of a file; a volume keeps milliseconds."""
+def _size_and_time(path: Path) -> tuple[int, int] | None:
+    """Return a file's size and modification time, in milliseconds as a volume keeps it."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):

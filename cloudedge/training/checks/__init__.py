@@ -1,4 +1,4 @@
-"""Rules that a job's manifest has to keep, each found before the job is submitted."""
+"""Rules for a job's manifest, checked before the job is submitted."""
 
 from __future__ import annotations
 

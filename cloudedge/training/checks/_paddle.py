@@ -1,6 +1,6 @@
-"""Every way a PaddleJob can crash its controller, hang, or be misunderstood, that can be seen before it is sent.
+"""Rules for PaddleJobs: mistakes that would crash the controller, hang the job or change its meaning.
 
-The API server checks almost nothing of this: most fields are plain strings and numbers to it.
+The API server checks almost none of this: most fields are plain strings and numbers to it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _GLOO = (0, 1, 2)
 
 
 def check_paddle_job(job: Manifest, around: Surroundings) -> Iterator[Finding]:
-    """Check a PaddleJob for the cluster it goes to, as far as that is known."""
+    """Check a PaddleJob, with regard to the cluster it goes to as far as that is known."""
     spec = section(job, "spec")
     metadata = section(job, "metadata")
     counts = [role["replicas"] for _, _, role in roles(job) if is_count(role.get("replicas"))]
@@ -70,25 +70,27 @@ def _check_unknown(spec: Manifest) -> Iterator[Finding]:
         if field not in _FIELDS and field != "cleanPolicy":
             near = difflib.get_close_matches(str(field), _FIELDS, n=1)
             hint = f"Did you mean {near[0]}?" if near else f"It has: {', '.join(_FIELDS)}."
-            said = "PaddleJob has no such field; the API server would drop it without a word."
-            yield warning("unknown-field", f"spec.{field}", said, hint)
+            problem = "PaddleJob has no such field; the API server would drop it silently."
+            yield warning("unknown-field", f"spec.{field}", problem, hint)
     for name in ("ps", "worker", "heter"):
         for field in section(spec, name):
             if field not in _ROLE_FIELDS:
-                said = "a role has no such field; the API server would drop it without a word."
-                yield warning("unknown-field", f"spec.{name}.{field}", said, "It has: replicas, template.")
+                problem = "a role has no such field; the API server would drop it silently."
+                yield warning("unknown-field", f"spec.{name}.{field}", problem, "It has: replicas, template.")
 
 
 def _check_roles(spec: Manifest) -> Iterator[Finding]:
     given = {name for name in ("ps", "worker", "heter") if spec.get(name) is not None}
     if not given:
-        yield error("roles", "spec", "neither worker nor ps: there is nothing to run, and the job would wait for ever.")
+        yield error(
+            "roles", "spec", "there is neither worker nor ps: nothing would run, and the job would wait for ever."
+        )
     elif "ps" in given and "worker" not in given:
         yield error("roles", "spec.worker", "parameter servers without workers would wait for ever.")
     elif "worker" not in given:
         yield error("roles", "spec.worker", "there are no workers.")
     if "heter" in given and "ps" not in given:
-        yield error("roles", "spec.heter", "heter workers need parameter servers: give ps too.")
+        yield error("roles", "spec.heter", "heter workers need parameter servers: add ps.")
 
 
 def _check_paddle_role(name: str, where: str, role: Manifest, spec: Manifest) -> Iterator[Finding]:
@@ -96,29 +98,31 @@ def _check_paddle_role(name: str, where: str, role: Manifest, spec: Manifest) ->
     path = f"{where}.template.spec"
     for bound in ("requests", "limits"):
         if bound in role:
-            said = "no controller reads it: it bounds nothing, and asks for no resources."
-            yield warning("role-bounds", f"{where}.{bound}", said, "Resources belong into the container.")
+            problem = "no controller reads this field: it limits and requests nothing."
+            yield warning("role-bounds", f"{where}.{bound}", problem, "Put resources into the container.")
     env = env_names(container)
     for key in _OPERATOR_WINS:
         if key in env:
-            yield warning("env-lost", f"{path}.containers[0].env", f"{key} is set by the controller, which wins.")
+            yield warning(
+                "env-lost", f"{path}.containers[0].env", f"the controller sets {key} and overrides this value."
+            )
     for key in _FROM_CONFIG_MAP:
         if key in env:
-            said = f"{key} hides what the controller finds out; pods may not find each other."
-            yield warning("env-hides", f"{path}.containers[0].env", said)
+            problem = f"{key} overrides the controller's value; pods may not find each other."
+            yield warning("env-hides", f"{path}.containers[0].env", problem)
     scheduler = pod_spec(role).get("schedulerName")
     if scheduler not in {None, "", "volcano"}:
-        said = f"{scheduler!r} switches Volcano off for the whole job, all roles."
-        yield warning("scheduler", f"{path}.schedulerName", said)
+        problem = f"{scheduler!r} switches Volcano off for the whole job, all roles."
+        yield warning("scheduler", f"{path}.schedulerName", problem)
     restart = pod_spec(role).get("restartPolicy")
     restarts = restart == "OnFailure" or (restart is None and name == "worker" and spec.get("intranet") == "Service")
     if restarts and "elastic" not in spec:
-        said = "a worker that fails is started again in place for ever, and the job never becomes Failed."
-        yield warning("restart-in-place", f"{path}.restartPolicy", said, "Write Never to see failures.")
+        problem = "a worker that fails is started again in place for ever, and the job never becomes Failed."
+        yield warning("restart-in-place", f"{path}.restartPolicy", problem, "Write Never to see failures.")
     if name == "heter" and "HETER_TRAINER" not in " ".join(map(str, _command(container))):
-        said = "the controller tells heter pods a role (HETER) that Paddle does not know, and no env can change it."
-        hint = "Translate in the command, as TrainingJob.heter does; with the image's own command that is not possible."
-        yield warning("heter-role", f"{path}.containers[0].command", said, hint)
+        problem = "the controller gives heter pods a role (HETER) that Paddle does not know, and no env can change it."
+        hint = "Translate it in an explicit command, as TrainingJob.heter does; the image's own command cannot."
+        yield warning("heter-role", f"{path}.containers[0].command", problem, hint)
 
 
 def _command(container: Manifest) -> list[Any]:
@@ -128,26 +132,26 @@ def _command(container: Manifest) -> list[Any]:
 def _check_words(spec: Manifest, around: Surroundings) -> Iterator[Finding]:
     policy, ways = spec.get("cleanPodPolicy"), [each.value for each in CleanPodPolicy]
     if policy is not None and policy not in ways:
-        said = f"{policy!r} is not known, and behaves as Never."
-        yield warning("clean-pod-policy", "spec.cleanPodPolicy", said, f"Known: {', '.join(ways)}.")
+        problem = f"{policy!r} is unknown and behaves as Never."
+        yield warning("clean-pod-policy", "spec.cleanPodPolicy", problem, f"Known: {', '.join(ways)}.")
     if policy == "Never":
-        said = "pods stay, and their logs; a pod of the finished job that is deleted is created and run again."
-        yield warning("pods-rerun", "spec.cleanPodPolicy", said, "To clean up, delete the job, not its pods.")
+        problem = "pods stay, with their logs; a pod of the finished job that is deleted runs again."
+        yield warning("pods-rerun", "spec.cleanPodPolicy", problem, "To clean up, delete the job, not its pods.")
     intranet, words = spec.get("intranet"), [each.value for each in Intranet]
     if intranet is not None and intranet not in words:
-        said = f"{intranet!r} is not known, and would behave as PodIP."
-        yield error("intranet", "spec.intranet", said, f"Known: {', '.join(words)}.")
+        problem = f"{intranet!r} is unknown and would behave as PodIP."
+        yield error("intranet", "spec.intranet", problem, f"Known: {', '.join(words)}.")
     if intranet == "Host" and around.flavour is not Flavour.OPERATOR:
-        said = "PaddleCloud and the sampleset branch announce another port than they allocate: pods do not meet."
-        yield warning("host-ports", "spec.intranet", said, "Use PodIP.")
+        problem = "PaddleCloud and the sampleset branch announce the wrong port: pods cannot connect."
+        yield warning("host-ports", "spec.intranet", problem, "Use PodIP.")
     gloo = spec.get("withGloo")
     if gloo is not None and (not is_count(gloo) or gloo not in _GLOO):
         yield error("with-gloo", "spec.withGloo", f"{gloo!r}: wanted 0 (off), 1 (workers) or 2 (workers and servers).")
     elif gloo and "ps" not in spec:
-        yield warning("gloo-without-ps", "spec.withGloo", "has no effect without ps.")
+        yield warning("gloo-without-ps", "spec.withGloo", "it has no effect without ps.")
     elif gloo and intranet in {"PodIP", "Host"} and around.flavour in {None, Flavour.OPERATOR}:
-        said = "paddle-operator 0.3.4 and 0.3.5 give gloo the port of the first server: they clash."
-        yield warning("gloo-port", "spec.intranet", said, "Use Service with gloo, or leave intranet out.")
+        problem = "paddle-operator 0.3.4 and 0.3.5 give gloo the port of the first server: they clash."
+        yield warning("gloo-port", "spec.intranet", problem, "Use Service with gloo, or leave intranet out.")
     elif gloo and intranet == "Service" and around.flavour is Flavour.SAMPLESET:
         yield warning("gloo-service", "spec.withGloo", "this controller sets up gloo only without Service.")
 
@@ -167,11 +171,11 @@ def _check_elastic(spec: Manifest) -> Iterator[Finding]:
         yield warning("elastic-ps", where, "Paddle's elastic training is for Collective only; servers cannot change.")
     server = env_names(first_container(section(spec, "worker"))).get(ELASTIC_SERVER, "")
     if not server:
-        said = "workers are not told an etcd: paddle-operator 0.3.3 and newer do not pass on its --etcd-server."
-        yield warning("elastic-etcd", where, said, f"Set {ELASTIC_SERVER}=host:port in the worker's env.")
+        problem = "workers get no etcd address: paddle-operator 0.3.3 and newer do not pass on --etcd-server."
+        yield warning("elastic-etcd", where, problem, f"Set {ELASTIC_SERVER}=host:port in the worker's env.")
     elif "://" in str(server) or "," in str(server) or str(server).count(":") != 1:
-        said = f"{server!r}: Paddle wants one host:port, without a scheme."
-        yield error("elastic-etcd", "spec.worker.template.spec.containers[0].env", said)
+        problem = f"{server!r}: Paddle wants one host:port, without a scheme."
+        yield error("elastic-etcd", "spec.worker.template.spec.containers[0].env", problem)
 
 
 def _check_gang(job: Manifest, spec: Manifest) -> Iterator[Finding]:
@@ -182,13 +186,13 @@ def _check_gang(job: Manifest, spec: Manifest) -> Iterator[Finding]:
     if least is not None and (not is_count(least) or least > total or least < 1):
         yield error("min-available", where, f"{least!r} of {total} pods: the job would never be scheduled.")
     elif least is not None and least < total:
-        said = f"{least} of {total} pods: Paddle's pods wait for each other, so the rest of them has to fit too."
-        yield warning("min-available", where, said, f"Write {total}, or leave it out.")
+        problem = f"{least} of {total} pods: Paddle's pods wait for each other, so the rest must fit too."
+        yield warning("min-available", where, problem, f"Write {total}, or leave it out.")
     if policy.get("queue") == "root":
         yield error("queue", "spec.schedulingPolicy.queue", "Volcano takes no jobs into the root queue.")
     if "priorityClassName" in policy:
-        said = "the field is priorityClass here; the API server would drop this one."
-        yield error("priority-class", "spec.schedulingPolicy.priorityClassName", said)
+        problem = "the field is priorityClass here; the API server would drop this one."
+        yield error("priority-class", "spec.schedulingPolicy.priorityClassName", problem)
 
 
 def _check_samples(job: Manifest, spec: Manifest, around: Surroundings) -> Iterator[Finding]:
@@ -196,26 +200,30 @@ def _check_samples(job: Manifest, spec: Manifest, around: Surroundings) -> Itera
         return
     where, ref = "spec.sampleSetRef", section(spec, "sampleSetRef")
     if around.flavour is Flavour.OPERATOR:
-        said = "this cluster's PaddleJob (paddle-operator 0.3.5) has no such field: the job would run without its data."
-        yield error("samples-flavour", where, said, "Install PaddleCloud 0.4, or mount the volume claim yourself.")
+        problem = (
+            "this cluster's PaddleJob (paddle-operator 0.3.5) has no such field: the job would run without its data."
+        )
+        yield error("samples-flavour", where, problem, "Install PaddleCloud 0.4, or mount the volume claim yourself.")
     for key in ("name", "mountPath"):
         if not isinstance(ref.get(key), str) or not ref[key]:
             yield error("samples", f"{where}.{key}", f"{ref.get(key)!r}: a SampleSet needs a {key}.")
     if isinstance(ref.get("mountPath"), str) and not ref["mountPath"].startswith("/"):
         yield error("samples", f"{where}.mountPath", f"{ref['mountPath']!r}: wanted an absolute path.")
     if ref.get("namespace") not in {None, "", section(job, "metadata").get("namespace") or "default"}:
-        said = (
+        problem = (
             f"{ref['namespace']!r}: the volume claim is looked up in the job's own namespace; pods would wait for it."
         )
-        yield error("samples-namespace", f"{where}.namespace", said, "Leave it out.")
+        yield error("samples-namespace", f"{where}.namespace", problem, "Leave it out.")
     for _, path, role in roles(job):
         required = "requiredDuringSchedulingIgnoredDuringExecution"
         if section(pod_spec(role), "affinity", "nodeAffinity", required):
-            said = "the controller adds the cache's node as an alternative: pods may land on nodes that fit only one."
-            yield warning("samples-affinity", f"{path}.template.spec.affinity", said, "Use nodeSelector.")
+            problem = (
+                "the controller adds the cache's node as an alternative: pods may land on nodes that fit only one."
+            )
+            yield warning("samples-affinity", f"{path}.template.spec.affinity", problem, "Use nodeSelector.")
     if "ps" in spec:
-        said = "ps-i and worker-i are put on the same node, that of cache i; size them together."
-        yield warning("samples-nodes", where, said)
+        problem = "ps-i and worker-i run on the same node, that of cache i; size them together."
+        yield warning("samples-nodes", where, problem)
 
 
 def _check_output(job: Manifest) -> Iterator[Finding]:
@@ -224,5 +232,5 @@ def _check_output(job: Manifest) -> Iterator[Finding]:
         return
     if not any(written_at(role, output) for _, _, role in roles(job)):
         claim = output.removeprefix("pvc://").partition("/")[0]
-        said = f"no role mounts this part of the claim {claim!r} for writing: nothing could be written there."
-        yield error("output", f"metadata.annotations[{OUTPUT}]", said)
+        problem = f"no role mounts this part of the claim {claim!r} for writing: nothing could be written there."
+        yield error("output", f"metadata.annotations[{OUTPUT}]", problem)

@@ -1,4 +1,4 @@
-"""What Volcano's admission would refuse, and what would run differently from what its author expects."""
+"""Rules for Volcano Jobs: what Volcano's admission would refuse, and what would not run as written."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cloudedge.training.manifest import (
     Surroundings,
     env_names,
     first_container,
+    mappings,
     pod_spec,
     roles,
     section,
@@ -68,7 +69,7 @@ def _check_task_names(tasks: _Tasks) -> Iterator[Finding]:
         if "name" in task:
             yield from check_name(task["name"], f"{where}.name", 0)
         if name in seen:
-            yield error("task-name", f"{where}.name", f"{name!r} comes twice.")
+            yield error("task-name", f"{where}.name", f"{name!r} is used twice.")
         seen.add(name)
 
 
@@ -77,15 +78,15 @@ def _check_task(where: str, task: Manifest, spec: Manifest) -> Iterator[Finding]
     least, replicas = task.get("minAvailable"), task.get("replicas")
     if least is not None and (not is_count(least) or (is_count(replicas) and least > replicas)):
         yield error("min-available", f"{where}.minAvailable", f"{least!r} of {replicas!r} pods.")
-    policies = [*_listed(spec.get("policies")), *_listed(task.get("policies"))]
+    policies = [*mappings(spec.get("policies")), *mappings(task.get("policies"))]
     events = {event for policy in policies for event in _events(policy)}
     path, restart = f"{where}.template.spec.restartPolicy", pod_spec(task).get("restartPolicy")
     if restart is None:
-        said = "pods restart their containers for ever unless told otherwise: the task would never complete."
-        yield warning("restart-always", path, said, "Write Never.")
+        problem = "the default restarts containers for ever: the task would never complete."
+        yield warning("restart-always", path, problem, "Write Never.")
     if restart == "OnFailure" and events & {"PodFailed", "TaskFailed", "*"}:
-        said = "containers start again in place, so no pod ever fails: the policies never act, maxRetry never counts."
-        yield warning("restart-in-place", path, said, "Write Never.")
+        problem = "containers restart in place, so no pod ever fails: the policies never act, maxRetry never counts."
+        yield warning("restart-in-place", path, problem, "Write Never.")
 
 
 def _check_counts(spec: Manifest, tasks: _Tasks) -> Iterator[Finding]:
@@ -94,8 +95,8 @@ def _check_counts(spec: Manifest, tasks: _Tasks) -> Iterator[Finding]:
     if least is not None and (not is_count(least) or least < 0 or least > total):
         yield error("min-available", "spec.minAvailable", f"{least!r} of {total} pods: Volcano refuses that.")
     elif least is not None and least < total:
-        said = f"{least} of {total} pods: Paddle's pods wait for each other, so the rest of them has to fit too."
-        yield warning("min-available", "spec.minAvailable", said, f"Write {total}.")
+        problem = f"{least} of {total} pods: Paddle's pods wait for each other, so the rest must fit too."
+        yield warning("min-available", "spec.minAvailable", problem, f"Write {total}.")
     for field, lowest in (("maxRetry", 0), ("minSuccess", 1), ("ttlSecondsAfterFinished", 0)):
         value = spec.get(field)
         if value is not None and (not is_count(value) or value < lowest):
@@ -108,18 +109,18 @@ def _check_spec(spec: Manifest) -> Iterator[Finding]:
     for plugin in section(spec, "plugins"):
         if plugin not in _PLUGINS:
             yield error("plugin", f"spec.plugins.{plugin}", f"known: {', '.join(sorted(_PLUGINS))}.")
-    for number, volume in enumerate(_listed(spec.get("volumes"))):
+    for number, volume in enumerate(mappings(spec.get("volumes"))):
         where = f"spec.volumes[{number}]"
         if ("volumeClaimName" in volume) == ("volumeClaim" in volume):
             yield error("volume", where, "wanted exactly one of volumeClaimName and volumeClaim.")
         if not volume.get("mountPath"):
-            yield error("volume", f"{where}.mountPath", "it says not where to mount.")
+            yield error("volume", f"{where}.mountPath", "the mount path is missing.")
 
 
 def _check_policies(where: str, policies: Any) -> Iterator[Finding]:
     seen: set[str] = set()
     codes: list[Any] = []
-    for number, policy in enumerate(_listed(policies)):
+    for number, policy in enumerate(mappings(policies)):
         path, events, code = f"{where}[{number}]", _events(policy), policy.get("exitCode")
         yield from _check_policy(path, policy, events)
         if code is not None and code in codes:
@@ -130,7 +131,7 @@ def _check_policies(where: str, policies: Any) -> Iterator[Finding]:
             seen.add(event)
         codes.append(code)
     if "*" in seen and len(seen) > 1:
-        yield error("event", where, "* stands for every event, and excludes all others.")
+        yield error("event", where, "* stands for every event and excludes all others.")
 
 
 def _check_policy(path: str, policy: Manifest, events: list[str]) -> Iterator[Finding]:
@@ -138,7 +139,7 @@ def _check_policy(path: str, policy: Manifest, events: list[str]) -> Iterator[Fi
     if action not in ACTIONS:
         yield error("action", f"{path}.action", f"{action!r}; known: {', '.join(sorted(ACTIONS))}.")
     if (code is None) == (not events):
-        yield error("policy", path, "wanted either event, events or exitCode: it says when to act.")
+        yield error("policy", path, "wanted exactly one of event, events and exitCode, which says when to act.")
     if code is not None and (not is_count(code) or code == 0):
         yield error("exit-code", f"{path}.exitCode", f"{code!r}: wanted a number other than 0.")
     for event in events:
@@ -156,7 +157,7 @@ def _check_order(tasks: _Tasks) -> Iterator[Finding]:
     for name, where, _ in tasks:
         for other in after[name]:
             if other not in after:
-                yield error("depends-on", f"{where}.dependsOn", f"there is no task {other!r}.")
+                yield error("depends-on", f"{where}.dependsOn", f"task {other!r} does not exist.")
         reached, todo = set[str](), list(after[name])
         while todo:
             step = todo.pop()
@@ -168,7 +169,7 @@ def _check_order(tasks: _Tasks) -> Iterator[Finding]:
 
 
 def _check_ctr(job: Manifest, tasks: _Tasks) -> Iterator[Finding]:
-    """Check the contract of the CTR image's launcher, where it is used."""
+    """Check the contract of the CTR image's launcher, if the job uses it."""
     named = {name: (where, task) for name, where, task in tasks}
     if "pserver" not in named or "trainer" not in named:
         return
@@ -180,27 +181,25 @@ def _check_ctr(job: Manifest, tasks: _Tasks) -> Iterator[Finding]:
             continue
         label = section(task, "template", "metadata", "labels").get(labels[name])
         if label != env["PADDLE_JOB_NAME"]:
-            said = f"label {labels[name]} is {label!r}, PADDLE_JOB_NAME is {env['PADDLE_JOB_NAME']!r}: "
-            yield error("ctr-label", f"{where}.template.metadata.labels", f"{said}pods would not find each other.")
+            problem = f"label {labels[name]} is {label!r}, PADDLE_JOB_NAME is {env['PADDLE_JOB_NAME']!r}: "
+            yield error("ctr-label", f"{where}.template.metadata.labels", f"{problem}pods would not find each other.")
         for key, other in counts.items():
             wanted = named[other][1].get("replicas")
             if key in env and str(env[key]) != str(wanted):
-                said = f"{key} is {env[key]!r}, and {other} has {wanted} pods: the others would be waited for for ever."
-                yield error("ctr-count", f"{where}.template.spec.containers[0].env", said)
+                problem = (
+                    f"{key} is {env[key]!r}, and {other} has {wanted} pods: the job would wait for the others for ever."
+                )
+                yield error("ctr-count", f"{where}.template.spec.containers[0].env", problem)
         if not pod_spec(task).get("serviceAccountName"):
-            said = "the launcher lists pods, which the account `default` may not, unless somebody allowed it."
-            yield warning("ctr-account", f"{where}.template.spec.serviceAccountName", said)
+            problem = "the launcher lists pods, which the account `default` may not do without a role."
+            yield warning("ctr-account", f"{where}.template.spec.serviceAccountName", problem)
     where, trainer = named["trainer"]
-    mounts = [str(m.get("mountPath")) for m in _listed(first_container(trainer).get("volumeMounts"))]
-    mounts += [str(v.get("mountPath")) for v in _listed(section(job, "spec").get("volumes"))]
+    mounts = [str(m.get("mountPath")) for m in mappings(first_container(trainer).get("volumeMounts"))]
+    mounts += [str(v.get("mountPath")) for v in mappings(section(job, "spec").get("volumes"))]
     is_ctr = "PADDLE_JOB_NAME" in env_names(first_container(trainer))
     if is_ctr and not any(m == CTR_OUTPUT or CTR_OUTPUT.startswith(m.rstrip("/") + "/") for m in mounts):
-        said = f"no volume at {CTR_OUTPUT}: the model would be lost with the first trainer's pod."
-        yield warning("ctr-output", f"{where}.template.spec.volumes", said)
-
-
-def _listed(value: Any) -> list[Manifest]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+        problem = f"no volume at {CTR_OUTPUT}: the model would be lost with the first trainer's pod."
+        yield warning("ctr-output", f"{where}.template.spec.volumes", problem)
 
 
 def _events(policy: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Training jobs on a cluster: checked, submitted, watched."""
+"""Training jobs on a cluster: check, submit, watch."""
 
 from __future__ import annotations
 

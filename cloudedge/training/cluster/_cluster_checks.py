@@ -1,4 +1,4 @@
-"""What a cluster has and lacks for a job: everything that would make it wait for ever, looked up before it is sent."""
+"""Checks of a job against its cluster: missing objects that would make it wait for ever, found before it is sent."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cloudedge.training.manifest import Flavour, Manifest, Surroundings, adapted
 if TYPE_CHECKING:
     from cloudedge.kube import Cluster
 
-__all__ = ["surroundings", "survey"]
+__all__ = ["check_against_cluster", "surroundings"]
 
 
 def surroundings(cluster: Cluster, namespace: str) -> Surroundings:
-    """Find out what kind of place a namespace of a cluster is; what may not be read is not known."""
+    """Read the facts about a cluster's namespace that matter to jobs; without permission, they stay unknown."""
     flavour = cluster.capabilities().paddle_flavour
     injects = False
     with suppress(Rejected):
@@ -28,8 +28,8 @@ def surroundings(cluster: Cluster, namespace: str) -> Surroundings:
     return Surroundings(flavour=Flavour(flavour) if flavour else None, injects_sidecars=injects)
 
 
-def survey(cluster: Cluster, job: TrainingJob, around: Surroundings) -> list[Finding]:
-    """Look for everything the job names; what may not be read is taken to be there."""
+def check_against_cluster(cluster: Cluster, job: TrainingJob, around: Surroundings) -> list[Finding]:
+    """Check that everything the job names exists; objects that may not be read count as existing."""
     found: list[Finding] = []
     for look in (_namespace, _queues, _priorities, _claims, _samples, _groups, _addresses, _pods):
         with suppress(Rejected):
@@ -39,8 +39,8 @@ def survey(cluster: Cluster, job: TrainingJob, around: Surroundings) -> list[Fin
 
 def _namespace(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Finding]:
     if cluster.get(_kind().NAMESPACE, job.namespace) is None:
-        said = f"there is no namespace {job.namespace!r}."
-        yield error("no-namespace", "metadata.namespace", said, f"kubectl create namespace {job.namespace}")
+        problem = f"the namespace {job.namespace!r} does not exist."
+        yield error("no-namespace", "metadata.namespace", problem, f"Run `kubectl create namespace {job.namespace}`.")
 
 
 def _queues(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def _queues(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Fin
         return
     queue = cluster.get(_kind().QUEUE, str(name))
     if queue is None:
-        yield error("no-queue", where, f"there is no queue {name!r}: the job would wait for ever.")
+        yield error("no-queue", where, f"the queue {name!r} does not exist: the job would wait for ever.")
     elif section(queue, "status").get("state") in {"Closed", "Closing"}:
         yield error(
             "queue-closed", where, f"the queue {name!r} is {section(queue, 'status')['state']}: it takes no jobs."
@@ -60,8 +60,8 @@ def _queues(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Fin
         queues = cluster.list(_kind().QUEUE)
         below = [section(q, "metadata")["name"] for q in queues if section(q, "spec").get("parent") == name]
         if below:
-            said = f"the queue {name!r} has queues below it, and Volcano takes jobs into leaves only."
-            yield error("queue-parent", where, said, f"Use one of: {', '.join(sorted(below))}.")
+            problem = f"the queue {name!r} has queues below it, and Volcano accepts jobs only in leaves."
+            yield error("queue-parent", where, problem, f"Use one of: {', '.join(sorted(below))}.")
 
 
 def _priorities(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Finding]:
@@ -76,8 +76,13 @@ def _priorities(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator
     for name in {str(value) for value in named.values() if value} - _beside(job, "PriorityClass"):
         if cluster.get(_kind().PRIORITY_CLASS, name) is None:
             where = next(path for path, value in named.items() if value == name)
-            said = f"there is no priority class {name!r}: no pod could be created."
-            yield error("no-priority-class", where, said, "See: cloudedge train render --priority-classes")
+            problem = f"the priority class {name!r} does not exist: no pod could be created."
+            yield error(
+                "no-priority-class",
+                where,
+                problem,
+                "Run `cloudedge train render --priority-classes` for its definition.",
+            )
 
 
 def _claims(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Finding]:
@@ -86,8 +91,8 @@ def _claims(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Fin
         for volume in pod_spec(role).get("volumes") or []:
             claim = section(volume, "persistentVolumeClaim").get("claimName") if isinstance(volume, dict) else None
             if claim and claim not in own and cluster.get(_kind().PVC, str(claim), job.namespace) is None:
-                said = f"there is no volume claim {claim!r} in {job.namespace}: pods wait until there is."
-                yield warning("no-claim", f"{where}.template.spec.volumes", said)
+                problem = f"the volume claim {claim!r} does not exist in {job.namespace}: pods wait until it does."
+                yield warning("no-claim", f"{where}.template.spec.volumes", problem)
 
 
 def _samples(cluster: Cluster, job: TrainingJob, around: Surroundings) -> Iterator[Finding]:
@@ -98,16 +103,16 @@ def _samples(cluster: Cluster, job: TrainingJob, around: Surroundings) -> Iterat
     if found is None and name in _beside(job, "SampleSet"):
         return
     if found is None:
-        said = f"there is no SampleSet {name!r} in {job.namespace}: no pod would be created."
-        yield error("no-samples", "spec.sampleSetRef.name", said, f"cloudedge dataset create {name} ...")
+        problem = f"the SampleSet {name!r} does not exist in {job.namespace}: no pod would be created."
+        yield error("no-samples", "spec.sampleSetRef.name", problem, f"Run `cloudedge dataset create {name} ...`.")
     elif section(found, "status").get("phase") != "Ready":
         phase = section(found, "status").get("phase") or "without a phase"
-        said = f"SampleSet {name!r} is {phase}, and nobody waits for it: pods wait for the volume."
-        yield warning("samples-not-ready", "spec.sampleSetRef.name", said)
+        problem = f"SampleSet {name!r} is {phase}, and the controller does not wait for it: pods wait for the volume."
+        yield warning("samples-not-ready", "spec.sampleSetRef.name", problem)
 
 
 def _groups(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Finding]:
-    """Look for a PodGroup that somebody made: the controller takes any that is called like the job for the job's."""
+    """Look for a PodGroup with the job's name: the controller takes any such group for the job's own."""
     if job.is_volcano or job.name in _beside(job, "PodGroup") or not cluster.capabilities().has(_kind().POD_GROUP):
         return
     found = cluster.get(_kind().POD_GROUP, job.name, job.namespace)
@@ -116,25 +121,25 @@ def _groups(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Fin
     ]
     if found is not None and ("PaddleJob", job.name) not in owners:
         least = section(found, "spec").get("minMember")
-        said = f"there is a PodGroup {job.name!r} (minMember {least}), which a controller with Volcano takes as it is"
+        problem = f"a PodGroup {job.name!r} (minMember {least}) exists, which a controller with Volcano adopts as it is"
         hint = "Delete it, put it into the job's own file, or give the job another name."
-        yield warning("pod-group-adopted", "metadata.name", f"{said}, and paddle-operator deletes at the end.", hint)
+        yield warning("pod-group-adopted", "metadata.name", f"{problem}, and paddle-operator deletes at the end.", hint)
 
 
 def _beside(job: TrainingJob, kind: str) -> set[str]:
-    """Return the names of what of a kind is applied together with the job."""
+    """Return the names of the companions of one kind."""
     return {str(section(each, "metadata").get("name")) for each in job.companions if each.get("kind") == kind}
 
 
 def _addresses(cluster: Cluster, job: TrainingJob, _: Surroundings) -> Iterator[Finding]:
     service = cluster.get(_kind().SERVICE, "kubernetes", "default")
     if not job.is_volcano and ":" in str(section(service or {}, "spec").get("clusterIP") or ""):
-        why = "the controller never writes the pods' configuration where their addresses are IPv6"
+        why = "the controller never writes the pods' configuration when their addresses are IPv6"
         yield error("ipv6", "spec", f"this cluster's network is IPv6: {why}.")
 
 
 def _pods(cluster: Cluster, job: TrainingJob, around: Surroundings) -> Iterator[Finding]:
-    """Let the API server pretend to create one pod of each role: it takes jobs whose pods it would refuse."""
+    """Create one pod of each role as a dry run: the API server accepts jobs whose pods it would refuse."""
     for name, where, role in roles(adapted(job.manifest, around)[0]):
         template = section(role, "template")
         spec = {"restartPolicy": "Never"} | section(template, "spec")
@@ -154,7 +159,7 @@ def _pods(cluster: Cluster, job: TrainingJob, around: Surroundings) -> Iterator[
         except InputError as refused:
             yield error("pod", f"{where}.template", f"the API server would refuse its pods: {refused.message}")
         except NotFound:
-            return  # the namespace is missing, which is said elsewhere
+            return  # the namespace is missing, which another check reports
 
 
 def _kind() -> type[Kind]:

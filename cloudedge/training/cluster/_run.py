@@ -1,4 +1,4 @@
-"""A job on a cluster: its status, its logs, its end."""
+"""A job on a cluster: its status, logs, outputs and deletion."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "attach", "list_runs"]
 
-_LOOK_S = 1.5
+_POLL_S = 1.5
 _DELETE_S = 120.0
 _LAST_LINES = 20
-_PODS_ASKED = 5
-"""Of how many pods events are read: those of the others say the same."""
+_PODS_WITH_EVENTS = 5
+"""Number of pods whose events are read: those of the others repeat them."""
 Watcher = Callable[[JobStatus], None]
 
 
@@ -30,11 +30,11 @@ class Run:
     """One submitted job; the same name with another uid is another run.
 
     Args:
-        cluster: Where it runs.
+        cluster: The cluster it runs on.
         kind: PaddleJob or Volcano Job.
         name: Its name.
         namespace: Its namespace.
-        uid: Its identity; empty for whatever has that name now.
+        uid: Its identity; empty for any job of that name.
     """
 
     def __init__(self, cluster: Cluster, kind: Kind, name: str, namespace: str, uid: str = "") -> None:
@@ -48,26 +48,26 @@ class Run:
         return f"Run({self.kind} {self.namespace}/{self.name})"
 
     def get(self) -> Manifest | None:
-        """Return the job's object; None if it is gone, or its name belongs to another one."""
+        """Return the job's object; None if it is gone, or another job has its name."""
         found = self.cluster.get(self.kind, self.name, self.namespace)
         is_mine = found is not None and self.uid in {"", section(found, "metadata").get("uid")}
         return found if is_mine else None
 
     def pods(self, job: Manifest | None = None) -> list[Manifest]:
-        """List the job's pods: those it owns."""
+        """List the pods the job owns."""
         owner = section(job or self.get() or {}, "metadata").get("uid")
         label = f"volcano.sh/job-name={self.name}" if self.kind == Kind.VOLCANO_JOB else "paddle-res-type"
         found = self.cluster.list(Kind.POD, selector=label, namespace=self.namespace)
         return [pod for pod in found if owner and owner in _owners(pod)]
 
     def status(self, *, ps_done_when_workers_done: bool = False) -> JobStatus:
-        """Say what the job is doing, and why it is not further."""
+        """Return the job's state and the reasons it is not further."""
         job = self.get()
         pods = self.pods(job) if job else []
         stuck = [pod for pod in pods if section(pod, "status").get("phase") not in {"Running", "Succeeded"}]
         alive = [pod for pod in pods if section(pod, "status").get("phase") not in {"Failed", "Succeeded"}]
-        told = [job, *stuck[:_PODS_ASKED]] if job else []
-        events = [notice for obj in told for notice in self.cluster.events(obj)]
+        explained = [job, *stuck[:_PODS_WITH_EVENTS]] if job else []
+        events = [notice for obj in explained for notice in self.cluster.events(obj)]
         return status_of(
             job,
             name=self.name,
@@ -90,14 +90,14 @@ class Run:
         """Wait until the job has succeeded.
 
         Args:
-            timeout_s: How long.
-            on_change: Is told of every state that lasts.
-            ps_done_when_workers_done: Take the job for done once all workers succeeded, though servers never end.
-            settle_s: How long a state has to last before it is told; final ones are told at once.
+            timeout_s: The time limit.
+            on_change: Called with every state that lasts.
+            ps_done_when_workers_done: Count the job as done once all workers succeeded, though servers never end.
+            settle_s: How long a state must last before it is reported; final ones are reported at once.
 
         Raises:
-            TrainingFailed: it failed, was stopped or was deleted; with what it wrote last.
-            DeadlineExceeded: the time is over; says what the job waits for. The job goes on.
+            TrainingFailed: the job failed, was stopped or was deleted; with its last output.
+            DeadlineExceeded: the time is over; the message says what the job waits for. The job goes on.
             Unavailable: the time is over, and the API server does not answer.
         """
         clock, news = self.cluster.clock, Debounce(settle_s)
@@ -106,10 +106,10 @@ class Run:
             try:
                 now = self.status(ps_done_when_workers_done=ps_done_when_workers_done)
             except Unavailable:
-                # An API server that restarts says nothing of the job, which goes on.
+                # A restarting API server says nothing about the job, which goes on.
                 if clock.monotonic() >= end:
                     raise
-                clock.sleep(_LOOK_S)
+                clock.sleep(_POLL_S)
                 continue
             if news.settled(now.state, clock.monotonic()) and on_change:
                 on_change(now)
@@ -121,10 +121,10 @@ class Run:
                 why = "".join(f"\n  {reason}" for reason in now.reasons)
                 raise DeadlineExceeded(
                     f"{self.namespace}/{self.name} is {now.state} after {timeout_s:.0f} s{why}",
-                    hint=f"It goes on; look again: cloudedge train status {self.name} -n {self.namespace}",
+                    hint=f"The job goes on. Run `cloudedge train status {self.name} -n {self.namespace}`.",
                     status=now.to_json(),
                 )
-            clock.sleep(_LOOK_S * (0.8 + 0.4 * clock.random()))
+            clock.sleep(_POLL_S * (0.8 + 0.4 * clock.random()))
 
     def logs(
         self,
@@ -141,16 +141,16 @@ class Run:
             role: Only these pods: ``worker``, ``ps``, or a Volcano task.
             index: Only this one of them.
             follow: Go on until all of them have ended.
-            tail: Only so many lines of each from before.
+            tail: Only this many earlier lines of each.
             timeout_s: How long to follow.
 
         Raises:
-            NotFound: there is no such job, or its pods are gone.
+            NotFound: the job does not exist, or its pods are gone.
         """
         job = self.get()
         if job is None:
             raise self._missing()
-        there = {str(section(pod, "metadata")["name"]) for pod in self.pods(job) if role in {"", role_of(pod)}}
+        present = {str(section(pod, "metadata")["name"]) for pod in self.pods(job) if role in {"", role_of(pod)}}
         names = [
             f"{self.name}-{each}-{i}"
             for each, _, spec in roles(job)
@@ -158,12 +158,12 @@ class Run:
             for i in range(int(spec.get("replicas") or 0))
             if index in {None, i}
         ]
-        wanted = names if follow else sorted(there & set(names))
-        if not wanted or (follow and not there and self.status().is_final):
+        wanted = names if follow else sorted(present & set(names))
+        if not wanted or (follow and not present and self.status().is_final):
             policy = section(job, "spec").get("cleanPodPolicy", "OnCompletion")
             raise NotFound(
-                f"{self.name} has no such pods now, and logs go with their pods",
-                hint=f"cleanPodPolicy is {policy}; Never keeps them." if self.kind == Kind.PADDLE_JOB else "",
+                f"{self.name} has no such pods now, and logs are deleted with their pods",
+                hint=f"cleanPodPolicy is {policy}. Never keeps the pods." if self.kind == Kind.PADDLE_JOB else "",
             )
         return self.cluster.logs(
             pods=wanted,
@@ -180,7 +180,7 @@ class Run:
         return False
 
     def keep_logs(self, folder: Path | None = None) -> Path:
-        """Write the log of every pod to a file of its own; returns the folder."""
+        """Write the log of every pod to its own file; return the folder."""
         job = self.get() or {}
         uid = str(section(job, "metadata").get("uid") or self.uid)[:8]
         target = folder or home() / "training" / "logs" / self.namespace / f"{self.name}-{uid}"
@@ -193,10 +193,10 @@ class Run:
         return target
 
     def stop(self, *, wait_s: float = _DELETE_S) -> Path:
-        """End the job and keep its logs; returns where they are.
+        """End the job and keep its logs; return their folder.
 
-        A PaddleJob cannot be suspended: its pods would be created again, so the job is deleted. A Volcano Job is
-        aborted where the cluster takes commands, and can be resumed.
+        A PaddleJob cannot be suspended, since its controller would create the pods again: the job is deleted. A Volcano
+        Job is aborted where the cluster accepts commands, and can be resumed.
         """
         job = self.get()
         if job is None:
@@ -213,7 +213,7 @@ class Run:
         """Delete the job with its pods and logs, and wait until it is gone.
 
         Raises:
-            DeadlineExceeded: it is still there; says what its deletion waits for.
+            DeadlineExceeded: the job still exists; the message names what its deletion waits for.
         """
         job = self.get()
         if job is None:
@@ -225,14 +225,14 @@ class Run:
         """Change the number of workers of an elastic job.
 
         Raises:
-            InputError: it is not elastic: the others would never hear of the new ones.
+            InputError: the job is not elastic: the other workers would never learn of the new ones.
         """
         job = self.get()
         if job is None:
             raise self._missing()
         if "elastic" not in section(job, "spec"):
             raise InputError(
-                f"{self.name} is not elastic: its pods were told their number once and for all",
+                f"{self.name} is not elastic: its pods learn their number only at the start",
                 hint="Delete it and submit it again with other replicas.",
             )
         if workers < 1:
@@ -242,10 +242,10 @@ class Run:
 
     @property
     def outputs(self) -> Outputs:
-        """What the job made: to be fetched, or packed as a bundle.
+        """The trained model: to be fetched, or packed as a bundle.
 
         Raises:
-            NotFound: there is no such job.
+            NotFound: the job does not exist.
         """
         job = self.get()
         if job is None:
@@ -253,7 +253,7 @@ class Run:
         return Outputs.of_cluster(job, self.cluster)
 
     def _groups(self, job: Manifest) -> Sequence[Manifest]:
-        """List the job's PodGroups; a Volcano Job's carries its uid in its name, so its owner tells."""
+        """List the job's PodGroups: by owner, since a Volcano Job's group carries the uid in its name."""
         if not self.cluster.capabilities().has(Kind.POD_GROUP):
             return []
         uid = section(job, "metadata").get("uid")
@@ -267,26 +267,26 @@ class Run:
         with suppress(CloudEdgeError):
             lines = [f"{line.pod}: {line.text}" for line in self.logs(tail=_LAST_LINES)][-_LAST_LINES:]
         why = "".join(f"\n  {text}" for text in (*status.reasons, *lines))
-        pods = " Pods of it that are deleted run again: delete the job." if self.kind == Kind.PADDLE_JOB else ""
+        pods = " Delete the job, not its pods: deleted pods run again." if self.kind == Kind.PADDLE_JOB else ""
         return TrainingFailed(
             f"{self.namespace}/{self.name} {status.state}{why}",
-            hint=f"A failed job is never restarted: mend it, then submit it again with --replace.{pods}",
+            hint=f"A failed job is never restarted. Fix it, then submit it again with `--replace`.{pods}",
             status=status.to_json(),
             log=lines,
         )
 
     def _missing(self) -> NotFound:
         return NotFound(
-            f"there is no {self.kind.kind} {self.name} in {self.namespace}",
-            hint="List them: cloudedge train list --all-namespaces",
+            f"{self.kind.kind} {self.name} does not exist in {self.namespace}",
+            hint="Run `cloudedge train list --all-namespaces` to list the jobs.",
         )
 
 
 def attach(name: str, *, cluster: Cluster, namespace: str = "") -> Run:
-    """Return the run of a job that is on a cluster already.
+    """Return the run of a job that exists on a cluster.
 
     Raises:
-        NotFound: there is none of that name.
+        NotFound: no job has that name.
         Conflict: a PaddleJob and a Volcano Job have that name.
     """
     where = namespace or cluster.namespace
@@ -296,16 +296,17 @@ def attach(name: str, *, cluster: Cluster, namespace: str = "") -> Run:
             job = cluster.get(kind, name, where)
             found += [Run(cluster, kind, name, where, str(section(job, "metadata")["uid"]))] if job else []
     if len(found) > 1:
-        raise Conflict(f"{where} has a PaddleJob and a Volcano Job {name}", hint="Delete one of them with kubectl.")
+        raise Conflict(f"{where} has a PaddleJob and a Volcano Job {name}", hint="Delete one of them with `kubectl`.")
     if not found:
         raise NotFound(
-            f"there is no training job {name} in {where}", hint="List them: cloudedge train list --all-namespaces"
+            f"the training job {name} does not exist in {where}",
+            hint="Run `cloudedge train list --all-namespaces` to list the jobs.",
         )
     return found[0]
 
 
 def list_runs(*, cluster: Cluster, namespace: str = "", everywhere: bool = False) -> list[JobStatus]:
-    """List the training jobs of a namespace, or of all of them, from what their controllers wrote."""
+    """List the training jobs of a namespace, or of all of them, by the status their controllers wrote."""
     found = []
     for kind in (Kind.PADDLE_JOB, Kind.VOLCANO_JOB):
         if cluster.capabilities().has(kind):
@@ -317,7 +318,7 @@ def list_runs(*, cluster: Cluster, namespace: str = "", everywhere: bool = False
 
 
 def run_of(job: TrainingJob, cluster: Cluster, namespace: str, uid: str = "") -> Run:
-    """Return the run a job has, or will have."""
+    """Return the run that a job has or will have."""
     kind = Kind.VOLCANO_JOB if job.is_volcano else Kind.PADDLE_JOB
     return Run(cluster, kind, job.name, namespace, uid)
 

@@ -1,4 +1,4 @@
-"""Putting a job on a cluster: first what would be sent and what stands against it, then sending it."""
+"""Submission of a job to a cluster: a plan of the objects to send and the findings against them, then the writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cloudedge.errors import Conflict, Interrupted, NotFound, Unavailable
 from cloudedge.findings import Finding, refuse_errors
 from cloudedge.kube import Cluster, Kind
-from cloudedge.training.cluster._cluster_checks import surroundings, survey
+from cloudedge.training.cluster._cluster_checks import check_against_cluster, surroundings
 from cloudedge.training.cluster._run import Run, run_of
 from cloudedge.training.job import TrainingJob
 from cloudedge.training.manifest import Manifest, Surroundings, section
@@ -18,25 +18,25 @@ from cloudedge.training.results import status_of
 __all__ = ["Submission", "plan_submit", "submit"]
 
 DIGEST = "cloudedge/digest"
-"""The annotation that tells one description from another of the same name."""
+"""The annotation that distinguishes descriptions of the same name."""
 _DELETE_S = 120.0
 Action = Literal["create", "keep", "replace", "refuse"]
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What submitting a job would do."""
+    """The plan of a submission: the objects to send, the action and the findings."""
 
     job: TrainingJob
     action: Action
     why: str
     manifests: tuple[Manifest, ...]
-    """In the order in which they are sent; the job is the last."""
+    """In the order of sending; the job is the last."""
     findings: tuple[Finding, ...]
     existing_uid: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the plan for programs."""
         return {
             "action": self.action,
             "why": self.why,
@@ -46,14 +46,14 @@ class Submission:
 
 
 def plan_submit(job: TrainingJob, *, cluster: Cluster, replace: bool = False) -> Submission:
-    """Say what submitting would do; nothing is changed.
+    """Plan a submission; changes nothing.
 
     Raises:
-        InputError: the job would crash its controller, hang or be refused here; names every reason.
+        InputError: the job would crash its controller, hang or be refused; the message names every reason.
     """
     placed = job.in_namespace(job.namespace or cluster.namespace)
     around = surroundings(cluster, placed.namespace)
-    findings = [*placed.validate(around), *survey(cluster, placed, around)]
+    findings = [*placed.validate(around), *check_against_cluster(cluster, placed, around)]
     refuse_errors(placed.name, findings)
     run = run_of(placed, cluster, placed.namespace)
     existing = cluster.get(run.kind, placed.name, placed.namespace)
@@ -63,31 +63,35 @@ def plan_submit(job: TrainingJob, *, cluster: Cluster, replace: bool = False) ->
 
 
 def decide(job: TrainingJob, existing: Manifest | None, *, replace: bool) -> tuple[Action, str]:
-    """Decide what becomes of a job of the same name; pure."""
+    """Decide what to do about an existing job of the same name; pure."""
     if existing is None:
-        return "create", "there is no job of that name"
+        return "create", "no job has that name"
     metadata = section(existing, "metadata")
     if metadata.get("deletionTimestamp"):
-        return ("replace", "the one of that name is being deleted") if replace else ("refuse", "it is being deleted")
+        return (
+            ("replace", "the existing job is being deleted")
+            if replace
+            else ("refuse", "the existing job is being deleted")
+        )
     if replace:
-        return "replace", "it is there and is to be replaced"
+        return "replace", "the existing job is replaced"
     if section(metadata, "annotations").get(DIGEST) == job.digest:
-        return "keep", "the same job is there already"
-    return "refuse", "another job of that name is there"
+        return "keep", "the same job exists"
+    return "refuse", "another job has that name"
 
 
 def submit(job: TrainingJob, *, cluster: Cluster | None = None, replace: bool = False) -> Run:
-    """Put a job on a cluster. The same job twice is once.
+    """Submit a job to a cluster. Idempotent.
 
     Args:
-        job: What to run.
-        cluster: Where; the kubeconfig's current context if left out.
+        job: The job.
+        cluster: The cluster; the kubeconfig's current context if left out.
         replace: Delete a job of that name first and wait until it is gone.
 
     Raises:
-        InputError: the job would crash its controller, hang or be refused here; names every reason.
+        InputError: the job would crash its controller, hang or be refused; the message names every reason.
         Conflict: another job has that name.
-        NotFound: the cluster does not know this kind of job.
+        NotFound: the cluster does not serve this kind of job.
     """
     where = cluster or Cluster.connect()
     plan = plan_submit(job, cluster=where, replace=replace)
@@ -95,11 +99,11 @@ def submit(job: TrainingJob, *, cluster: Cluster | None = None, replace: bool = 
 
 
 def carry_out(plan: Submission, cluster: Cluster) -> Run:
-    """Do what was planned.
+    """Carry out a plan.
 
     Raises:
-        Conflict: another job has that name, or got it since.
-        Interrupted: the connection broke while the job was sent; submitting again finds out.
+        Conflict: another job has that name, or took it since.
+        Interrupted: the connection broke while the job was sent; submitting again resolves it.
     """
     job = plan.job
     run = run_of(job, cluster, job.namespace, plan.existing_uid)
@@ -110,7 +114,7 @@ def carry_out(plan: Submission, cluster: Cluster) -> Run:
         state = _state_of(run)
         raise Conflict(
             f"{job.namespace} has a {run.kind.kind} {job.name} already ({plan.why}; it is {state})",
-            hint="Choose another name, or submit with --replace: that deletes it, and waits until it is gone.",
+            hint="Choose another name, or submit with `--replace`, which deletes the job and waits until it is gone.",
             uid=plan.existing_uid,
             state=state,
         )
@@ -126,7 +130,7 @@ def carry_out(plan: Submission, cluster: Cluster) -> Run:
 
 
 def _own_groups(plan: Submission, cluster: Cluster, uid: str) -> None:
-    """Have the job's PodGroups go with it."""
+    """Make the job the owner of its PodGroups, so that they are deleted with it."""
     *beside, manifest = plan.manifests
     owner = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "name": plan.job.name, "uid": uid}
     for each in beside:
@@ -134,9 +138,9 @@ def _own_groups(plan: Submission, cluster: Cluster, uid: str) -> None:
             continue
         metadata = section(each, "metadata")
         if plan.action == "keep":
-            # Who submitted it may have been killed before this. One that went at the job's end is not made anew.
-            there = cluster.get(Kind.POD_GROUP, str(metadata["name"]), plan.job.namespace)
-            if there is None or owner in (section(there, "metadata").get("ownerReferences") or []):
+            # The submitting process may have been killed before this. A group deleted at the job's end stays deleted.
+            found = cluster.get(Kind.POD_GROUP, str(metadata["name"]), plan.job.namespace)
+            if found is None or owner in (section(found, "metadata").get("ownerReferences") or []):
                 continue
         cluster.apply(each | {"metadata": metadata | {"ownerReferences": [owner]}})
 
@@ -149,8 +153,8 @@ def _create(cluster: Cluster, run: Run, manifest: Manifest, digest: str) -> Mani
         if found is not None and section(found, "metadata", "annotations").get(DIGEST) == digest:
             return found
         raise Interrupted(
-            f"the connection broke while {run.namespace}/{run.name} was created, and it is not there: {error.message}",
-            hint="Submit it again; the same job twice is once.",
+            f"the connection broke while {run.namespace}/{run.name} was created; it does not exist: {error.message}",
+            hint="Submit it again. Submitting the same job twice does no harm.",
         ) from error
 
 
@@ -158,14 +162,14 @@ def _manifests(job: TrainingJob, around: Surroundings, cluster: Cluster) -> list
     *beside, manifest = job.to_manifest(around)
     annotations = {**section(manifest, "metadata", "annotations"), DIGEST: job.digest}
     return [
-        *(_placed(each, cluster) for each in beside),
+        *(_with_scope(each, cluster) for each in beside),
         manifest | {"metadata": manifest["metadata"] | {"annotations": annotations}},
     ]
 
 
-def _placed(companion: Manifest, cluster: Cluster) -> Manifest:
-    """Return what is beside the job as the cluster has it: a PriorityClass or a ClusterRole is in no namespace."""
-    with suppress(NotFound):  # a kind that comes with the same file
+def _with_scope(companion: Manifest, cluster: Cluster) -> Manifest:
+    """Return a companion as the cluster scopes it: a PriorityClass or a ClusterRole has no namespace."""
+    with suppress(NotFound):  # the kind itself may come with the same file
         if not cluster.kind_of(companion).namespaced:
             metadata = {key: value for key, value in companion["metadata"].items() if key != "namespace"}
             return companion | {"metadata": metadata}

@@ -1,4 +1,4 @@
-"""Training on this machine, through ``paddle.distributed.launch``: no cluster, no image, the same interface."""
+"""Training on this machine through ``paddle.distributed.launch``: no cluster, no image, the same interface."""
 
 from cloudedge.training.local._launch_plan import LocalPlan, plan_local
 from cloudedge.training.local._run import LocalRun, LogLine, attach, list_runs

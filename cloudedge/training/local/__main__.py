@@ -1,4 +1,4 @@
-"""The keeper as a process: ``python -m cloudedge.training.local FOLDER``."""
+"""The keeper process: ``python -m cloudedge.training.local FOLDER``."""
 
 import sys
 from pathlib import Path

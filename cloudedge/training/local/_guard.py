@@ -1,7 +1,7 @@
-"""Ends a run's processes, wherever they went: the launcher gives each worker a session of its own.
+"""The guard ends a run's processes even in other sessions: the launcher gives each worker its own.
 
-Also a program, started by its path so that it imports nothing else: it waits until its standard input closes, and ends
-the processes below the one it was named, unless it was told that all is well.
+It is also a program, started by its path so that it imports nothing else. It waits until its standard input closes and
+then ends the launcher and all processes below it, unless it read a byte first: the sign of a regular end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["end_below"]
 
 
 def end_below(pid: int, *, spare: Collection[int] = ()) -> None:
-    """Kill every process below one."""
+    """Kill every process below a process."""
     for each in _below(pid, spare):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(each, signal.SIGKILL)
@@ -41,7 +41,7 @@ def _below(pid: int, spare: Collection[int]) -> list[int]:
 if __name__ == "__main__":
     launcher = int(sys.argv[1])
     if not sys.stdin.buffer.read():
-        # Stopped first, so that it starts nothing while its processes are counted.
+        # Stop the launcher first, so that it starts nothing while its processes are collected.
         with suppress(ProcessLookupError):
             os.kill(launcher, signal.SIGSTOP)
             end_below(launcher)

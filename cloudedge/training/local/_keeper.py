@@ -1,11 +1,11 @@
-"""The process that outlives the terminal: starts the launcher, waits for it, writes down how it ended.
+"""The keeper: a process that outlives the terminal, runs the launcher and records how it ended.
 
-FOLDER/job.yaml      what was submitted
-FOLDER/plan.json     the command that stands for it here
-FOLDER/state.json    how far it is; written whole or not at all
-FOLDER/lock          held as long as the keeper lives: what state.json says of a run whose keeper is gone is old
+FOLDER/job.yaml      the submitted job
+FOLDER/plan.json     the local command for it
+FOLDER/state.json    the run's state; written atomically
+FOLDER/lock          held while the keeper lives: without its keeper, the "running" of state.json is out of date
 FOLDER/logs/         one file per process
-FOLDER/output/       where the model goes
+FOLDER/output/       the model
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from cloudedge.training.local import _guard
 
 __all__ = ["Keeper", "is_kept", "read_state", "write_json"]
 
-_ALL_IS_WELL = b"."
+_REGULAR_END = b"."
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 15.0
 LAUNCH_LOG = "launch.log"
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file whole; what it says of a run means little after a power cut."""
+    """Write a file atomically; a power cut may lose it, since it describes processes that end then too."""
     write_atomically(path, json.dumps(value, indent=1), durable=False)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return what was written down last; empty if nothing was yet."""
+    """Return the recorded state; empty if there is none yet."""
     try:
         found = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -47,7 +47,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def is_kept(folder: Path) -> bool:
-    """Tell whether a keeper lives: nobody else can hold its lock."""
+    """Return whether a keeper lives: only a keeper holds the lock."""
     try:
         return locked_by(folder / "lock") is not None
     except OSError:
@@ -72,7 +72,7 @@ class Keeper:
         """Start the launcher and stay until it has ended."""
         with FileLock.take(self._folder / "lock", owner=who()):
             signal.signal(signal.SIGTERM, self._stop)
-            # Workers whose launcher is gone become ours, and can be ended.
+            # Adopt workers whose launcher is gone, so that they can be ended.
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             plan = json.loads((self._folder / "plan.json").read_text(encoding="utf-8"))
             self._started = rfc3339(self._clock.now())
@@ -86,33 +86,33 @@ class Keeper:
                     stderr=log,
                     start_new_session=True,
                 )
-            guard = self._watch(self._process.pid)
+            guard = self._start_guard(self._process.pid)
             self._write("running")
             if self._stopping:
                 self._process.terminate()
             code = self._wait()
-            _guard.end_below(os.getpid(), spare={guard.pid})  # what the launcher left behind
+            _guard.end_below(os.getpid(), spare={guard.pid})  # processes the launcher left behind
             done = "stopped" if self._stopping else "succeeded" if code == 0 else "failed"
             self._write(done, ended=rfc3339(self._clock.now()), exit_code=code)
-            guard.communicate(_ALL_IS_WELL)
+            guard.communicate(_REGULAR_END)
 
     @staticmethod
-    def _watch(launcher: int) -> subprocess.Popen[bytes]:
-        """Start a process that ends the launcher's should the keeper be killed: nothing may train unseen."""
+    def _start_guard(launcher: int) -> subprocess.Popen[bytes]:
+        """Start the guard, which ends the launcher's processes if the keeper is killed: no training runs unobserved."""
         command = [sys.executable, "-I", _guard.__file__, str(launcher)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def _wait(self) -> int:
         if self._process is None:
             return 1
-        patience: float | None = None
+        kill_at: float | None = None
         while True:
             try:
                 return self._process.wait(0.2)
             except subprocess.TimeoutExpired:
                 now = self._clock.monotonic()
-                patience = (patience or now + _GRACE_S) if self._stopping else None
-                if patience is not None and now > patience:
+                kill_at = (kill_at or now + _GRACE_S) if self._stopping else None
+                if kill_at is not None and now > kill_at:
                     self._process.kill()
 
     def _stop(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""A job on this machine: the same questions, the same answers as on a cluster."""
+"""A job on this machine, with the interface of a job on a cluster."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from cloudedge.training.results import JobStatus, Outputs, RoleStatus, State, Tr
 __all__ = ["START_S", "LocalRun", "LogLine", "attach", "list_runs"]
 
 START_S = 20.0
-"""How long a run may take to be there."""
-_STOP_S, _LOOK_S = 40.0, 0.2
+"""The time a run may take to start."""
+_STOP_S, _POLL_S = 40.0, 0.2
 _LAST_LINES = 20
 _LONGEST_LINE = 64 * 1024
 _BLOCK = 1 << 20
-"""Bytes of a log that are held at a time."""
+"""Bytes of a log read at a time."""
 _STATES: dict[str, State] = {"running": "running", "succeeded": "succeeded", "failed": "failed", "stopped": "stopped"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _LOG_FILE = re.compile(r"(worker|server)log\.(\d+)")
@@ -38,7 +38,7 @@ class LogLine:
     """A line of a process's log."""
 
     pod: str
-    """``worker-0``, as a pod's name would end."""
+    """The process in the form of a pod name's ending: ``worker-0``."""
     text: str
     at: str = ""
 
@@ -48,12 +48,12 @@ class LocalRun:
 
     Args:
         name: Its name.
-        clock: Time.
+        clock: The source of time.
     """
 
     def __init__(self, name: str, *, clock: Clock | None = None) -> None:
         if not _NAME.fullmatch(name):
-            raise InputError(f"{name!r} cannot be a job's name: lower-case letters, digits and dashes")
+            raise InputError(f"{name!r} cannot be a job's name; use lower-case letters, digits and dashes")
         self.name = name
         self.namespace = "local"
         self.folder = _root() / name
@@ -64,12 +64,12 @@ class LocalRun:
 
     @property
     def job(self) -> TrainingJob:
-        """What was submitted."""
+        """The submitted job."""
         self._require()
         return TrainingJob.from_yaml(self.folder / "job.yaml")
 
     def status(self) -> JobStatus:
-        """Say what the job is doing."""
+        """Return the job's state."""
         if not (self.folder / "job.yaml").is_file():
             return JobStatus(self.name, self.namespace, "gone")
         found, kept = read_state(self.folder), is_kept(self.folder)
@@ -77,7 +77,7 @@ class LocalRun:
         reasons: list[str] = []
         if state in {"running", "waiting"} and not kept and not self._just_begun():
             state = "failed"
-            reasons.append("the process that kept it was killed; submit it again with --replace")
+            reasons.append("its keeper process was killed; submit it again with `--replace`")
         elif state == "failed":
             reasons.append(f"paddle.distributed.launch ended with {found.get('exit_code')}")
         job = self.job
@@ -105,7 +105,7 @@ class LocalRun:
         """Wait until the job has succeeded.
 
         Raises:
-            TrainingFailed: it failed or was stopped; with what it wrote last.
+            TrainingFailed: the job failed or was stopped; with its last output.
             DeadlineExceeded: the time is over; the job goes on.
         """
         end = self._clock.monotonic() + timeout_s
@@ -124,9 +124,9 @@ class LocalRun:
                 why = "".join(f"\n  {text}" for text in (*now.reasons, *lines[-_LAST_LINES:]))
                 raise TrainingFailed(f"{self.name} {now.state}{why}", status=now.to_json(), log=lines)
             if self._clock.monotonic() >= end:
-                hint = f"It goes on; look again: cloudedge train status {self.name} --local"
+                hint = f"The job goes on. Run `cloudedge train status {self.name} --local`."
                 raise DeadlineExceeded(f"{self.name} is {now.state} after {timeout_s:.0f} s", hint=hint)
-            self._clock.sleep(_LOOK_S)
+            self._clock.sleep(_POLL_S)
 
     def logs(
         self,
@@ -137,10 +137,10 @@ class LocalRun:
         tail: int | None = None,
         timeout_s: float = 24 * 3600.0,
     ) -> Iterator[LogLine]:
-        """Read the logs of the job's processes; ``role="launch"`` is the launcher's own.
+        """Read the logs of the job's processes; ``role="launch"`` selects the launcher's own.
 
         Raises:
-            NotFound: there is no such job.
+            NotFound: the job does not exist.
         """
         self._require()
         read: dict[Path, int] = {}
@@ -158,13 +158,13 @@ class LocalRun:
             if self._all_read(read) and (not follow or is_final or self._clock.monotonic() > end):
                 return
             if follow and not is_final:
-                self._clock.sleep(_LOOK_S)
+                self._clock.sleep(_POLL_S)
 
     def stop(self, *, wait_s: float = _STOP_S) -> Path:
-        """End the job; its logs stay. Returns where they are.
+        """End the job and keep its logs; return their folder.
 
         Raises:
-            DeadlineExceeded: it has not ended yet.
+            DeadlineExceeded: the job has not ended in time.
         """
         self._require()
         end = self._clock.monotonic() + wait_s
@@ -175,8 +175,11 @@ class LocalRun:
                     os.kill(pid, signal.SIGTERM)
         while is_kept(self.folder):
             if self._clock.monotonic() >= end:
-                raise DeadlineExceeded(f"{self.name} has not ended after {wait_s:.0f} s", hint="Stop it again.")
-            self._clock.sleep(_LOOK_S)
+                raise DeadlineExceeded(
+                    f"{self.name} still runs after {wait_s:.0f} s",
+                    hint=f"Run `cloudedge train stop {self.name} --local` again.",
+                )
+            self._clock.sleep(_POLL_S)
         return self.folder / "logs"
 
     def delete(self, *, wait_s: float = _STOP_S) -> None:
@@ -188,7 +191,7 @@ class LocalRun:
 
     @property
     def outputs(self) -> Outputs:
-        """What the job made."""
+        """The model the job made."""
         job = self.job
         started = read_state(self.folder).get("started", "")
         return Outputs(str(self.folder / "output"), lineage_of(job.manifest, f"local/{self.name}@{started}", job.image))
@@ -196,7 +199,8 @@ class LocalRun:
     def _require(self) -> None:
         if not (self.folder / "job.yaml").is_file():
             raise NotFound(
-                f"there is no job {self.name} on this machine", hint="List them: cloudedge train list --local"
+                f"the job {self.name} does not exist on this machine",
+                hint="Run `cloudedge train list --local` to list the jobs.",
             )
 
     def _all_read(self, read: dict[Path, int]) -> bool:
@@ -219,10 +223,10 @@ class LocalRun:
 
 
 def attach(name: str) -> LocalRun:
-    """Return a run of this machine.
+    """Return a run on this machine.
 
     Raises:
-        NotFound: there is none of that name.
+        NotFound: no run has that name.
     """
     run = LocalRun(name)
     _ = run.job
@@ -230,7 +234,7 @@ def attach(name: str) -> LocalRun:
 
 
 def list_runs() -> list[JobStatus]:
-    """List the runs of this machine."""
+    """List the runs on this machine."""
     names = sorted(path.parent.name for path in _root().glob("*/job.yaml") if _NAME.fullmatch(path.parent.name))
     return [LocalRun(name).status() for name in names]
 
@@ -240,14 +244,14 @@ def _root() -> Path:
 
 
 def _new_lines(file: Path, start: int, *, whole: bool) -> tuple[list[str], int]:
-    """Read what came since; a line that is not finished yet waits unless the job has ended."""
+    """Read the new lines; an unfinished line waits for its end unless the job has ended."""
     try:
         with file.open("rb") as opened:
             opened.seek(start)
             data = opened.read(_BLOCK)
     except OSError as error:
         raise StorageError(f"cannot read {file}: {error.strerror}") from error
-    # A block may end within a line, too; the rest comes with the next one.
+    # A block may end within a line too; the rest comes with the next one.
     cut = data.rfind(b"\n") + 1 if whole or (len(data) == _BLOCK and b"\n" in data) else len(data)
     lines = data[:cut].decode(errors="replace").splitlines()
     return [line[:_LONGEST_LINE] for line in lines], start + cut

@@ -1,4 +1,4 @@
-"""Starting a job on this machine: first its folder, whole, then the process that keeps it."""
+"""Start of a job on this machine: its complete folder first, then the keeper process."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _PROBE = "from paddle.base import core; raise SystemExit(0 if hasattr(core, 'Dis
 def submit(
     job: TrainingJob, *, replace: bool = False, workdir: str | Path = ".", python: str = sys.executable
 ) -> LocalRun:
-    """Start a job on this machine, in processes that outlive the caller. The same job twice is once.
+    """Start a job on this machine, in processes that outlive the caller. Idempotent.
 
     Args:
-        job: What to run.
+        job: The job.
         replace: Stop and remove a run of that name first.
-        workdir: Where the command starts; files it names are looked for here.
-        python: Which interpreter, with Paddle in it.
+        workdir: The folder in which the command starts; relative file names refer to it.
+        python: An interpreter with Paddle installed.
 
     Raises:
-        InputError: this job cannot run here; says why.
+        InputError: this job cannot run locally; the message says why.
         Conflict: another run has that name.
-        Unavailable: it did not start.
+        Unavailable: the job did not start.
     """
     run = LocalRun(job.name)
     planned = plan(job, python=python)
     if planned.needs_servers and not supports_servers(python):
         raise InputError(
             "the installed paddlepaddle has no parameter servers (its wheels are built without them)",
-            hint="Submit it to a cluster whose image has them, or train with workers only: take out ps (or pserver).",
+            hint="Submit it to a cluster whose image has them, or remove ps (or pserver) to train with workers only.",
         )
     if run.folder.exists():
         same = run.job.digest == job.digest
@@ -51,8 +51,8 @@ def submit(
             return run
         if not replace:
             raise Conflict(
-                f"there is a run {job.name} on this machine already (it is {run.status().state})",
-                hint="Submit with --replace: that stops it and removes its logs and its model.",
+                f"a run {job.name} exists on this machine already (it is {run.status().state})",
+                hint="Submit with `--replace`, which stops it and removes its logs and its model.",
             )
         run.delete()
     _prepare(run.folder, job, planned, Path(workdir).absolute())
@@ -61,17 +61,17 @@ def submit(
 
 
 def plan(job: TrainingJob, *, python: str = sys.executable) -> LocalPlan:
-    """Say what starting a job here would run.
+    """Plan the local run of a job; starts nothing.
 
     Raises:
-        InputError: this job cannot run here; says why.
+        InputError: this job cannot run locally; the message says why.
     """
     return plan_local(job, LocalRun(job.name).folder, python=python)
 
 
 @cache
 def supports_servers(python: str = sys.executable) -> bool:
-    """Tell whether an interpreter's Paddle has parameter servers; asked in a process of its own."""
+    """Return whether an interpreter's Paddle has parameter servers; tested in a separate process."""
     try:
         return subprocess.run([python, "-c", _PROBE], capture_output=True, check=False, timeout=120).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
@@ -80,7 +80,7 @@ def supports_servers(python: str = sys.executable) -> bool:
 
 def _prepare(folder: Path, job: TrainingJob, planned: LocalPlan, workdir: Path) -> None:
     if not workdir.is_dir():
-        raise InputError(f"there is no folder {workdir}")
+        raise InputError(f"the folder {workdir} does not exist")
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     with storage_errors("writing", folder):
         for name in ("logs", "output"):
@@ -92,7 +92,7 @@ def _prepare(folder: Path, job: TrainingJob, planned: LocalPlan, workdir: Path) 
             temporary.rename(folder)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise Conflict(f"somebody else just started {job.name}") from error
+            raise Conflict(f"another process just started {job.name}") from error
 
 
 def _start(run: LocalRun, python: str) -> None:
@@ -108,8 +108,10 @@ def _start(run: LocalRun, python: str) -> None:
     end = clock.monotonic() + START_S
     while not read_state(run.folder):
         if keeper.poll() is not None or clock.monotonic() > end:
-            said = (run.folder / "logs" / "keeper.log").read_text(errors="replace")[-500:]
-            raise Unavailable(f"{run.name} did not start with {python}: {said}", hint="Submit it again with --replace.")
+            output = (run.folder / "logs" / "keeper.log").read_text(errors="replace")[-500:]
+            raise Unavailable(
+                f"{run.name} did not start with {python}: {output}", hint="Submit it again with `--replace`."
+            )
         clock.sleep(0.05)
-    # The keeper outlives us on purpose; what subprocess would warn of is its job.
+    # The keeper outlives this process on purpose; this silences subprocess's warning about it.
     keeper.returncode = 0

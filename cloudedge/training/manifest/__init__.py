@@ -1,4 +1,4 @@
-"""Manifests of training jobs: made from typed values, read from YAML, adapted to a cluster."""
+"""Manifests of training jobs: built from typed values, read from YAML, adapted to a cluster."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from cloudedge.training.manifest._pods import (
     containers,
     env_names,
     first_container,
+    mappings,
     pod_spec,
     roles,
     section,
@@ -68,6 +69,7 @@ __all__ = [
     "first_container",
     "is_job",
     "job_class",
+    "mappings",
     "paddle_job",
     "pod_spec",
     "read_manifests",

@@ -1,7 +1,7 @@
-"""What a job needs beside what its author wrote, on the cluster it goes to; each change is a finding of its own.
+"""Adaptation of a job to its cluster: adds the fields it needs there, each as a finding.
 
-Nothing the author wrote is taken away or changed; what is missing is added. The one exception is a misspelt field
-that the API server would drop without a word.
+It removes and changes nothing that the author wrote, and adds only what is missing. The one exception is a misspelt
+field that the API server would drop silently.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cloudedge.training.manifest._values import Flavour, Manifest
 __all__ = ["OUTPUT", "Surroundings", "adapted"]
 
 OUTPUT = "cloudedge/output"
-"""The annotation that says where the trained model ends up."""
+"""The annotation with the location of the trained model."""
 OUTPUT_ENV = "CLOUDEDGE_OUTPUT"
 _SERVICE_PORT = "36000"
 _ISTIO = "sidecar.istio.io/inject"
@@ -26,12 +26,12 @@ _ISTIO = "sidecar.istio.io/inject"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is known of the place a job goes to.
+    """The known facts about the cluster and namespace a job goes to.
 
     Args:
-        flavour: Which PaddleJob the cluster has; None: not known.
-        injects_sidecars: Whether the namespace puts Istio's sidecar into every pod.
-        companions: What is applied together with the job.
+        flavour: The cluster's PaddleJob; None: unknown.
+        injects_sidecars: Whether the namespace injects Istio's sidecar into every pod.
+        companions: The objects applied together with the job.
     """
 
     flavour: Flavour | None = None
@@ -40,20 +40,20 @@ class Surroundings:
 
 
 def adapted(manifest: Manifest, around: Surroundings) -> tuple[Manifest, list[Finding]]:
-    """Return the manifest as it has to be sent, and what was added to it and why."""
+    """Return the manifest to send, and a finding for each addition."""
     result = copy.deepcopy(manifest)
     steps = _FOR_PADDLE_JOBS if manifest.get("kind") == "PaddleJob" else ()
     found = [finding for step in (*steps, *_FOR_ALL) for finding in step(result, around)]
     return result, found
 
 
-def _mend_clean_policy(job: Manifest, _: Surroundings) -> list[Finding]:
+def _rename_clean_policy(job: Manifest, _: Surroundings) -> list[Finding]:
     spec = section(job, "spec")
     if "cleanPolicy" not in spec:
         return []
     value = spec.pop("cleanPolicy")
     if "cleanPodPolicy" in spec:
-        more = f"cleanPodPolicy: {spec['cleanPodPolicy']} holds."
+        more = f"cleanPodPolicy: {spec['cleanPodPolicy']} applies."
     else:
         spec["cleanPodPolicy"] = value
         more = f"It is sent as cleanPodPolicy: {value}."
@@ -75,7 +75,7 @@ def _gloo_by_service(job: Manifest, around: Surroundings) -> list[Finding]:
         return []
     spec["intranet"] = "Service"
     for _, _, role in roles(job):
-        # With intranet Service the controller would restart failed workers in place, and never call the job failed.
+        # With intranet Service the controller would restart failed workers in place, and the job would never fail.
         pod_spec(role).setdefault("restartPolicy", "Never")
     why = "paddle-operator 0.3.5 gives gloo the first server's own port unless pods find each other by service"
     return [note("gloo-port", "spec.intranet", f"set to Service: {why}.")]
@@ -94,7 +94,7 @@ def _annotation_for_host(job: Manifest, around: Surroundings) -> list[Finding]:
     if around.flavour is Flavour.OPERATOR or section(job, "spec").get("intranet") != "Host" or has_any:
         return []
     job.setdefault("metadata", {})["annotations"] = {"cloudedge/intranet": "Host"}
-    why = "this controller crashes, for all jobs, on a host-network job that has none"
+    why = "this controller crashes, which stops all jobs, on a host-network job without annotations"
     return [note("host-annotation", "metadata.annotations", f"an annotation was added: {why}.")]
 
 
@@ -111,7 +111,7 @@ def _link_pod_group(job: Manifest, around: Surroundings) -> list[Finding]:
     ]
     if unlinked:
         job["spec"] = link_to_group(job, str(name))["spec"]
-    why = f"annotation {GROUP_ANNOTATION} and schedulerName volcano added: nothing else links its pods to the PodGroup"
+    why = f"annotation {GROUP_ANNOTATION} and schedulerName volcano added: only they link its pods to the PodGroup"
     return [note("pod-group-link", f"{where}.template", f"{why}.") for where in unlinked]
 
 
@@ -136,12 +136,12 @@ def _output_env(job: Manifest, _around: Surroundings) -> list[Finding]:
     for _, where, role in roles(job):
         folder = written_at(role, str(output))
         if folder and _add_env(role, OUTPUT_ENV, folder):
-            found.append(note("output", where, f"{OUTPUT_ENV} added: where the model is to be written."))
+            found.append(note("output", where, f"{OUTPUT_ENV} added: the folder to write the model to."))
     return found
 
 
 def written_at(role: Manifest, output: str) -> str:
-    """Return where a role's first container can write ``pvc://claim/path``; empty if it cannot."""
+    """Return the path at which a role's first container can write ``pvc://claim/path``; empty if it cannot."""
     claim, _, rest = output.removeprefix("pvc://").partition("/")
     path = rest.strip("/")
     volumes = [v for v in pod_spec(role).get("volumes") or [] if isinstance(v, dict)]
@@ -149,7 +149,7 @@ def written_at(role: Manifest, output: str) -> str:
     for mount in first_container(role).get("volumeMounts") or []:
         if not isinstance(mount, dict) or mount.get("name") not in names or mount.get("readOnly"):
             continue
-        # A container that sees a folder of the claim sees nothing beside it, and that folder as the root.
+        # A container that mounts a folder of the claim sees that folder as the root, and nothing beside it.
         top = str(mount.get("subPath") or "").strip("/")
         if not top or f"{path}/".startswith(f"{top}/"):
             below = path.removeprefix(top).strip("/")
@@ -167,7 +167,7 @@ def _add_env(role: Manifest, name: str, value: str) -> bool:
 
 _Step = Callable[[Manifest, Surroundings], list[Finding]]
 _FOR_PADDLE_JOBS: tuple[_Step, ...] = (
-    _mend_clean_policy,
+    _rename_clean_policy,
     _gloo_by_service,
     _service_port,
     _annotation_for_host,

@@ -1,7 +1,7 @@
-"""Job classes: who waits for whom.
+"""Job classes: how jobs compete for a cluster.
 
-A class is a name for three things that have to agree: a priority class, a queue, and whether a job may push others
-aside. PriorityClass objects belong to the whole cluster; `priority_class` renders them for its owner to apply.
+A class names three things that must agree: a priority class, a queue, and whether a job may preempt others.
+PriorityClass objects are cluster-wide; `to_priority_class` renders them for the cluster's owner to apply.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ CLASS_LABEL = "cloudedge/class"
 
 @dataclass(frozen=True)
 class JobClass:
-    """How a job competes with others.
+    """A job's priority, queue and preemption.
 
     Args:
-        name: What people call it.
-        priority_class: The PriorityClass its pods and their group carry.
-        value: That class's rank; more goes first.
-        preemption: Whether pods of this class may push out pods of lower rank.
-        queue: The Volcano queue; its default one if empty.
+        name: The class's name.
+        priority_class: The PriorityClass of its pods and their group.
+        value: The rank of that PriorityClass; a higher one goes first.
+        preemption: Whether pods of this class may preempt pods of lower rank.
+        queue: The Volcano queue; Volcano's default if empty.
         preemptable: Whether Volcano may take its pods away for others.
     """
 
@@ -53,29 +53,29 @@ class JobClass:
 
 
 GUARANTEED = JobClass("guaranteed", "cloudedge-guaranteed", 100_000, "PreemptLowerPriority")
-"""Runs before others, and pushes out opportunistic jobs where nothing else fits."""
+"""Runs before others, and preempts opportunistic jobs when nothing else fits."""
 OPPORTUNISTIC = JobClass("opportunistic", "cloudedge-opportunistic", -100_000, "Never", preemptable=True)
-"""Takes what is left, pushes nobody out, and may be pushed out itself: it has to be able to start again."""
+"""Uses what is left, preempts nothing and may be preempted: the job must be able to start again."""
 JOB_CLASSES = {each.name: each for each in (GUARANTEED, OPPORTUNISTIC)}
 
 
 def job_class(name: str, *, queue: str = "") -> JobClass:
-    """Return one of the two classes.
+    """Return one of the two classes by name.
 
     Args:
-        name: Which.
-        queue: Its queue here; queues belong to a cluster, so the classes themselves name none.
+        name: The class's name.
+        queue: Its queue on this cluster; the classes themselves name none, since queues differ between clusters.
 
     Raises:
-        InputError: there is no such class.
+        InputError: the class does not exist.
     """
     if name not in JOB_CLASSES:
-        raise InputError(f"there is no job class {name!r}", hint=f"Wanted one of: {', '.join(JOB_CLASSES)}.")
+        raise InputError(f"the job class {name!r} does not exist", hint=f"Use one of: {', '.join(JOB_CLASSES)}.")
     return replace(JOB_CLASSES[name], queue=queue) if queue else JOB_CLASSES[name]
 
 
 def with_queue(manifest: Manifest, queue: str) -> Manifest:
-    """Return a job's manifest in a queue, whatever it says of queues itself."""
+    """Return a job's manifest in a queue, overriding its own."""
     result = copy.deepcopy(manifest)
     spec = result.setdefault("spec", {})
     policy = spec if "tasks" in spec else spec.setdefault("schedulingPolicy", {})
@@ -84,7 +84,7 @@ def with_queue(manifest: Manifest, queue: str) -> Manifest:
 
 
 def with_class(manifest: Manifest, chosen: JobClass) -> Manifest:
-    """Return a job's manifest in a class; what the manifest says itself about queue and priority goes before."""
+    """Return a job's manifest in a class; queue and priority in the manifest take precedence."""
     result = copy.deepcopy(manifest)
     result.setdefault("metadata", {}).setdefault("labels", {})[CLASS_LABEL] = chosen.name
     spec = result.setdefault("spec", {})

@@ -1,4 +1,4 @@
-"""PaddleJob manifests from typed values."""
+"""PaddleJob manifests, built from typed values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HETER_WRAPPER = (
     "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST=$PADDLE_HETER_ENDPOINTS "
     'PADDLE_HETER_TRAINER_IP_PORT_LIST=$PADDLE_HETER_ENDPOINTS; exec "$@"'
 )
-"""The controller tells heter pods a role and a variable that Paddle does not know, and wins over any ``env``: the
-command itself has to translate."""
+"""The controller gives heter pods a role and a variable that Paddle does not know, and overrides any ``env``: the
+command itself must translate."""
 
 
 def paddle_job(
@@ -36,7 +36,7 @@ def paddle_job(
     gang: Gang | None = None,
     samples: Samples | None = None,
 ) -> tuple[Manifest, Sequence[Manifest]]:
-    """Make a PaddleJob, and what has to be there beside it."""
+    """Make a PaddleJob and its companions."""
     spec: Manifest = {}
     spec |= {"cleanPodPolicy": clean_pod_policy.value} if clean_pod_policy else {}
     spec |= {"intranet": intranet.value} if intranet else {}
@@ -48,7 +48,7 @@ def paddle_job(
         if role is not None:
             spec[key] = {"replicas": role.replicas, "template": pod_template(role)}
             if elastic:
-                # paddle-operator 0.3.3 and newer take an etcd address and then do not tell the pods.
+                # paddle-operator 0.3.3 and newer accept an etcd address and then do not pass it to the pods.
                 server = {"name": ELASTIC_SERVER, "value": elastic.etcd}
                 spec[key]["template"]["spec"]["containers"][0].setdefault("env", []).append(server)
     metadata: Manifest = {"name": name} | ({"namespace": namespace} if namespace else {})
@@ -57,7 +57,7 @@ def paddle_job(
 
 
 def wrap_heter(role: Role) -> Role:
-    """Return a heter role whose command tells Paddle what the controller does not."""
+    """Return a heter role whose command translates the controller's variables for Paddle."""
     if not role.command or HETER_WRAPPER in role.command:
         return role
     return replace(role, command=("sh", "-c", HETER_WRAPPER, "--", *role.command))
@@ -84,7 +84,7 @@ def _in_gang(manifest: Manifest, gang: Gang) -> tuple[Manifest, Sequence[Manifes
 
 
 def link_to_group(manifest: Manifest, group: str) -> Manifest:
-    """Return a job whose every pod says which PodGroup it belongs to; without that a group by hand does nothing."""
+    """Return a job whose every pod names its PodGroup; without that, a group made by hand has no effect."""
     over: Manifest = {"metadata": {"annotations": {GROUP_ANNOTATION: group}}, "spec": {"schedulerName": "volcano"}}
     spec = {
         name: merged(part, {"template": over}) if name in {"ps", "worker", "heter"} and isinstance(part, dict) else part

@@ -1,4 +1,4 @@
-"""Pod templates: made from a `Role`, read from a manifest."""
+"""Pod templates: built from a `Role`, read from a manifest."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ __all__ = [
     "containers",
     "env_names",
     "first_container",
+    "mappings",
     "merged",
     "pod_spec",
     "pod_template",
@@ -27,8 +28,8 @@ _SHM = "dshm"
 def pod_template(role: Role) -> Manifest:
     """Make the pod template of a role.
 
-    A pod that fails stays failed (``restartPolicy: Never``): one that is started again in place never tells its
-    controller. Elastic jobs are restarted in place whatever is written here.
+    A pod that fails stays failed (``restartPolicy: Never``): its controller would not notice a restart in place.
+    Elastic jobs are restarted in place whatever this says.
     """
     container: Manifest = {"name": CONTAINER, "image": role.image}
     container |= {"command": list(role.command)} if role.command else {}
@@ -54,7 +55,7 @@ def pod_template(role: Role) -> Manifest:
 
 
 def _variable(name: str, value: str) -> Manifest:
-    """Write a variable; an empty one has no value, which is the same and which every API server takes."""
+    """Return a variable; an empty one has no value, which means the same and which every API server accepts."""
     return {"name": name, "value": value} if value else {"name": name}
 
 
@@ -73,12 +74,12 @@ def _volumes(role: Role) -> tuple[list[Manifest], list[Manifest]]:
     if role.shm if role.shm is not None else role.gpus > 0:
         limit = {"sizeLimit": role.shm} if isinstance(role.shm, str) else {}
         volumes.append({"name": _SHM, "emptyDir": {"medium": "Memory", **limit}})
-        mounts.append({"name": _SHM, "mountPath": "/dev/shm"})  # noqa: S108 - what it is called in every pod
+        mounts.append({"name": _SHM, "mountPath": "/dev/shm"})  # noqa: S108 - its path in every pod
     return mounts, volumes
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Manifest:
-    """Merge deeply: mappings key by key, lists of named things by name, everything else is replaced; None removes."""
+    """Merge deeply: mappings by key, lists of named items by name; anything else is replaced, and None removes."""
     result: Manifest = copy.deepcopy(dict(base))
     for key, value in over.items():
         before = result.get(key)
@@ -104,21 +105,21 @@ def _merged_by_name(base: Sequence[Manifest], over: Sequence[Manifest]) -> list[
 
 
 def without_nulls(value: Any) -> Any:
-    """Copy a manifest without keys whose value is null: to an API server they are not there."""
+    """Copy a manifest without keys whose value is null: an API server treats them as absent."""
     if isinstance(value, dict):
         return {key: without_nulls(each) for key, each in value.items() if each is not None}
     return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def section(value: Any, *path: str) -> Manifest:
-    """Return a mapping inside a manifest, or an empty one where there is none: manifests come from outside."""
+    """Return a mapping inside a manifest, or an empty one if it is missing: manifests come from outside."""
     for step in path:
         value = value.get(step) if isinstance(value, Mapping) else None
     return value if isinstance(value, dict) else {}
 
 
 def roles(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Manifest]]:
-    """List the roles of a PaddleJob or the tasks of a Volcano Job: name, path in the manifest, content."""
+    """Yield the roles of a PaddleJob or the tasks of a Volcano Job: name, path in the manifest, content."""
     spec = section(manifest, "spec")
     if "tasks" in spec:
         tasks = spec["tasks"] if isinstance(spec["tasks"], list) else []
@@ -132,23 +133,25 @@ def roles(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Manifest]]:
 
 
 def pod_spec(role: Mapping[str, Any]) -> Manifest:
-    """Return the pod's spec of a role or task."""
+    """Return the pod spec of a role or task."""
     return section(role, "template", "spec")
 
 
 def containers(role: Mapping[str, Any]) -> list[Manifest]:
     """Return the containers of a role or task."""
-    found = pod_spec(role).get("containers")
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return mappings(pod_spec(role).get("containers"))
+
+
+def mappings(value: Any) -> list[Manifest]:
+    """Return the mappings in a list; none if the value is no list: manifests come from outside."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def first_container(role: Mapping[str, Any]) -> Manifest:
-    """Return the container that the controller takes for Paddle's; an empty one if there is none."""
+    """Return the container that the controller treats as Paddle's; an empty one if there is none."""
     return next(iter(containers(role)), {})
 
 
 def env_names(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a container's environment: names and values, None where the value comes from elsewhere."""
-    found = container.get("env")
-    items = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-    return {str(item.get("name")): item.get("value") for item in items}
+    """Return a container's environment: names and values, None for a value that comes from elsewhere."""
+    return {str(item.get("name")): item.get("value") for item in mappings(container.get("env"))}

@@ -1,4 +1,4 @@
-"""Manifests from YAML: which document is the job, and what only looks like one."""
+"""Manifests from YAML: find the job among the documents, and refuse unsupported kinds of jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_manifests(source: str | Path) -> list[Manifest]:
     """Read the documents of a YAML file or text.
 
     Raises:
-        InputError: it cannot be read, is not YAML, or a document is no Kubernetes object.
+        InputError: it cannot be read, is not YAML, or has a document that is not a Kubernetes object.
     """
     what = str(source) if isinstance(source, Path) else "the manifest"
     try:
@@ -34,22 +34,24 @@ def read_manifests(source: str | Path) -> list[Manifest]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {what}: {error}", path=what) from error
     if len(text) > _LARGEST:
-        raise InputError(f"{what} is larger than {_LARGEST} bytes, more than any API server takes", path=what)
+        raise InputError(f"{what} is larger than {_LARGEST} bytes, more than any API server accepts", path=what)
     try:
         documents = [each for each in yaml.safe_load_all(text) if each is not None]
     except (yaml.YAMLError, RecursionError) as error:
         raise InputError(f"{what} is not YAML: {error}", path=what) from error
     for each in documents:
         if not isinstance(each, dict) or not isinstance(each.get("kind"), str) or "apiVersion" not in each:
-            raise InputError(f"{what} holds a document without kind and apiVersion: no Kubernetes object", path=what)
+            raise InputError(
+                f"{what} holds a document without kind and apiVersion, which is not a Kubernetes object", path=what
+            )
     counter = count()
     return [_plain(each, what, counter, 0) for each in documents]
 
 
 def _plain(value: Any, what: str, counter: Iterator[int], depth: int) -> Any:
-    """Copy a document without sharing: aliases of YAML are one object in several places, or more than fits anywhere."""
+    """Copy a document without sharing: YAML aliases put one object in several places, or expand beyond all memory."""
     if next(counter) > _MOST_VALUES or depth > _DEEPEST:
-        raise InputError(f"{what} holds more than any job has: {_MOST_VALUES} values, nested {_DEEPEST} deep")
+        raise InputError(f"{what} is larger than any job: over {_MOST_VALUES} values, or nested over {_DEEPEST} deep")
     if isinstance(value, dict):
         return {str(key): _plain(each, what, counter, depth + 1) for key, each in value.items()}
     if isinstance(value, list):
@@ -58,21 +60,21 @@ def _plain(value: Any, what: str, counter: Iterator[int], depth: int) -> Any:
 
 
 def is_job(manifest: Mapping[str, Any]) -> bool:
-    """Tell whether a manifest claims to be a training job, rightly or not."""
+    """Return whether a manifest claims to be a training job, supported or not."""
     group = str(manifest.get("apiVersion")).partition("/")[0]
     return manifest.get("kind") == "PaddleJob" or (manifest.get("kind") == "Job" and group == "batch.volcano.sh")
 
 
 def require_job(manifest: Mapping[str, Any]) -> None:
-    """Refuse what only looks like a job cloudedge can submit.
+    """Refuse a manifest that is not a job cloudedge can submit.
 
     Raises:
-        InputError: it is another kind of PaddleJob, or no job at all; says which.
+        InputError: it is an unsupported kind of PaddleJob, or no job at all.
     """
     version, kind = str(manifest.get("apiVersion")), manifest.get("kind")
     if kind == "PaddleJob" and version.startswith("kubeflow.org/"):
         raise InputError(
-            f"this is the PaddleJob of Kubeflow's training operator ({version}), which has nothing to do with "
+            f"this is the PaddleJob of Kubeflow's training operator ({version}), a different kind from "
             f"paddle-operator's ({PADDLE_JOB})",
             hint="Rewrite spec.paddleReplicaSpecs as spec.ps and spec.worker, or submit it with Kubeflow's own tools.",
         )
@@ -82,8 +84,8 @@ def require_job(manifest: Mapping[str, Any]) -> None:
         raise InputError(f"Volcano's Job is {VOLCANO_JOB}, not {version}")
     if not is_job(manifest):
         raise InputError(
-            f"{kind} of {version} is no training job",
-            hint=f"Wanted PaddleJob of {PADDLE_JOB}, or Job of {VOLCANO_JOB}.",
+            f"{kind} of {version} is not a training job",
+            hint=f"Use a PaddleJob of {PADDLE_JOB}, or a Job of {VOLCANO_JOB}.",
         )
     spec = manifest.get("spec")
     if not isinstance(spec, dict):
@@ -91,7 +93,7 @@ def require_job(manifest: Mapping[str, Any]) -> None:
     if kind == "PaddleJob" and ("tasks" in spec or "mode" in spec):
         raise InputError(
             "this PaddleJob has spec.tasks or spec.mode: the form of an experimental branch (heter) that no released "
-            "controller knows; a cluster would drop both and run nothing",
+            "controller knows; a cluster would drop both fields and run nothing",
             hint="Write spec.ps, spec.worker and spec.heter, each with replicas and a template.",
         )
     if not isinstance(section(manifest, "metadata").get("name"), str):

@@ -1,6 +1,6 @@
-"""Whether a manifest is made as its kind is: mappings where mappings belong, lists of the right things, words.
+"""Types of a manifest's fields: mappings, lists and strings where its kind has them.
 
-Rules that come after may then take this for granted. Numbers are left to them: they have more to say.
+The other rules may then rely on these types. They check numbers themselves, with better messages.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _VOLCANO_JOB: dict[str, Any] = {
         "tasks": [_ROLE | {"name": str, "policies": _POLICIES, "dependsOn": {"name": [str]}}],
     },
 }
-_WORDS: dict[type, str] = {dict: "a mapping", list: "a list", str: "a word"}
+_TYPE_NAMES: dict[type, str] = {dict: "a mapping", list: "a list", str: "a string"}
 
 
 def check_shape(job: Manifest) -> list[Finding]:
-    """Return every place where something else stands than belongs there; an absent value is no such place."""
+    """Return an error for every field of the wrong type; absent values are fine."""
     return list(_walk(job, _PADDLE_JOB if job.get("kind") == "PaddleJob" else _VOLCANO_JOB, ""))
 
 
@@ -75,7 +75,9 @@ def _walk(value: Any, shape: Any, where: str) -> Iterator[Finding]:
     wanted: type = shape if isinstance(shape, type) else type(shape)
     is_right: bool = isinstance(value, wanted)
     if not is_right:
-        yield error("shape", where.lstrip("."), f"{str(value)[:60]!r} is not {_WORDS[wanted]}: no API server takes it.")
+        yield error(
+            "shape", where.lstrip("."), f"{str(value)[:60]!r} is not {_TYPE_NAMES[wanted]}: no API server accepts it."
+        )
     elif isinstance(shape, dict):
         for key, inner in shape.items():
             if value.get(key) is not None:

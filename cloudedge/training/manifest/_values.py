@@ -1,4 +1,4 @@
-"""The words of a training job: policies, flavours, and the small values that builders take."""
+"""The typed values that describe a training job: policies, flavours, roles and mounts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = [
 ]
 
 Manifest = dict[str, Any]
-"""A Kubernetes object, or a part of one, as YAML has it."""
+"""A Kubernetes object, or a part of one, in the form of its YAML."""
 
 
 class Flavour(str, Enum):
-    """Which PaddleJob a cluster has; the same manifest behaves differently on each."""
+    """The origin of a cluster's PaddleJob; the same manifest behaves differently on each."""
 
     OPERATOR = "operator"
     """paddle-operator 0.3.5: no ``sampleSetRef``."""
@@ -37,12 +37,12 @@ class Flavour(str, Enum):
 
     @property
     def has_samples(self) -> bool:
-        """Whether a job may name a SampleSet."""
+        """True if a job may name a SampleSet."""
         return self is not Flavour.OPERATOR
 
 
 class CleanPodPolicy(str, Enum):
-    """When the controller removes a finished job's pods, and their logs with them."""
+    """The outcomes after which the controller removes a finished job's pods, and their logs with them."""
 
     ALWAYS = "Always"
     NEVER = "Never"
@@ -51,7 +51,7 @@ class CleanPodPolicy(str, Enum):
 
 
 class Intranet(str, Enum):
-    """By what the pods of a job find each other."""
+    """The way the pods of a job find each other."""
 
     POD_IP = "PodIP"
     SERVICE = "Service"
@@ -60,7 +60,7 @@ class Intranet(str, Enum):
 
 @dataclass(frozen=True)
 class PvcMount:
-    """A volume claim in a pod."""
+    """A volume claim mounted in a pod."""
 
     claim: str
     path: str
@@ -68,13 +68,13 @@ class PvcMount:
     read_only: bool = False
 
     def volume(self) -> Manifest:
-        """Return what goes into the pod's volumes, without a name."""
+        """Return the entry for the pod's volumes, without a name."""
         return {"persistentVolumeClaim": {"claimName": self.claim} | ({"readOnly": True} if self.read_only else {})}
 
 
 @dataclass(frozen=True)
 class HostMount:
-    """A folder of the node in a pod."""
+    """A folder of the node mounted in a pod."""
 
     host_path: str
     path: str
@@ -82,7 +82,7 @@ class HostMount:
     read_only: bool = False
 
     def volume(self) -> Manifest:
-        """Return what goes into the pod's volumes, without a name."""
+        """Return the entry for the pod's volumes, without a name."""
         return {"hostPath": {"path": self.host_path}}
 
 
@@ -91,25 +91,25 @@ Mount = PvcMount | HostMount
 
 @dataclass(frozen=True)
 class Role:
-    """The pods of one role: how many, what they run, what they get.
+    """The pods of one role: their number, command and resources.
 
     Args:
         image: The image of its one container.
-        replicas: How many pods.
-        command: What they run; the image's own if empty.
-        args: What follows the command.
-        env: Environment variables; what the controller sets itself wins over them.
-        cpu: Processors to ask for, as Kubernetes writes it: 2, "500m".
-        memory: Memory to ask for: "4Gi".
+        replicas: The number of pods.
+        command: Their command; the image's own if empty.
+        args: The arguments of the command.
+        env: Environment variables; those the controller sets override them.
+        cpu: Processors to request, as Kubernetes writes it: 2, "500m".
+        memory: Memory to request: "4Gi".
         gpus: GPUs of each pod; with any, /dev/shm becomes a memory volume unless `shm` says otherwise.
-        gpu_resource: What the cluster calls a GPU.
+        gpu_resource: The cluster's resource name for a GPU.
         shm: A memory volume at /dev/shm: True, False, or its size; None: with GPUs only.
-        volumes: What is mounted where.
+        volumes: The mounted volumes.
         node_selector: Labels a node must have.
-        service_account: The account the pods run under.
+        service_account: The service account of the pods.
         image_pull_secrets: Secrets for the registry.
-        working_dir: Where the command starts.
-        pod_overrides: Merged into the pod template last, deeply: whatever else a template can say.
+        working_dir: The folder in which the command starts.
+        pod_overrides: Merged into the pod template last, deeply: anything else a template can hold.
     """
 
     image: str
@@ -135,12 +135,12 @@ class Gang:
     """Schedule all pods of a job or none, through Volcano.
 
     Args:
-        queue: The Volcano queue; its default one if empty.
-        min_available: How many pods have to fit; all of them if None, which is what Paddle needs.
+        queue: The Volcano queue; Volcano's default if empty.
+        min_available: The number of pods that must fit; all of them if None, which is what Paddle needs.
         priority_class: The priority of the group.
-        min_resources: What has to be free; the sum of the pods' requests if empty.
-        how: ``operator`` where the controller runs with ``--scheduling=volcano``; ``podgroup`` where it does not: a
-            PodGroup of our own, and every pod says that it belongs to it.
+        min_resources: The resources that must be free; the sum of the pods' requests if empty.
+        how: ``operator`` if the controller runs with ``--scheduling=volcano``; otherwise ``podgroup``: cloudedge makes
+            a PodGroup, and every pod names it.
     """
 
     queue: str = ""
@@ -167,7 +167,7 @@ class Samples:
 
     Args:
         name: The SampleSet, in the job's own namespace.
-        path: Where every pod of the job sees it.
+        path: The mount path in every pod of the job.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Volcano Job manifests from typed values, and the form of them that the CTR example uses."""
+"""Volcano Job manifests, built from typed values, and the variant that the CTR example uses."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["VOLCANO_JOB", "LifecyclePolicy", "Task", "ctr_job", "volcano_job"]
 
 VOLCANO_JOB = "batch.volcano.sh/v1alpha1"
 CTR_OUTPUT = "/workspace/ctr/models"
-"""Where the CTR image writes its model, in the first trainer."""
+"""The folder in the first trainer to which the CTR image writes its model."""
 _CTR_PORT = 30236
 
 
 @dataclass(frozen=True)
 class LifecyclePolicy:
-    """What Volcano does when something happens to a pod, a task or the job.
+    """Volcano's reaction to an event of a pod, a task or the job.
 
     Args:
         action: ``RestartJob``, ``CompleteJob``, ``AbortJob``, ``TerminateJob``, ``RestartTask``, ``RestartPod`` ...
-        event: What happens: ``PodFailed``, ``PodEvicted``, ``TaskCompleted`` ... Or several.
+        event: The event or events: ``PodFailed``, ``PodEvicted``, ``TaskCompleted`` ...
         exit_code: Instead of an event: a container's exit code, not 0.
-        timeout: How long it has to last, such as ``10m``.
+        timeout: How long the event must last, such as ``10m``.
     """
 
     action: str
@@ -34,7 +34,7 @@ class LifecyclePolicy:
     timeout: str = ""
 
     def to_manifest(self) -> Manifest:
-        """Render it."""
+        """Return the policy as Volcano writes it."""
         when: Manifest = {"exitCode": self.exit_code} if self.exit_code is not None else {}
         if self.event:
             when |= {"event": self.event} if isinstance(self.event, str) else {"events": list(self.event)}
@@ -43,7 +43,7 @@ class LifecyclePolicy:
 
 @dataclass(frozen=True)
 class Task:
-    """The pods of one task of a Volcano Job: `role` says what they run, `policies` what happens when they end."""
+    """The pods of one task of a Volcano Job: `role` is their content, `policies` the reactions to their end."""
 
     name: str
     role: Role
@@ -55,7 +55,7 @@ class Task:
     iteration: str = ""
 
     def to_manifest(self) -> Manifest:
-        """Render it."""
+        """Return the task as Volcano writes it."""
         template = pod_template(self.role)
         if self.labels:
             template = merged(template, {"metadata": {"labels": dict(self.labels)}})
@@ -85,16 +85,16 @@ def volcano_job(
     ttl_s: int | None = None,
     priority_class: str = "",
 ) -> Manifest:
-    """Make a Volcano Job; without `min_available` all pods have to fit, which is what Paddle needs.
+    """Make a Volcano Job; without `min_available` all pods must fit, which is what Paddle needs.
 
     Raises:
-        InputError: one of the job's volumes says more than Volcano's volumes can.
+        InputError: a job-wide volume has a sub path or is read-only, which Volcano does not support.
     """
     for volume in volumes:
         if volume.sub_path or volume.read_only:
             raise InputError(
-                f"Volcano mounts the claim {volume.claim} whole and for writing, in every pod",
-                hint="Give it to the roles that need it: Role(volumes=[...]).",
+                f"Volcano mounts the claim {volume.claim} whole and writable in every pod",
+                hint="Mount it in the roles that need it: `Role(volumes=[...])`.",
             )
     spec: Manifest = {
         "schedulerName": "volcano",
@@ -128,18 +128,18 @@ def ctr_job(
     """Make the CTR example's job: parameter servers and trainers that find each other by labels.
 
     Args:
-        name: The job; also the value of the labels the launcher looks for.
-        pserver: The parameter servers; `service_account` has to be allowed to list pods.
-        trainer: The trainers; as above.
+        name: The job's name; also the value of the labels the launcher looks for.
+        pserver: The parameter servers; their `service_account` must be allowed to list pods.
+        trainer: The trainers; likewise.
         entry: The shell command of the training itself.
-        output: Where the model is kept: what the first trainer writes would be lost with its pod.
-        namespace: Where the job goes.
+        output: The volume for the model, which would otherwise be lost with the first trainer's pod.
+        namespace: The job's namespace.
         queue: The Volcano queue.
-        port: What the servers listen on.
+        port: The port of the servers.
         priority_class: The priority of the job.
 
     Raises:
-        InputError: `output` does not cover the folder the model is written to.
+        InputError: `output` does not cover the folder of the model.
     """
     if not (output.path == CTR_OUTPUT or CTR_OUTPUT.startswith(output.path.rstrip("/") + "/")):
         raise InputError(

@@ -1,4 +1,4 @@
-"""The state of a training job, why it is not further, and what it made."""
+"""Results of a training job: its state, the reasons for a delay, and its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with a job that was submitted."""
+"""Errors of submitted jobs."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ __all__ = ["TrainingFailed"]
 
 
 class TrainingFailed(CloudEdgeError):
-    """The job ended without success; `status` says how, `log` what it wrote last."""
+    """The job ended without success; `status` says how, `log` holds its last output."""

@@ -1,4 +1,4 @@
-"""Why a job is not further than it is: from its pods, its groups and what the cluster wrote down, with what to do."""
+"""Reasons why a job is not further, derived from its pods, groups and events, with the remedy."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from cloudedge.training.manifest import Manifest, section
+from cloudedge.training.manifest import Manifest, mappings, section
 
 __all__ = ["explain"]
 
 GRACE_S = 120.0
-"""How long CreateContainerConfigError is normal: containers wait for a ConfigMap that is written once all pods have
-an address."""
+"""The time for which CreateContainerConfigError is normal: containers wait for a ConfigMap that the controller writes
+once all pods have an address."""
 SILENCE_S = 20.0
-"""How long a controller may take to say anything at all."""
+"""The time a controller may take to react at all."""
 _MOST = 8
 _LONGEST = 300
 
 _WAITING = {
-    "ErrImagePull": "The image cannot be fetched: check its name, and imagePullSecrets.",
-    "ImagePullBackOff": "The image cannot be fetched: check its name, and imagePullSecrets.",
+    "ErrImagePull": "The image cannot be pulled: check its name and imagePullSecrets.",
+    "ImagePullBackOff": "The image cannot be pulled: check its name and imagePullSecrets.",
     "ErrImageNeverPull": "The node does not have the image, and imagePullPolicy is Never.",
-    "InvalidImageName": "That is no image's name.",
-    "CrashLoopBackOff": "The container ends again and again; its log says why.",
+    "InvalidImageName": "The image's name is not valid.",
+    "CrashLoopBackOff": "The container ends again and again; see its log.",
     "CreateContainerError": "",
     "RunContainerError": "",
 }
@@ -38,7 +38,7 @@ def explain(
     groups: Sequence[Manifest],
     now: datetime,
 ) -> list[str]:
-    """Return the reasons that are known, the most telling first."""
+    """Return the known reasons, the most informative first."""
     if state == "deleting":
         return list(_deletion(job, now))
     found = [reason for pod in pods for reason in _pod(pod, pods, now)]
@@ -57,10 +57,10 @@ def _pod(pod: Manifest, pods: Sequence[Manifest], now: datetime) -> Iterator[str
     name, status = section(pod, "metadata").get("name"), section(pod, "status")
     if status.get("reason") in {"Evicted", "NodeLost", "OutOfcpu", "OutOfmemory", "DeadlineExceeded"}:
         yield f"pod {name}: {status['reason']}: {status.get('message', '')}"[:_LONGEST]
-    for each in _listed(status.get("conditions")):
+    for each in mappings(status.get("conditions")):
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             yield f"pod {name} has no node: {each.get('message', '')}"[:_LONGEST]
-    for each in (*_listed(status.get("initContainerStatuses")), *_listed(status.get("containerStatuses"))):
+    for each in (*mappings(status.get("initContainerStatuses")), *mappings(status.get("containerStatuses"))):
         yield from _container(str(name), each, pod, pods, now)
 
 
@@ -75,9 +75,11 @@ def _container(name: str, status: Manifest, pod: Manifest, pods: Sequence[Manife
     if reason == "CreateContainerConfigError":
         if _age_s(pod, now) > GRACE_S:
             missing = [section(p, "metadata").get("name") for p in pods if not section(p, "status").get("podIP")]
-            whom = f" Without an address: {', '.join(map(str, missing))}." if missing else ""
-            said = f"pod {name} waits for its configuration for more than {GRACE_S:.0f} s: {waiting.get('message', '')}"
-            yield f"{said}.{whom}"[:_LONGEST]
+            addressless = f" Without an address: {', '.join(map(str, missing))}." if missing else ""
+            problem = (
+                f"pod {name} waits for its configuration for more than {GRACE_S:.0f} s: {waiting.get('message', '')}"
+            )
+            yield f"{problem}.{addressless}"[:_LONGEST]
     elif reason in _WAITING:
         yield f"pod {name}: {reason}: {waiting.get('message', '')} {_WAITING[str(reason)]}".rstrip()[:_LONGEST]
 
@@ -85,17 +87,17 @@ def _container(name: str, status: Manifest, pod: Manifest, pods: Sequence[Manife
 def _group(group: Manifest) -> Iterator[str]:
     name, status = section(group, "metadata").get("name"), section(group, "status")
     if status.get("phase") in {"Pending", "Unknown"}:
-        words = [f"{each.get('reason')}: {each.get('message')}" for each in _listed(status.get("conditions"))[-1:]]
+        words = [f"{each.get('reason')}: {each.get('message')}" for each in mappings(status.get("conditions"))[-1:]]
         queue = section(group, "spec").get("queue") or "default"
-        said = f"Volcano has not let PodGroup {name} in (queue {queue}): {'; '.join(words) or 'no reason given'}."
-        yield f"{said} A full queue looks like this; see: kubectl get queue {queue}."
+        reason = f"Volcano has not admitted PodGroup {name} (queue {queue}): {'; '.join(words) or 'no reason given'}."
+        yield f"{reason} A full queue looks like this. Run `kubectl get queue {queue}` to see it."
 
 
 def _left_behind(group: Manifest) -> Iterator[str]:
     name = section(group, "metadata").get("name")
     yield (
         f"PodGroup {name} is left behind: PaddleCloud and paddle-operator's sampleset branch do not delete it when "
-        "the job ends. It goes with the job: cloudedge train delete."
+        "the job ends. Run `cloudedge train delete` to delete it with the job."
     )
 
 
@@ -110,22 +112,22 @@ def _nothing_happens(
         yield (
             f"nothing has touched this job for {_age_s(job, now):.0f} s: no controller watches the namespace {where}. "
             + (
-                "Is Volcano's controller running?"
+                "Check that Volcano's controller runs."
                 if volcano
                 else "PaddleCloud watches its release's namespace only, paddle-operator's Helm chart paddle-system."
             )
         )
     elif not volcano and not groups and section(job, "spec").get("schedulingPolicy") is not None:
-        yield "no pods and no PodGroup yet: does the controller run with --scheduling=volcano?"
+        yield "no pods and no PodGroup yet: check that the controller runs with --scheduling=volcano."
 
 
 def _deletion(job: Manifest, now: datetime) -> Iterator[str]:
-    held = section(job, "metadata").get("finalizers") or []
+    finalizers = section(job, "metadata").get("finalizers") or []
     since = _moment(section(job, "metadata").get("deletionTimestamp"))
-    if held and since and (now - since).total_seconds() > SILENCE_S:
+    if finalizers and since and (now - since).total_seconds() > SILENCE_S:
         yield (
-            f"deletion waits for {', '.join(map(str, held))}: the controller that has to remove it does not run, or "
-            "does not watch this namespace. Start it; or, if it is gone for good, patch metadata.finalizers to null."
+            f"deletion waits for {', '.join(map(str, finalizers))}: the controller that removes it does not run, or "
+            "does not watch this namespace. Start it, or, if it is gone for good, patch metadata.finalizers to null."
         )
 
 
@@ -139,7 +141,3 @@ def _moment(text: Any) -> datetime | None:
         return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
     except ValueError:
         return None
-
-
-def _listed(value: Any) -> list[Manifest]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

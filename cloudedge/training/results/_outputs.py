@@ -1,4 +1,4 @@
-"""What a job made: fetched from where it was written, and packed as a bundle that knows where it comes from."""
+"""Outputs of a job: fetch the model from its location, and pack it as a bundle with its lineage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Outputs"]
 
 METRICS = "metrics.json"
-"""A file a job may write beside its model: names and numbers, kept in the bundle's lineage."""
+"""A file a job may write beside its model: names and numbers for the bundle's lineage."""
 _LARGEST_METRICS = 1 << 20
 _HTTP_S = 60.0
 _BLOCK = 1 << 20
@@ -33,9 +33,9 @@ class Outputs:
     """The model a job made.
 
     Args:
-        url: Where it is: ``pvc://claim/path``, ``http://...`` (a tar archive or a file), ``s3://bucket/prefix``,
-            ``bos://bucket/prefix``, or a folder of this machine.
-        lineage: Which job made it, from what.
+        url: Its location: ``pvc://claim/path``, ``http://...`` (a tar archive or a file), ``s3://bucket/prefix``,
+            ``bos://bucket/prefix``, or a local folder.
+        lineage: The job that made it, its dataset and its code.
     """
 
     url: str
@@ -46,7 +46,7 @@ class Outputs:
 
     @classmethod
     def of_cluster(cls, job: Manifest, cluster: Cluster) -> Outputs:
-        """Return the outputs of a job on a cluster, by what the job says of itself."""
+        """Return the outputs of a job on a cluster, as its annotations describe them."""
         metadata = section(job, "metadata")
         images = {name: str(first_container(role).get("image") or "") for name, _, role in roles(job)}
         image = images.get("worker") or images.get("trainer") or next(iter(images.values()), "")
@@ -60,20 +60,20 @@ class Outputs:
         )
 
     def fetch(self, folder: Path, *, image: str = "") -> Path:
-        """Copy the model to a folder of this machine that is not there yet; all of it, or nothing appears.
+        """Copy the model to a new local folder, which appears complete or not at all.
 
         Args:
-            folder: Where to.
+            folder: The new folder.
             image: For volume claims: an image with find, sha256sum and dd, instead of the job's own.
 
         Raises:
-            NotFound: the job says no place, or nothing is there.
+            NotFound: the job names no location, or there is nothing at it.
             Conflict: the folder exists.
         """
         if not self.url:
             raise NotFound(
-                "the job does not say where its model ends up",
-                hint=f"Submit it with --output, or annotate it: {OUTPUT}=pvc://CLAIM/PATH.",
+                "the job does not name the location of its model",
+                hint=f"Submit it with `--output`, or annotate it with `{OUTPUT}=pvc://CLAIM/PATH`.",
             )
         scheme = self.url.partition("://")[0] if "://" in self.url else "file"
         with published(folder, f"fetching {self.url}") as temporary:
@@ -94,8 +94,8 @@ class Outputs:
 
         Args:
             name: The bundle's name.
-            folder: Keep what was fetched here; a temporary folder if left out.
-            split: Split it first: its embeddings become tables, and the bundle knows what it is fed and answers.
+            folder: Keep the fetched model in this folder; a temporary one if left out.
+            split: Split it first: its embeddings become tables, and the bundle knows its inputs and outputs.
             options: Further arguments of `Bundle.pack`: sparse, signature, hub, version ...
         """
         with tempfile.TemporaryDirectory(prefix="cloudedge-") as scratch:
@@ -106,9 +106,9 @@ class Outputs:
             if split:
                 pieces = split_model(fetched, Path(scratch) / "pieces")
                 fetched, framework = pieces.folder, pieces.report.framework_version
-                told = {"sparse": pieces.tables, "signature": pieces.signature, "probes": pieces.probes}
-                options = {**told, "framework_version": framework, **options}
-            # What is in a temporary folder must not be linked to.
+                from_split = {"sparse": pieces.tables, "signature": pieces.signature, "probes": pieces.probes}
+                options = {**from_split, "framework_version": framework, **options}
+            # The bundle must not link to files in a temporary folder.
             is_temporary = split or folder is None
             return Bundle.pack(fetched, name=name, lineage=lineage, copy=is_temporary, **options)
 
@@ -116,13 +116,13 @@ class Outputs:
         from cloudedge.training.results._volume_claim import copy_from_claim  # noqa: PLC0415 - the client is an extra
 
         if self.cluster is None:
-            raise InputError(f"{self.url} is on a cluster, and this run is not")
+            raise InputError(f"{self.url} is on a cluster, but this run is local")
         claim, _, path = self.url.removeprefix("pvc://").partition("/")
         copy_from_claim(self.cluster, self.namespace, claim, path, target, image=image)
 
 
 def lineage_of(job: Manifest, run: str, image: str) -> Lineage:
-    """Say where a job's model comes from; annotations of the job go before what can be guessed."""
+    """Return the lineage of a job's model; annotations of the job take precedence over derived values."""
     annotations = section(job, "metadata", "annotations")
     samples = section(job, "spec", "sampleSetRef").get("name")
     dataset = annotations.get("cloudedge/dataset") or (f"sampleset/{samples}" if samples else "")
@@ -130,7 +130,7 @@ def lineage_of(job: Manifest, run: str, image: str) -> Lineage:
 
 
 def read_metrics(folder: Path) -> dict[str, float]:
-    """Read what the job wrote about itself, if it did.
+    """Read the metrics the job wrote, if any.
 
     Raises:
         InputError: the file is not names and numbers.
@@ -149,7 +149,7 @@ def read_metrics(folder: Path) -> dict[str, float]:
 
 def _existing(folder: str) -> Path:
     if not Path(folder).is_dir():
-        raise NotFound(f"the job has not written {folder}")
+        raise NotFound(f"the job wrote no folder {folder}")
     return Path(folder)
 
 
@@ -193,4 +193,4 @@ def _from_store(url: str, target: Path) -> None:
                 out.write(block)
         count += 1
     if not count:
-        raise NotFound(f"there is nothing at {url}")
+        raise NotFound(f"{url} holds no files")

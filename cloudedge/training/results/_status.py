@@ -1,7 +1,7 @@
-"""What a job is doing, from what the cluster says of it; phases of two controllers become one set of states.
+"""The status of a job, derived from its Kubernetes objects: one set of states for the phases of two controllers.
 
-Pure: objects in, a status out. Phases lag behind the pods by one step, may flip while pods start, and never come at
-all where nobody watches the namespace; all of that is dealt with here.
+Pure: objects in, a status out. Phases lag behind the pods by one step, may flip while pods start, and never appear when
+no controller watches the namespace; this module compensates for all of that.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COUNTED = {"Pending": "pending", "Running": "running", "Succeeded": "succeeded"
 
 @dataclass(frozen=True)
 class RoleStatus:
-    """How far the pods of one role are."""
+    """The progress of the pods of one role."""
 
     wanted: int
     pending: int = 0
@@ -65,28 +65,28 @@ class RoleStatus:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What a job is doing."""
+    """The state of a job, its pods and the reasons for a delay."""
 
     name: str
     namespace: str
     state: State
     phase: str = ""
-    """In the controller's own words."""
+    """The controller's own word."""
     mode: str = ""
     roles: Mapping[str, RoleStatus] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
-    """Why it is not further, from pods and events, with what to do."""
+    """The reasons it is not further, from pods and events, with the remedy."""
     started: str = ""
     ended: str = ""
     uid: str = ""
 
     @property
     def is_final(self) -> bool:
-        """Whether it will not change any more."""
+        """True if the state will not change any more."""
         return self.state in FINAL
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the status for programs."""
         return {
             **vars(self),
             "roles": {name: vars(role) for name, role in self.roles.items()},
@@ -105,17 +105,17 @@ def status_of(
     now: datetime,
     ps_done_when_workers_done: bool = False,
 ) -> JobStatus:
-    """Say what a job is doing.
+    """Derive the status of a job.
 
     Args:
-        job: The object; None if it is not there.
+        job: The object; None if it does not exist.
         name: Its name.
         namespace: Its namespace.
         pods: The job's pods.
-        events: What the cluster wrote down about the job and its pods.
-        groups: PodGroups that belong to it.
-        now: The time, to tell a slow start from a stuck one.
-        ps_done_when_workers_done: Take a job whose workers all succeeded for done, though servers never end.
+        events: The cluster's events about the job and its pods.
+        groups: The job's PodGroups.
+        now: The time, to distinguish a slow start from a stuck one.
+        ps_done_when_workers_done: Count a job whose workers all succeeded as done, though servers never end.
     """
     if job is None:
         return JobStatus(name, namespace, "gone")
@@ -155,7 +155,7 @@ def _from_pods(job: Manifest, pods: Sequence[Manifest]) -> dict[str, RoleStatus]
 
 
 def _from_status(job: Manifest, status: Manifest) -> dict[str, RoleStatus]:
-    """Read the controller's own counters: zeros are left out, and all of them go when pods are cleaned up."""
+    """Read the controller's own counters: zeros are omitted, and all are lost when pods are cleaned up."""
     found = {}
     for name, _, role in roles(job):
         counters = section(status, name)
@@ -167,7 +167,7 @@ def _from_status(job: Manifest, status: Manifest) -> dict[str, RoleStatus]:
 
 
 def _from_tasks(job: Manifest, status: Manifest) -> dict[str, RoleStatus]:
-    """Read Volcano's counters: by task, by the phase of its pods."""
+    """Read Volcano's counters, by task and by the phase of its pods."""
     found = {}
     for name, _, task in roles(job):
         phases = section(status, "taskStatusCount", name, "phase")
@@ -196,7 +196,7 @@ def _caught_up(state: State, counts: Mapping[str, RoleStatus], *, done_early: bo
 
 
 def role_of(pod: Manifest) -> str:
-    """Return which role or task a pod plays."""
+    """Return the role or task of a pod."""
     labels = section(pod, "metadata", "labels")
     annotations = section(pod, "metadata", "annotations")
     return str(
@@ -209,10 +209,10 @@ def role_of(pod: Manifest) -> str:
 
 
 class Debounce:
-    """Lets a state through once it has lasted, or at once if it is final: phases flip while pods start.
+    """Reports a state once it has lasted, or at once if it is final: phases flip while pods start.
 
     Args:
-        settle_s: How long a state has to last.
+        settle_s: How long a state must last.
     """
 
     def __init__(self, settle_s: float = 2.0) -> None:
@@ -221,7 +221,7 @@ class Debounce:
         self._coming: tuple[State, float] | None = None
 
     def settled(self, state: State, now_s: float) -> bool:
-        """Take a state that was seen, and tell whether it is news that will last."""
+        """Record an observed state; return whether it is a change to report."""
         if state == self._shown:
             self._coming = None
             return False

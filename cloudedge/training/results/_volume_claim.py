@@ -1,7 +1,7 @@
-"""Files of a volume claim, copied to this machine: through a pod that mounts it, checked by their digests.
+"""Copies of files in a volume claim, read through a pod that mounts it and verified by their digests.
 
-Only `find`, `sha256sum` and `dd` are needed in the pod's image, which by default is the job's own: its nodes have it.
-Names that come from the pod are not trusted.
+The pod's image needs only `find`, `sha256sum` and `dd`. By default it is the job's own, which its nodes have already.
+File names from the pod are untrusted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cloudedge.training.manifest import Manifest, section
 
 __all__ = ["copy_from_claim"]
 
-_AT = "/cloudedge-output"
-_CHUNK = 16
-"""Megabytes of one read: what a pod answers is held in memory."""
+_MOUNT_PATH = "/cloudedge-output"
+_CHUNK_MB = 16
+"""Size of one read: the pod's answer is held in memory."""
 _START_S, _READ_S, _LIFE_S = 300.0, 600.0, 3600
 _MOST_FILES = 100_000
 
@@ -32,20 +32,20 @@ def copy_from_claim(cluster: Cluster, namespace: str, claim: str, path: str, tar
     """Copy a folder of a volume claim.
 
     Args:
-        cluster: Where the claim is.
+        cluster: The cluster of the claim.
         namespace: Its namespace.
         claim: Its name.
         path: The folder in it; all of it if empty.
-        target: A folder that is not there yet.
-        image: What the copying pod runs.
+        target: A folder that does not exist yet.
+        image: The image of the copying pod.
 
     Raises:
-        NotFound: there is no such claim, or nothing at that path.
+        NotFound: the claim does not exist, or there is nothing at that path.
         IntegrityError: a file changed while it was copied.
     """
     if cluster.get(Kind.PVC, claim, namespace) is None:
-        raise NotFound(f"there is no volume claim {claim} in {namespace}")
-    folder = f"{_AT}/{check_member_path(path.strip('/'))}" if path.strip("/") else _AT
+        raise NotFound(f"the volume claim {claim} does not exist in {namespace}")
+    folder = f"{_MOUNT_PATH}/{check_member_path(path.strip('/'))}" if path.strip("/") else _MOUNT_PATH
     target.mkdir(parents=True)
     with _pod(cluster, namespace, claim, image) as pod:
         reader = _Reader(cluster, namespace, pod)
@@ -57,41 +57,41 @@ def copy_from_claim(cluster: Cluster, namespace: str, claim: str, path: str, tar
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads files through a pod that has them."""
+    """Reads files through a pod that mounts them."""
 
     cluster: Cluster
     namespace: str
     pod: str
 
     def listing(self, folder: str) -> list[tuple[str, str]]:
-        """List the files of a folder: their digests, and their names in it."""
+        """List the files of a folder: digests, and names relative to it."""
         ran = self._run("find", folder, "-type", "f", "-exec", "sha256sum", "{}", "+")
         lines = ran.stdout.decode("utf-8", errors="surrogateescape").splitlines()
         if ran.code or not lines:
-            said = ran.stderr.decode(errors="replace").strip()[:300] or "there are no files"
-            raise NotFound(f"nothing can be read from {folder.removeprefix(_AT) or '/'} of the claim: {said}")
+            reason = ran.stderr.decode(errors="replace").strip()[:300] or "it has no files"
+            raise NotFound(f"cannot read {folder.removeprefix(_MOUNT_PATH) or '/'} of the claim: {reason}")
         if len(lines) > _MOST_FILES:
             raise InputError(f"{len(lines)} files: no model has more than {_MOST_FILES}")
         found = []
         for line in lines:
             digest, separator, name = line.partition("  ")
             if not separator or not name.startswith(f"{folder}/"):
-                raise InputError(f"a file whose name cannot be copied: {line[:200]!r}")
+                raise InputError(f"the claim holds a file whose name cannot be copied: {line[:200]!r}")
             found.append((digest, check_member_path(name.removeprefix(f"{folder}/"))))
         return found
 
     def copy(self, source: str, target: Path, digest: str) -> None:
-        """Copy one file, piece by piece."""
+        """Copy one file in chunks and verify its digest."""
         hashed = hashlib.sha256()
         with target.open("wb") as file:
             for number in count():
-                skip = number * _CHUNK
-                ran = self._run("dd", f"if={source}", "bs=1048576", f"skip={skip}", f"count={_CHUNK}")
+                skip = number * _CHUNK_MB
+                ran = self._run("dd", f"if={source}", "bs=1048576", f"skip={skip}", f"count={_CHUNK_MB}")
                 if ran.code:
                     raise NotFound(f"cannot read {source}: {ran.stderr.decode(errors='replace').strip()[:300]}")
                 hashed.update(ran.stdout)
                 file.write(ran.stdout)
-                if len(ran.stdout) < _CHUNK << 20:
+                if len(ran.stdout) < _CHUNK_MB << 20:
                     break
         if hashed.hexdigest() != digest:
             later = "Wait until the job has ended, then fetch again."
@@ -105,7 +105,7 @@ class _Reader:
 def _pod(cluster: Cluster, namespace: str, claim: str, image: str) -> Iterator[str]:
     name = f"cloudedge-fetch-{secrets.token_hex(4)}"
     try:
-        # An answer that is lost is no pod that is not there: it is deleted either way.
+        # The creation may succeed though its answer is lost: the pod is deleted either way.
         cluster.create(_manifest(name, namespace, claim, image))
         cluster.wait(
             Kind.POD,
@@ -123,7 +123,9 @@ def _pod(cluster: Cluster, namespace: str, claim: str, image: str) -> Iterator[s
 def _is_running(pod: Manifest | None) -> bool:
     phase = section(pod or {}, "status").get("phase")
     if phase in {"Succeeded", "Failed"}:
-        raise Rejected("the copying pod ended by itself", hint="Name an image that has sleep, find, sha256sum and dd.")
+        raise Rejected(
+            "the copying pod ended unexpectedly", hint="Name an image that has sleep, find, sha256sum and dd."
+        )
     return phase == "Running"
 
 
@@ -138,7 +140,7 @@ def _manifest(name: str, namespace: str, claim: str, image: str) -> Manifest:
             "annotations": {"sidecar.istio.io/inject": "false"},
         },
         "spec": {
-            # Should we be killed before it is deleted, it ends by itself.
+            # If this process is killed before it deletes the pod, the pod ends by itself.
             "activeDeadlineSeconds": _LIFE_S,
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
@@ -148,7 +150,7 @@ def _manifest(name: str, namespace: str, claim: str, image: str) -> Manifest:
                     "name": "fetch",
                     "image": image,
                     "command": ["sleep", str(_LIFE_S)],
-                    "volumeMounts": [{"name": "output", "mountPath": _AT, "readOnly": True}],
+                    "volumeMounts": [{"name": "output", "mountPath": _MOUNT_PATH, "readOnly": True}],
                 }
             ],
             "volumes": [{"name": "output", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}],

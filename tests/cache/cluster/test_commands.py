@@ -94,7 +94,7 @@ def test_a_data_set_from_its_file_to_its_end(cluster, there, tmp_path):
 @pytest.mark.parts
 def test_waiting_here_asks_no_cluster(tmp_path):
     refused = run("wait", "absent", ok=False, KUBECONFIG=os.devnull, CLOUDEDGE_HOME=str(tmp_path))
-    assert "no data set 'absent' here" in refused.stderr
+    assert "data set 'absent' does not exist" in refused.stderr
 
 
 @pytest.mark.cluster
@@ -107,6 +107,8 @@ def test_a_schedule_comes_and_goes(cluster, there):
     made = json.loads(there(*words, "--json", "--", "warmup", "criteo", "train").stdout)
     assert made == printed
     assert cluster.get(cron, "nightly")["spec"]["schedule"] == "0 3 * * *"
-    assert "Say so: --yes" in there("unschedule", "nightly", "--namespace", cluster.namespace, ok=False).stderr
+    assert (
+        "Confirm it with `--yes`" in there("unschedule", "nightly", "--namespace", cluster.namespace, ok=False).stderr
+    )
     there("unschedule", "nightly", "--namespace", cluster.namespace, "--yes")
     assert cluster.get(cron, "nightly") is None

@@ -200,14 +200,14 @@ def test_a_schedule_is_there_in_the_version_the_cluster_has(cluster, datasets):
     assert again == [each["metadata"]["resourceVersion"] for each in made], "twice is once"
     datasets.unschedule("nightly")
     assert [cluster.get(kind, "nightly") for kind in kinds] == [None] * 4
-    with pytest.raises(NotFound, match="no schedule"):
+    with pytest.raises(NotFound, match=r"the schedule .* does not exist"):
         datasets.unschedule("nightly")
 
 
 @pytest.mark.cluster
 def test_a_schedule_does_not_take_what_is_somebody_elses(cluster, datasets):
     cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "theirs"}})
-    with pytest.raises(Conflict, match="not ours"):
+    with pytest.raises(Conflict, match="cloudedge did not make"):
         datasets.schedule("theirs", "0 3 * * *", ["clear", "criteo"], image="i")
 
 
@@ -286,7 +286,7 @@ def test_a_warm_up_that_another_one_blocks_says_how_to_unblock_it(cluster, datas
         pytest.raises(Rejected) as refused,
     ):
         datasets.run(SampleJob.warmup("blocked", wanted.name), timeout_s=_LONG_S)
-    assert refused.value.hint.endswith(f"cloudedge dataset unblock {wanted.name}")
+    assert refused.value.hint.endswith(f"`cloudedge dataset unblock {wanted.name}`.")
 
 
 @pytest.mark.cluster

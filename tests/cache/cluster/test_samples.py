@@ -85,7 +85,7 @@ class TestSampleSet:
         [
             (
                 {"spec": {"sorce": {"uri": "s3://bucket/x"}}},
-                r"spec\.sorce: There is no such field\. Did you mean source\?",
+                r"spec\.sorce: This field does not exist\. Did you mean source\?",
             ),
             ({"spec": {"schedule": "* * * * *"}}, r"spec\.schedule"),
             ({"spec": {"source": {"url": "s3://bucket/x"}}}, r"spec\.source\.url"),
@@ -174,7 +174,7 @@ class TestSampleJob:
         ("change", "said"),
         [
             ({"schedule": "* * * * *"}, "cloudedge dataset schedule"),
-            ({"terminat": True}, r"spec\.terminat: There is no such field\. Did you mean terminate\?"),
+            ({"terminat": True}, r"spec\.terminat: This field does not exist\. Did you mean terminate\?"),
             ({"sampleSetRef": {"name": "criteo", "namespace": "x"}}, r"spec\.sampleSetRef\.namespace"),
             ({"type": "copy"}, "'copy'"),
             ({"rmrOptions": {"paths": ["a"]}}, "rmrOptions"),
@@ -268,7 +268,7 @@ class TestSecrets:
 
     @pytest.mark.parametrize("volume", ["v", "Criteo", "criteo-", "a b c"])
     def test_a_volume_that_juicefs_would_not_make_is_refused(self, volume):
-        with pytest.raises(InputError, match="name of a JuiceFS volume"):
+        with pytest.raises(InputError, match="JuiceFS volume's name"):
             file_system_secret("fs", volume=volume, storage="bos", bucket="https://b", meta="redis://h:6379/0")
 
     def test_keys_that_would_break_the_address_they_are_pasted_into(self):

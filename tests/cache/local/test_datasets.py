@@ -74,9 +74,9 @@ class TestDeal:
 @pytest.mark.rules
 def test_a_bad_name_is_refused(datasets):
     for name in ("../x", "ab", "Clicks", "clicks-"):  # JuiceFS wants three letters
-        with pytest.raises(InputError, match="name of a data set"):
+        with pytest.raises(InputError, match="data set's name"):
             datasets.create(name)
-    with pytest.raises(NotFound, match="no data set"):
+    with pytest.raises(NotFound, match=r"data set .* does not exist"):
         datasets.open("absent")
 
 
@@ -119,7 +119,7 @@ class TestWithJuiceFs:
         assert (point / "day-0" / "part-0").read_bytes() == (source / "day-0" / "part-0").read_bytes()
         assert (point / "day-1" / "part-1").read_bytes() == (source / "day-1" / "part-1").read_bytes()
         (source / "day-0" / "part-0").write_bytes(b"of today")
-        with (point / "day-0" / "part-3").open("rb"), pytest.raises(Conflict, match="being read"):
+        with (point / "day-0" / "part-3").open("rb"), pytest.raises(Conflict, match="a process reads"):
             criteo.sync()
         criteo.sync()
         assert (point / "day-0" / "part-0").read_bytes() == b"of today"
@@ -153,7 +153,7 @@ class TestWithJuiceFs:
         for path in ("/", "..", "a/../..", ""):
             with pytest.raises(InputError):
                 criteo.remove([path], confirmed=True)
-        with pytest.raises(InputError, match="for good"):
+        with pytest.raises(InputError, match="permanently"):
             criteo.remove(["day-0"], confirmed=False)
         with pytest.raises(NotFound):
             criteo.remove(["day-0", "absent"], confirmed=True)
@@ -222,7 +222,7 @@ class TestWithJuiceFs:
         (source / "day-0" / "part-0").write_bytes(b"of today")
         killed_before_it_forgets = (
             "import sys, os, signal; from pathlib import Path; from cloudedge.cache.local import LocalDatasets, _warm\n"
-            "_warm.WarmFiles.forget = lambda *_: os.kill(0, signal.SIGKILL)\n"
+            "_warm.WarmFiles.remove = lambda *_: os.kill(0, signal.SIGKILL)\n"
             "LocalDatasets(Path(sys.argv[1])).open('criteo').sync()\n"
         )
         command = [sys.executable, "-c", killed_before_it_forgets, str(tmp_path / "sets")]
@@ -249,7 +249,7 @@ class TestWithJuiceFs:
     @pytest.mark.parts
     def test_a_source_that_is_not_there(self, datasets):
         criteo = datasets.create("criteo")
-        with pytest.raises(InputError, match="from where"):
+        with pytest.raises(InputError, match="has no source"):
             criteo.sync()
         with pytest.raises(NotFound, match="nowhere"):
             criteo.sync("/nowhere")
@@ -444,10 +444,10 @@ class TestAddresses:
 
     @pytest.mark.rules
     def test_a_file_knows_no_password_and_every_other_engine_has_a_place_for_it(self, tmp_path, monkeypatch):
-        assert Meta("redis://h/1").known(tmp_path) == Meta("redis://h/1")
+        assert Meta("redis://h/1").with_password(tmp_path) == Meta("redis://h/1")
         monkeypatch.setenv("CLOUDEDGE_DATASET_META_PASSWORD", "p")
-        assert Meta("sqlite3:///a").known(tmp_path).environment == {}
-        assert Meta("redis://h/1").known(tmp_path) == Meta("redis://@h/1", "p")
+        assert Meta("sqlite3:///a").with_password(tmp_path).environment == {}
+        assert Meta("redis://h/1").with_password(tmp_path) == Meta("redis://@h/1", "p")
 
     @pytest.mark.rules
     def test_credentials_in_a_source_are_refused_and_not_repeated(self, datasets):

@@ -111,7 +111,7 @@ def test_the_command_is_found(command):
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ((), "whatever its image starts"),
+        ((), "names no command"),
         (("sh", "-c", "cd x && python train.py"), "shell script"),
         (("sh", "run.sh"), "shell script"),
         (("python", "-m", "train"), "cannot start"),

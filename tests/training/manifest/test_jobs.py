@@ -95,7 +95,7 @@ def test_the_seeds_misspelt_policy_is_explained_and_sent_rightly():
     ("file", "words"),
     [
         ("heter-branch.yaml", ["experimental branch", "spec.ps"]),
-        ("kubeflow.yaml", ["Kubeflow", "nothing to do", "paddleReplicaSpecs"]),
+        ("kubeflow.yaml", ["Kubeflow", "a different kind", "paddleReplicaSpecs"]),
     ],
 )
 def test_lookalikes_are_refused_with_clear_words(file, words):
@@ -227,7 +227,7 @@ def test_classes_map_to_priority_queue_and_preemption():
         assert template["metadata"]["annotations"]["volcano.sh/preemptable"] == "true"
     tasks = BUILT["volcano"].with_class("guaranteed").manifest["spec"]
     assert tasks["priorityClassName"] == "high"  # what the job says itself goes before
-    with pytest.raises(InputError, match="no job class"):
+    with pytest.raises(InputError, match="job class 'urgent' does not exist"):
         BUILT["single"].with_class("urgent")
     grouped = TrainingJob.ps("g", ps=role(), worker=role(), gang=Gang(how="podgroup")).with_class("guaranteed")
     assert grouped.companions[0]["spec"]["priorityClassName"] == "cloudedge-guaranteed"
@@ -332,5 +332,5 @@ def test_the_ctr_job_says_where_in_the_claim_its_model_is(mount, output):
 
 @pytest.mark.rules
 def test_what_a_volcano_volume_cannot_say_is_not_lost():
-    with pytest.raises(InputError, match="whole and for writing"):
+    with pytest.raises(InputError, match="whole and writable"):
         TrainingJob.volcano("v", [Task("t", role())], volumes=[PvcMount("c", "/c", sub_path="a")])

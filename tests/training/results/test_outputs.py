@@ -103,7 +103,7 @@ def test_a_bucket_is_fetched_with_the_credentials_of_its_hub(tmp_path, monkeypat
         monkeypatch.setenv("CLOUDEDGE_CONFIG", str(tmp_path / "cloudedge.yaml"))
         got = Outputs(f"s3://{BUCKET}/ctr/1", LINEAGE).fetch(tmp_path / "got")
         assert files(got) == {"model": b"ctr/1/model", "deep/rows": b"ctr/1/deep/rows"}
-        with pytest.raises(NotFound, match="nothing at"):
+        with pytest.raises(NotFound, match="holds no files"):
             Outputs(f"s3://{BUCKET}/ctr/9", LINEAGE).fetch(tmp_path / "none")
 
 
