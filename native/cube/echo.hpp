@@ -1,5 +1,5 @@
-// A server that answers every frame with the same bytes: what the event loop and the kernel cost without any lookup.
-// For benchmarks; it bounds what a real server can reach.
+// A server that answers every frame with the same bytes: measures the event loop and the kernel without any lookup. For
+// benchmarks; it is an upper bound for a real server.
 #pragma once
 
 #include <algorithm>
