@@ -156,7 +156,7 @@ class ShardCall {
     flight.id = ++flight.link->last_id;
     wire::write_request(flight.request, flight.id, part_.keys, pin_);
     replica.in_flight.fetch_add(1, std::memory_order_relaxed);
-    // A slow replica is joined by the next one after its share of the time, or after backup_ms if that is set.
+    // After backup_ms, or its share of the time if that is negative, a slow replica is joined by the next one.
     const std::int64_t patience_ms =
         options_.backup_ms < 0 ? options_.timeout_ms / (1 + options_.retry) : options_.backup_ms;
     join_ns_ = attempts_left_ > 0 && patience_ms > 0 ? now + patience_ms * kMs : 0;
