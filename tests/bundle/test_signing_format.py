@@ -218,7 +218,7 @@ def pem(key, private):
 def test_key_files_that_are_refused(tmp_path, private):
     load = load_private if private else load_public
     path = tmp_path / "key"
-    with pytest.raises(NotFound, match="the key file .* does not exist"):
+    with pytest.raises(NotFound, match=r"the key file .* does not exist"):
         load(path)
     with pytest.raises(InputError, match="cannot read"):
         load(tmp_path)

@@ -1,4 +1,4 @@
-"""Who is doing this, for histories and locks."""
+"""The current user's name, for histories and locks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["who"]
 
 
 def who() -> str:
-    """Return user@host."""
+    """Return ``user@host``."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # the user of a container may have no name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"

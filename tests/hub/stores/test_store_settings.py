@@ -44,7 +44,7 @@ TABLE = [
 @pytest.mark.parametrize(("code", "status", "kind"), TABLE)
 @pytest.mark.parametrize("table", ["_s3", "_bos"])
 def test_each_answer_means_one_thing(table, code, status, kind):
-    explanations = sys.modules[f"cloudedge.hub.{table}"]._EXPLANATIONS
+    explanations = sys.modules[f"cloudedge.hub.objects.{table}"]._EXPLANATIONS
     names = http_answer(code, status, "").names
     assert next(explanations[name][0] for name in names if name in explanations) is kind
 
