@@ -406,7 +406,7 @@ def test_a_part_that_is_not_what_it_should_be(hub, model):
 
 def test_open_says_what_there_is(hub, model):
     Bundle.pack(model, name="ctr", hub=hub)
-    with pytest.raises(NotFound, match="There are: 1"):
+    with pytest.raises(NotFound, match="The hub has 1"):
         Bundle.open("ctr:7", hub=hub)
     with pytest.raises(NotFound, match="no bundle named dog"):
         Bundle.open("dog", hub=hub)

@@ -112,5 +112,5 @@ def last_line(error: BaseException) -> str:
     """Return the message of a Paddle error without its stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Paddle puts its message above a bracketed hint on a line of its own.
-    told = [line for line in lines if "Error:" in line or line.startswith("(")]
-    return (told or lines or [type(error).__name__])[-1]
+    messages = [line for line in lines if "Error:" in line or line.startswith("(")]
+    return (messages or lines or [type(error).__name__])[-1]

@@ -102,8 +102,8 @@ def resolve(hub: Hub, ref: Ref) -> Descriptor:
     if entry is None:
         known = sorted(e.tag for e in entries if e.is_current and not e.tag.startswith("sha256-"))
         raise NotFound(
-            f"{hub.url}: has no bundle {ref}",
-            hint=f"It has {', '.join(known[-20:])}." if known else f"It has no bundle named {ref.name}.",
+            f"{hub.url} has no bundle {ref}",
+            hint=f"The hub has {', '.join(known[-20:])}." if known else f"The hub has no bundle named {ref.name}.",
             ref=str(ref),
         )
     return entry.target

@@ -76,7 +76,7 @@ class LayoutHub:
         check_name(name)
         check_tag(tag)
         if target is not None and self.store.head(blob_key(target.digest)) is None:
-            raise NotFound(f"{self.url}: has no manifest {target.digest} to tag", digest=target.digest)
+            raise NotFound(f"{self.url} has no manifest {target.digest} to tag", digest=target.digest)
 
         def change(index: dict[str, Any]) -> bool:
             before = _entries(index, name)
@@ -104,7 +104,7 @@ class LayoutHub:
         """Read a manifest and check it against its digest."""
         raw = self._read_small(blob_key(digest), MANIFEST_LIMIT)
         if raw is None:
-            raise NotFound(f"{self.url}: has no manifest {digest}", digest=digest)
+            raise NotFound(f"{self.url} has no manifest {digest}", digest=digest)
         if digest_of(raw) != digest:
             raise IntegrityError(
                 f"{self.url}: manifest {digest} is damaged",
