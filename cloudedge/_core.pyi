@@ -1,4 +1,4 @@
-"""Types of the compiled half; the sources are in native/."""
+"""Types of the compiled half, whose sources are in native/."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -28,7 +28,7 @@ def merge(
     out_columns: Columns,
 ) -> None: ...
 
-# SequenceFiles and what goes wrong with files (native/bind_seqfile.cpp)
+# SequenceFiles and file errors (native/bind_seqfile.cpp)
 
 class FileError(Exception):
     """args are (kind, path, offset or None, what); kind is damaged, refused, unreadable or unwritable."""
@@ -224,7 +224,7 @@ def generate_load(
 ) -> dict[str, Any]: ...
 def fill_redis(host: str, port: int, keys: Keys, values: Rows) -> None: ...
 
-# Other libraries' member functions (native/unlocked.cpp).
+# Calls of other libraries' member functions without the GIL (native/unlocked.cpp).
 
 def call_unlocked(function: int, this: int) -> bool: ...
 def construct_unlocked(constructor: int, argument: int) -> int: ...

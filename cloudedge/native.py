@@ -1,7 +1,7 @@
-"""Errors of the compiled half, said in cloudedge's words.
+"""Translation of the compiled half's errors to cloudedge's.
 
-`_core` knows files and bytes and throws `_core.FileError`; what that means to a caller, and what to do about it,
-is decided here, once.
+`_core` knows files and bytes and throws `_core.FileError`; this module alone decides which error and which hint
+a caller sees.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["file_errors"]
 
 @contextmanager
 def file_errors(doing: str, *, damaged: type[CloudEdgeError] = InputError, hint: str = "") -> Iterator[None]:
-    """Translate what `_core` says about files.
+    """Translate `_core.FileError` to cloudedge's errors.
 
     Args:
-        doing: What is attempted, after "cannot": "read the SequenceFile".
-        damaged: What a file whose bytes are not what its format says is an instance of.
-        hint: What to do about such a file.
+        doing: The attempted action, worded to follow "cannot": "read the SequenceFile".
+        damaged: The error class for a file that violates its format.
+        hint: The hint for such a file.
 
     Raises:
         CloudEdgeError: `damaged`; or InputError for a file that cannot be read or used here; or StorageError for
@@ -35,7 +35,7 @@ def file_errors(doing: str, *, damaged: type[CloudEdgeError] = InputError, hint:
         where = path if offset is None else f"{path}, byte {offset}"
         message = f"cannot {doing}: {where}: {what}"
         if kind == "unwritable":
-            advice = "Free space there or choose another place; nothing was published."
+            advice = "Free space there or choose another place. Nothing was published."
             raise StorageError(message, hint=advice, path=path, offset=offset) from error
         kinds = {"damaged": damaged, "refused": InputError, "unreadable": InputError}
         raise kinds[kind](message, hint=hint if kind == "damaged" else "", path=path, offset=offset) from error

@@ -1,10 +1,10 @@
-"""SequenceFiles as Paddle Serving's tools read and write them: 8-byte keys, raw values.
+"""SequenceFiles in the format of Paddle Serving's tools: read and write records of 8-byte keys and raw values.
 
-A file is read strictly: a wrong header, a record that is not whole or a sync mark that is not the file's own is an
-`InputError` with the byte where it was found. With ``skip_damage`` reading goes on after the next sync mark and
-counts what was left out. Files are streamed; only `read_table` holds one whole.
+A file is read strictly: a wrong header, an incomplete record or a foreign sync mark is an `InputError` with its byte
+offset. With ``skip_damage`` the reader continues after the next sync mark and counts the skipped bytes. Files are
+streamed; only `read_table` holds a whole one.
 
-Not responsible for what values mean, for sharding, or for Hadoop's own files, whose keys carry an inner length.
+Out of scope: the meaning of values, sharding, and Hadoop's own files, whose keys carry an inner length.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MAX_VALUE_BYTES = 67108860
 """The longest value a record may have."""
 
 _BATCH = 4096
-_HINT = "Make the file again, or read it with skip_damage to leave the damaged stretch out."
+_DAMAGE_HINT = "Write the file again, or read it with `skip_damage` to leave the damaged stretch out."
 
 
 def is_sequence_file(path: str | os.PathLike[str]) -> bool:
-    """Say whether a file begins like a SequenceFile."""
+    """Return True if a file begins like a SequenceFile."""
     with Path(path).open("rb") as file:
         return file.read(3) == b"SEQ"
 
@@ -48,7 +48,7 @@ class Reader:
         >>> for key, value in reader: ...           # doctest: +SKIP
 
     Attributes:
-        native: The compiled reader, for compiled code that takes records itself.
+        native: The compiled reader, for compiled code that reads records directly.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, skip_damage: bool = False) -> None:
@@ -56,17 +56,17 @@ class Reader:
 
         Args:
             path: The file.
-            skip_damage: Leave out a damaged stretch up to the next sync mark instead of refusing the file.
+            skip_damage: Skip a damaged stretch up to the next sync mark instead of refusing the file.
 
         Raises:
-            InputError: not a SequenceFile, or not one this can read; `path` and `offset` say where.
+            InputError: not a SequenceFile, or an unsupported kind; `path` and `offset` give the place.
         """
         with self._errors():
             self.native = _core.SequenceReader(Path(path), skip_damage)
 
     @staticmethod
     def _errors() -> Any:
-        return file_errors("read the SequenceFile", hint=_HINT)
+        return file_errors("read the SequenceFile", hint=_DAMAGE_HINT)
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         while True:
@@ -83,12 +83,12 @@ class Reader:
 
     @property
     def skipped_bytes(self) -> int:
-        """Bytes left out so far."""
+        """Bytes skipped so far."""
         return self.native.skipped_bytes
 
     @property
     def skipped_places(self) -> int:
-        """Damaged stretches left out so far."""
+        """Damaged stretches skipped so far."""
         return self.native.skipped_places
 
 
@@ -99,7 +99,7 @@ def read(path: str | os.PathLike[str], *, skip_damage: bool = False) -> Iterator
 
 @dataclass(frozen=True)
 class Table:
-    """A file whose values all have one length."""
+    """The contents of a file whose values all have one length."""
 
     keys: NDArray[np.uint64]
     values: NDArray[np.uint8]
@@ -113,13 +113,13 @@ def read_table(path: str | os.PathLike[str], *, skip_damage: bool = False) -> Ta
     Raises:
         InputError: the file is damaged, or its values differ in length.
     """
-    with file_errors("read the SequenceFile as a table", hint=_HINT):
+    with file_errors("read the SequenceFile as a table", hint=_DAMAGE_HINT):
         return Table(*_core.read_sequence_table(Path(path), skip_damage))
 
 
 @final
 class Writer:
-    """Writes a file that appears under its name only once it is whole and on the device.
+    """Writes a file that appears under its name only when it is complete and synced to disk.
 
     Example:
         >>> with Writer("feature") as out:          # doctest: +SKIP
@@ -130,16 +130,16 @@ class Writer:
         """Begin a file.
 
         Args:
-            path: Where it shall appear; nothing may be there yet.
-            sync: The 16-byte sync marker; random when not given, as it should be for real files.
+            path: The final path, which must not exist yet.
+            sync: The 16-byte sync marker; random by default, as real files need.
 
         Raises:
             Conflict: `path` exists.
-            StorageError: it cannot be written there.
+            StorageError: the file cannot be written.
         """
         self.path = Path(path)
         if self.path.exists():
-            raise Conflict(f"{self.path} exists already", hint="Remove it or choose another name.", path=str(path))
+            raise Conflict(f"{self.path} exists", hint="Remove it or choose another name.", path=str(path))
         self._unfinished = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         with self._errors():
             self._native = _core.SequenceWriter(self._unfinished, sync or secrets.token_bytes(16))
@@ -158,7 +158,7 @@ class Writer:
             self._native.append(key, value)
 
     def append_rows(self, keys: NDArray[np.uint64], values: NDArray[Any]) -> None:
-        """Write many records: one row of `values`, whatever its type, per key."""
+        """Write many records: one row of `values`, of any type, per key."""
         rows = np.ascontiguousarray(values).reshape(len(keys), -1).view(np.uint8)
         with self._errors():
             self._native.append_rows(np.ascontiguousarray(keys, np.uint64), rows)
@@ -169,7 +169,7 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Publish the file, or remove what there is of it when the block failed."""
+        """Publish the file, or remove the unfinished one if the block failed."""
         try:
             if kind is None:
                 with self._errors():

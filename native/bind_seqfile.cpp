@@ -1,4 +1,4 @@
-// The binding of SequenceFiles, and of the error that everything reading or writing files throws.
+// Python binding of SequenceFiles, and of the error that all file access throws.
 #include "bind_seqfile.hpp"
 
 #include <nanobind/ndarray.h>
@@ -51,12 +51,12 @@ void bind_file_error(nb::module_& m) {
   });
 }
 
-// A numpy array on pages that it keeps.
+// A numpy array that owns its pages.
 template <class T, std::size_t N>
 NumpyArray<T, N> to_numpy(Pages&& pages, std::initializer_list<std::size_t> shape) {
   auto* held = new Pages(std::move(pages));
   nb::capsule owner(held, [](void* p) noexcept { delete static_cast<Pages*>(p); });
-  static T nothing{};  // numpy wants an address even for an empty array
+  static T nothing{};  // numpy needs an address even for an empty array
   T* data = held->data() != nullptr ? reinterpret_cast<T*>(held->data()) : &nothing;
   return NumpyArray<T, N>(data, shape, owner);
 }

@@ -147,8 +147,8 @@ Pages Pages::zeroed(std::size_t size) {
     if (at == MAP_FAILED) throw std::bad_alloc();
     return {static_cast<std::uint8_t*>(at), size};
   }
-  // The system places mappings at 4 KiB; only an aligned 2 MiB can become a huge page, so ask for one more and
-  // give the edges back.
+  // The system places mappings at 4 KiB; only an aligned 2 MiB can become a huge page, so map one more and give the
+  // edges back.
   const std::size_t whole = (size + kHugePage - 1) / kHugePage * kHugePage;
   void* at = ::mmap(nullptr, whole + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                     -1, 0);

@@ -1,5 +1,5 @@
-// Files read and written the careful way: whole or an error that names file and byte offset. Not responsible for
-// what the bytes mean, or for publishing (renaming) what was written.
+// Careful file access: whole, or an error that names file and byte offset. The meaning of the bytes, and publishing
+// (renaming) files, belong elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ namespace cloudedge {
 class FileError : public std::runtime_error {
  public:
   enum class Kind {
-    kDamaged,     // the bytes are not what their format says
-    kRefused,     // well formed, but not something that can be used here
-    kUnreadable,  // the system would not open or read it
-    kUnwritable,  // the system would not create, write or sync it
+    kDamaged,     // the bytes violate their format
+    kRefused,     // well-formed, but unusable here
+    kUnreadable,  // the system cannot open or read it
+    kUnwritable,  // the system cannot create, write or sync it
   };
-  static constexpr std::int64_t kNowhere = -1;  // the fault has no place in the file
+  static constexpr std::int64_t kNowhere = -1;  // the fault has no offset
 
   FileError(Kind kind, std::string path, std::int64_t offset, const std::string& what)
       : std::runtime_error(what), kind_(kind), path_(std::move(path)), offset_(offset) {}
@@ -58,7 +58,7 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-// One file read from front to back through a buffer whose size does not follow the file's.
+// A file read front to back through a buffer whose size does not depend on the file's.
 class ByteStream {
  public:
   explicit ByteStream(std::string path, std::size_t buffer_bytes = kDefaultBuffer);
@@ -69,7 +69,7 @@ class ByteStream {
   std::uint64_t offset() const { return position_; }
   std::uint64_t left() const { return file_.size() - position_; }
 
-  // The next `count` bytes, in one piece; the caller has checked that so many are left. Valid until the next call.
+  // The next `count` bytes, contiguous; the caller has checked that they are left. Valid until the next call.
   const std::uint8_t* peek(std::size_t count) {
     if (position_ >= start_ && position_ - start_ + count <= filled_) return buffer_.get() + (position_ - start_);
     return refill(count);
@@ -93,7 +93,7 @@ class OutputFile {
  public:
   explicit OutputFile(std::string path, std::size_t buffer_bytes = ByteStream::kDefaultBuffer);
   void append(const void* data, std::size_t size);
-  // Writes what is buffered and waits until the device has it.
+  // Writes the buffer and waits until the file is on the device.
   void finish();
 
  private:
@@ -106,12 +106,12 @@ class OutputFile {
   std::size_t filled_ = 0;
 };
 
-// Writes all of `data` at `offset`, whatever the number of system calls.
+// Writes all of `data` at `offset`, with as many system calls as needed.
 void write_at(int fd, const std::string& path, std::uint64_t offset, std::span<const std::uint8_t> data);
-// Waits until the device has the file or the directory.
+// Waits until the file or directory is on the device.
 void sync_path(const std::string& path);
 
-// Pages of memory: of a file (read-only), or new and zero with huge pages asked for where the system has them.
+// Pages of memory: a mapped file (read-only), or zeroed memory, in huge pages if the system has them.
 class Pages {
  public:
   Pages() = default;

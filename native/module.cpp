@@ -1,4 +1,4 @@
-// The binding: numpy arrays in and out, the GIL released while rows are worked on, errors as ValueError.
+// The Python module: binds row operations; numpy arrays in and out, the GIL released meanwhile, errors as ValueError.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

@@ -7,8 +7,8 @@
 namespace cloudedge {
 namespace {
 
-// Rows compared in one go before looking at single rows. With 1 % of rows changed at random, 16 leaves 85 % of
-// the blocks to two memcmp calls; larger blocks are more often dirty, smaller ones pay more calls.
+// Rows compared at once before single rows. With 1 % of rows changed at random, 16 leaves 85 % of the blocks to two
+// memcmp calls; larger blocks are more often dirty, smaller ones need more calls.
 constexpr std::size_t kBlock = 16;
 
 bool same_bytes(const Rows& a, std::size_t i, const Rows& b, std::size_t j, std::size_t count) {
@@ -18,8 +18,8 @@ bool same_bytes(const Rows& a, std::size_t i, const Rows& b, std::size_t j, std:
   return true;
 }
 
-// First position at or after `from` whose key is not below `key`: doubling steps, then a binary search, so
-// that both a dense and a sparse delta cost little per row.
+// The first position at or after `from` whose key is not below `key`: doubling steps, then a binary search, so that
+// both a dense and a sparse delta cost little per row.
 std::size_t seek(std::span<const std::uint64_t> keys, std::size_t from, std::uint64_t key) {
   std::size_t step = 1;
   std::size_t low = from;

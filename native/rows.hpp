@@ -1,5 +1,5 @@
-// Sorted rows: a table is `n` unique ascending uint64 keys and one or more byte columns of fixed width.
-// Nothing here knows of dtypes, files or Python; it compares, merges and sums rows at memory speed.
+// Sorted rows: a table is `n` unique ascending uint64 keys and one or more byte columns of fixed width. This code
+// compares, merges and sums rows at memory speed; it knows no dtypes, files or Python.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +27,10 @@ struct Rows {
   std::size_t size() const { return keys.size(); }
 };
 
-// The checksum of a set of rows: the sum, lane by lane, of a 128-bit hash of each row. A sum does not depend
-// on the order of rows, is the same however the rows are split into shards and added up again, and follows a
-// delta in time proportional to the delta (subtract the old row, add the new one). It finds damage and mix-ups;
-// against forgery there is SHA-256 on the files.
+// The checksum of a set of rows: the sum, lane by lane, of a 128-bit hash of each row. A sum does not depend on the
+// order of rows, is the same however the rows are split into shards and added up again, and follows a delta in time
+// proportional to the delta (subtract the old row, add the new one). It detects damage and mix-ups; SHA-256 on the
+// files protects against forgery.
 struct Checksum {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
@@ -92,8 +92,8 @@ class RowHash {
 
 Checksum checksum(const Rows& rows);
 
-// Index of the first key that is not above its predecessor (`before` stands in for row -1 when `has_before`),
-// or -1 if keys ascend strictly.
+// The index of the first key that is not above its predecessor (`before` stands in for row -1 when `has_before`), or -1
+// if keys ascend strictly.
 std::int64_t first_disorder(std::span<const std::uint64_t> keys, std::uint64_t before, bool has_before);
 
 struct Difference {
@@ -104,18 +104,18 @@ struct Difference {
 
 Difference diff(const Rows& before, const Rows& after);
 
-// How many rows `base` has after `keys` are put into it and `removed` taken out of it.
-// Throws std::invalid_argument when a removed key is not there: the delta belongs to another base.
+// The number of rows of `base` after `keys` are added and `removed` are removed. Throws std::invalid_argument when a
+// removed key is missing: the delta belongs to another base.
 std::size_t merged_size(std::span<const std::uint64_t> base, std::span<const std::uint64_t> keys,
                         std::span<const std::uint64_t> removed);
 
-// Writes `base` with `delta` put in and `removed` taken out. The outputs have merged_size() rows. `out_keys` may be
-// null when the delta only replaces rows: the keys are then the base's.
+// Writes `base` with `delta` added and `removed` removed. The outputs have merged_size() rows. `out_keys` may be null
+// when the delta only replaces rows: the keys then are the base's.
 void merge(const Rows& base, const Rows& delta, std::span<const std::uint64_t> removed, std::uint64_t* out_keys,
            std::span<const MutableColumn> out_columns);
 
-// Turns `rows` rows of `width` bytes into `width` planes of `rows` bytes: the first bytes of all rows, then the
-// second ones and so on. Bytes that mean the same end up together, which is what compressors want.
+// Turns `rows` rows of `width` bytes into `width` planes of `rows` bytes: the first bytes of all rows, then the second
+// ones and so on. Bytes of the same meaning end up together, which compresses well.
 void to_planes(const std::uint8_t* rows, std::size_t count, std::size_t width, std::uint8_t* planes);
 void from_planes(const std::uint8_t* planes, std::size_t count, std::size_t width, std::uint8_t* rows);
 

@@ -100,13 +100,13 @@ bool Reader::next(Record& record) {
   }
 }
 
-// Refuses, or moves on to just after the next sync mark (to the end of the file when there is none).
+// Throws, or moves on to just after the next sync mark (to the end of the file if there is none).
 void Reader::fault(std::uint64_t offset, const std::string& what) {
   if (damage_ == Damage::kRefuse) throw_damaged(stream_.path(), offset, what);
   std::array<std::uint8_t, 4 + std::tuple_size_v<Sync>> mark;
   put_big_endian(mark.data(), kEscape);
   std::copy(sync_.begin(), sync_.end(), mark.begin() + 4);
-  // The fault itself cannot begin a whole mark, so looking starts one byte on.
+  // The fault itself cannot begin a whole mark, so the search starts one byte later.
   stream_.seek(offset + 1);
   std::uint64_t resume = stream_.size();
   while (stream_.left() >= mark.size()) {
@@ -130,7 +130,7 @@ TableRows read_table(const std::string& path, Damage damage) {
   Record record;
   for (; reader.next(record); ++table.rows) {
     if (table.rows == 0) {
-      // Room for as many records as the file can hold; pages that are not written to cost nothing.
+      // Room for as many records as the file can hold; pages that are not written cost nothing.
       table.width = record.size;
       const std::uint64_t most = reader.size() / (kHead + kKeyBytes + table.width);
       table.keys = Pages::zeroed(most * kKeyBytes);

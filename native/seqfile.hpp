@@ -1,5 +1,5 @@
-// SequenceFile as Paddle Serving's tools write it: BytesWritable in name, raw bytes in fact; 8-byte little-endian
-// keys, values of any length, a sync mark every 2000 payload bytes. Knows nothing of shards or of tables.
+// SequenceFile as Paddle Serving's tools write it: BytesWritable in name, raw bytes in fact; 8-byte little-endian keys,
+// values of any length, a sync mark every 2000 payload bytes. Knows nothing of shards or of tables.
 #pragma once
 
 #include <array>
@@ -20,17 +20,17 @@ struct Record {
   std::uint64_t offset;  // of the record's head in the file
 };
 
-// What a damaged record does to the rest of the file.
+// The treatment of a damaged record.
 enum class Damage {
   kRefuse,  // an error with its offset
-  kSkip,    // everything up to the next sync mark is left out and counted
+  kSkip,    // skip and count everything up to the next sync mark
 };
 
 class Reader {
  public:
   explicit Reader(std::string path, Damage damage = Damage::kRefuse);
 
-  // The next record, or false at the end of the file.
+  // Reads the next record; false at the end of the file.
   bool next(Record& record);
 
   const std::string& path() const { return stream_.path(); }
@@ -73,7 +73,7 @@ struct TableRows {
 
 TableRows read_table(const std::string& path, Damage damage = Damage::kRefuse);
 
-// A value the builder would drop without a word is too long for a record; it also bounds the reader's buffer.
+// The longest value of a record, which also bounds the reader's buffer; the builder drops longer ones silently.
 constexpr std::uint32_t kMaxValue = 67108860;
 
 }  // namespace cloudedge::seqfile

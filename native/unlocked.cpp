@@ -11,7 +11,7 @@ namespace cloudedge {
 
 namespace {
 
-// More than any class of one smart pointer takes; what is too large for its object hurts nobody.
+// More than any class of one smart pointer needs; excess room is harmless.
 constexpr std::size_t kRoom = 64;
 
 template <typename Function>
@@ -21,10 +21,10 @@ Function as(std::uintptr_t address) {
 
 }  // namespace
 
-// Paddle's Python binding keeps the interpreter lock while a predictor is made, cloned or run, which stops every other
-// thread of the process for that long. The member functions themselves are exported symbols: Python finds their
-// addresses and the objects', and they are called from here without the lock. What they throw derives from
-// std::exception and becomes a RuntimeError.
+// Paddle's Python binding holds the interpreter lock while a predictor is created, cloned or run, which stops every
+// other thread of the process for that long. The member functions themselves are exported symbols: Python finds their
+// addresses and the objects', and this code calls them without the lock. Their exceptions derive from std::exception
+// and become RuntimeError.
 void bind_unlocked(nb::module_& module) {
   module.def(
       "call_unlocked",
@@ -33,7 +33,7 @@ void bind_unlocked(nb::module_& module) {
         return as<bool (*)(void*)>(function)(as<void*>(object));
       },
       "function"_a, "this"_a);
-  // A constructor of one reference; the caller owns the object, to be freed with `delete`.
+  // A constructor with one reference argument; the caller owns the object and frees it with `delete`.
   module.def(
       "construct_unlocked",
       [](std::uintptr_t constructor, std::uintptr_t from) {
@@ -44,12 +44,13 @@ void bind_unlocked(nb::module_& module) {
         return reinterpret_cast<std::uintptr_t>(object.release());
       },
       "constructor"_a, "argument"_a);
-  // A member function of one pointer, null here, that returns a std::unique_ptr; the caller owns what was in it.
+  // A member function with one pointer argument, null here, that returns a std::unique_ptr; the caller owns its
+  // content.
   module.def(
       "clone_unlocked",
       [](std::uintptr_t function, std::uintptr_t object) {
         nb::gil_scoped_release unlocked;
-        void* made = nullptr;  // returned in memory, which comes first among the arguments
+        void* made = nullptr;  // returned in memory; its address is the first argument
         as<void (*)(void**, void*, void*)>(function)(&made, as<void*>(object), nullptr);
         return reinterpret_cast<std::uintptr_t>(made);
       },

@@ -4,7 +4,7 @@
 
 namespace cloudedge {
 
-// Calls into other libraries that would otherwise keep the interpreter lock.
+// Calls into other libraries without the interpreter lock.
 void bind_unlocked(nanobind::module_& module);
 
 }  // namespace cloudedge

@@ -58,5 +58,5 @@ _BY_SUFFIX = {
 
 
 def of_file(path: str) -> str:
-    """Return the media type of a dense file by its name; what is not known is a weight."""
+    """Return the media type of a dense file by its name; an unknown suffix counts as a weight."""
     return _BY_SUFFIX.get(PurePosixPath(path).suffix.lower(), _WEIGHT)

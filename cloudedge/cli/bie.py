@@ -1,4 +1,4 @@
-"""`cloudedge bie`: an account's configs, secrets, registries, apps and node labels as a folder of documents."""
+"""``cloudedge bie``: keep an account's configs, secrets, registries, apps and node labels as a folder of documents."""
 
 from __future__ import annotations
 
@@ -25,41 +25,43 @@ _PENDING, _FAILURE = 2, 1
 
 
 class _Group(TyperGroup):
-    """Commands of which 2 says that changes are pending: a wrong word on the command line is a failure like others."""
+    """Commands whose exit code 2 means pending changes: a usage error exits with 1, like other failures."""
 
     def make_context(self, *args: Any, **others: Any) -> Any:
-        """Read the command line up to the command's name."""
-        with _misuse_fails():
+        """Parse the command line up to the command's name."""
+        with _usage_errors_fail():
             return super().make_context(*args, **others)
 
     def invoke(self, ctx: Any) -> Any:
-        """Read the rest of it, and run the command."""
-        with _misuse_fails():
+        """Parse the rest, and run the command."""
+        with _usage_errors_fail():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _misuse_fails() -> Iterator[None]:
+def _usage_errors_fail() -> Iterator[None]:
     try:
         yield
     except typer.Exit:
         raise
     except Exception as error:
         if getattr(error, "exit_code", 0) == _PENDING:
-            error.exit_code = _FAILURE  # type: ignore[attr-defined]  # the framework's own, under names that move
+            error.exit_code = _FAILURE  # type: ignore[attr-defined]  # the framework's own class
         raise
 
 
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    help="Keep a BIE account as a folder of YAML says. Begin with: cloudedge bie export ./account",
+    help="Keep a BIE account in the state of a folder of YAML. Begin with `cloudedge bie export ./account`.",
 )
 
 FOLDER = typer.Argument(..., metavar="FILE_OR_DIR", help="YAML documents: configs, secrets, registries, apps, nodes.")
 CLOUD = typer.Option("", "--cloud", "-c", metavar="NAME|URL", help="A cloud from cloudedge.yaml, or its address.")
-STATE = typer.Option(None, "--state", metavar="DIR", help="Where history and audit are kept; ~/.cloudedge/bie/... .")
-ADOPT = typer.Option(False, "--adopt", help="Take over objects of nobody's that the documents name.")
+STATE = typer.Option(
+    None, "--state", metavar="DIR", help="Folder of history and audit; ~/.cloudedge/bie/... by default."
+)
+ADOPT = typer.Option(False, "--adopt", help="Take over objects without an owner that the documents name.")
 DELETE = typer.Option(False, "--delete", help="Delete objects of this set that the documents no longer name.")
 
 
@@ -72,14 +74,14 @@ def plan(
     delete: bool = DELETE,
     as_json: bool = JSON,
 ) -> None:
-    """Say what apply would change, and change nothing. Exits with 0 in sync, 2 changes pending, 1 failure.
+    """Show what apply would change, and change nothing. Exits with 0 in sync, 2 changes pending, 1 failure.
 
-    What the control plane adds by itself (versions, times, defaults) is no difference.
+    Fields that the control plane adds by itself (versions, times, defaults) make no difference.
 
     Example: cloudedge bie plan ./account --cloud prod
     """
-    with _opened(cloud, state) as sync:
-        _end(sync.plan(_desired(sync, folder), adopt=adopt, delete=delete), as_json=as_json)
+    with _open_sync(cloud, state) as sync:
+        _finish(sync.plan(_desired(sync, folder), adopt=adopt, delete=delete), as_json=as_json)
 
 
 @app.command()
@@ -92,32 +94,32 @@ def apply(
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Make the account what the documents say: configs, secrets, registries, apps, then labels.
+    """Make the account match the documents: configs, secrets, registries, apps, then labels.
 
-    Every write is read back and goes into the audit. A second apply writes nothing. Interrupted, run it again.
+    Every write is read back and recorded in the audit. A second apply writes nothing. If interrupted, run it again.
 
     Example: cloudedge bie apply ./account --cloud prod && cloudedge bie wait ./account --cloud prod
     """
-    with _opened(cloud, state) as sync:
+    with _open_sync(cloud, state) as sync:
         desired = _desired(sync, folder)
         if dry_run:
-            _end(sync.plan(desired, adopt=adopt, delete=delete), as_json=as_json)
+            _finish(sync.plan(desired, adopt=adopt, delete=delete), as_json=as_json)
         done = sync.apply(
             desired, adopt=adopt, delete=delete, on_step=lambda s: say("{} {} {}", s.verb, s.kind, s.name)
         )
-        _tell(done, as_json=as_json)
+        _show_applied(done, as_json=as_json)
         if done.plan.steps and not as_json:
             say("next: cloudedge bie wait {}{}", folder, f" --cloud {cloud}" if cloud else "")
 
 
 @app.command()
 def drift(folder: Path = FOLDER, cloud: str = CLOUD, state: Path = STATE, as_json: bool = JSON) -> None:
-    """Say what others changed since the last apply from this machine. Exits with 0 nothing, 2 something, 1 failure.
+    """Show what others changed since the last apply from this machine. Exits with 0 nothing, 2 something, 1 failure.
 
-    It compares the account with what was applied, not with the documents as they are now; those only say which set.
+    It compares the account with the applied state, not with the current documents; those only name the set.
     """
-    with _opened(cloud, state) as sync:
-        _end(sync.drift(_set(folder)), as_json=as_json, is_drift=True)
+    with _open_sync(cloud, state) as sync:
+        _finish(sync.drift(_set_name(folder)), as_json=as_json, is_drift=True)
 
 
 @app.command()
@@ -125,22 +127,22 @@ def wait(
     folder: Path = FOLDER,
     cloud: str = CLOUD,
     state: Path = STATE,
-    timeout_s: float = typer.Option(600, "--timeout", min=1, help="Seconds, for everything."),
+    timeout_s: float = typer.Option(600, "--timeout", min=1, help="Time limit for everything, in seconds."),
     poll_s: float = typer.Option(5, "--poll", min=0.1, help="Seconds between two looks."),
     skip_offline: bool = typer.Option(False, "--skip-offline", help="Do not wait for nodes that are offline now."),
     as_json: bool = JSON,
 ) -> None:
-    """Wait until the apps of the documents run on every node they match; exits with 1 if one failed or time is over.
+    """Wait until the documents' apps run on every matching node; exits with 1 if one failed or the time is over.
 
     Runs means: online, this version accepted, new instances, every container running, no cause, in two reports.
     """
     from cloudedge.edge_bie.sync import wait_deployed  # noqa: PLC0415 - not needed for --help
 
-    with _opened(cloud, state) as sync:
+    with _open_sync(cloud, state) as sync:
         wanted = _desired(sync, folder).apps
         there = [found for name in wanted if (found := sync.bie.app(name)) is not None]
         for name in sorted({*wanted} - {found.name for found in there}):
-            raise ConfigError(f"app {name} is not there yet", hint=f"cloudedge bie apply {folder}")
+            raise ConfigError(f"app {name} does not exist yet", hint=f"Create it with `cloudedge bie apply {folder}`.")
         arrivals = wait_deployed(
             sync.bie,
             there,
@@ -166,10 +168,10 @@ def verify(
     files: bool = typer.Option(True, help="Download every file and compare its digests."),
     as_json: bool = JSON,
 ) -> None:
-    """Ask rather than believe: download every file, send every probe to every node. Exits with 1 if one is wrong."""
+    """Verify in fact: download every file, send every probe to every node. Exits with 1 if one is wrong."""
     from cloudedge.edge_bie.sync import verify as check_all  # noqa: PLC0415
 
-    with _opened(cloud, state) as sync:
+    with _open_sync(cloud, state) as sync:
         checks = list(check_all(_desired(sync, folder), sync.bie, files=files))
     if as_json:
         json_out([asdict(check) for check in checks])
@@ -184,29 +186,29 @@ def rollback(
     folder: Path = FOLDER,
     cloud: str = CLOUD,
     state: Path = STATE,
-    to: int = typer.Option(None, "--to", metavar="NUMBER", help="A state of the history; the one before if left out."),
+    to: int = typer.Option(None, "--to", metavar="NUMBER", help="A state of the history; the previous one by default."),
     delete: bool = DELETE,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Apply again what was applied before, from this machine's history. Twice is there and back.
+    """Apply an earlier state from this machine's history. Doing it twice returns to the current state.
 
-    BIE keeps no history: what was applied from elsewhere is not known here.
+    BIE keeps no history: states applied from other machines are unknown here.
     """
-    with _opened(cloud, state) as sync:
-        before = sync.history.before(_set(folder), to)
+    with _open_sync(cloud, state) as sync:
+        before = sync.history.before(_set_name(folder), to)
         say("state {} of {}, applied by {}", before.number, before.at, before.by)
         desired = sync.recall(before)
         if dry_run:
-            _end(sync.plan(desired, delete=delete), as_json=as_json)
-        _tell(sync.apply(desired, delete=delete), as_json=as_json)
+            _finish(sync.plan(desired, delete=delete), as_json=as_json)
+        _show_applied(sync.apply(desired, delete=delete), as_json=as_json)
 
 
 @app.command()
 def history(folder: Path = FOLDER, cloud: str = CLOUD, state: Path = STATE, as_json: bool = JSON) -> None:
-    """List what was applied from this machine, the newest first."""
-    with _opened(cloud, state) as sync:
-        states = sync.history.states(_set(folder))
+    """List the states applied from this machine, newest first."""
+    with _open_sync(cloud, state) as sync:
+        states = sync.history.states(_set_name(folder))
     if as_json:
         json_out([{k: v for k, v in vars(each).items() if k != "documents"} for each in states])
     else:
@@ -218,17 +220,17 @@ def history(folder: Path = FOLDER, cloud: str = CLOUD, state: Path = STATE, as_j
 def export(
     folder: Path = FOLDER,
     cloud: str = CLOUD,
-    only: str = typer.Option("", "--set", metavar="NAME", help="Objects of this set only; everything if left out."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace documents that are there."),
+    only: str = typer.Option("", "--set", metavar="NAME", help="Objects of this set only; everything by default."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace existing documents."),
     dry_run: bool = DRY_RUN,
 ) -> None:
-    """Write what is in an account as documents; a plan of them is in sync. Secrets stay there: null keeps them.
+    """Write an account as documents; a plan of them is in sync. Secrets are not exported: null keeps them.
 
-    Objects of fleets are left out: they are made anew for every release.
+    Objects of fleets are left out: they are created for every release.
     """
     from cloudedge.edge_bie.sync import dump_documents, export_documents, write_documents  # noqa: PLC0415
 
-    with _opened(cloud, None) as sync:
+    with _open_sync(cloud, None) as sync:
         documents = export_documents(sync.bie, only=only)
     if dry_run:
         typer.echo(dump_documents(documents), nl=False)
@@ -242,17 +244,17 @@ def export(
 def node(
     name: str = typer.Argument(..., help="The node's name."),
     cloud: str = CLOUD,
-    label: list[str] = typer.Option([], "--label", metavar="KEY=VALUE", help="A label to begin with; may be repeated."),
+    label: list[str] = typer.Option([], "--label", metavar="KEY=VALUE", help="An initial label; may be repeated."),
     install: bool = typer.Option(False, "--install", help="Print the command that makes a machine this node."),
 ) -> None:
-    """Make a node, if it is not there, and say how a machine becomes it.
+    """Create a node unless it exists, and print the command that makes a machine this node.
 
-    The install command holds a token that is good for one hour: whoever has it can be that node.
+    The install command holds a token that is valid for one hour: anyone with it can become that node.
     """
     from cloudedge.edge_bie.client import Node  # noqa: PLC0415
 
     pairs = [each.partition("=") for each in label]
-    with _opened(cloud, None) as sync:
+    with _open_sync(cloud, None) as sync:
         found = sync.bie.put_node(Node(name, labels={key: value for key, _, value in pairs}))
         say("{} is {}", found.name, "not connected yet" if found.ready == "never" else found.ready)
         if install:
@@ -260,7 +262,7 @@ def node(
 
 
 @contextmanager
-def _opened(cloud: str, state: Path | None) -> Iterator[Sync]:
+def _open_sync(cloud: str, state: Path | None) -> Iterator[Sync]:
     from cloudedge.edge_bie.client import AuditFile, Bie, open_objects, state_folder  # noqa: PLC0415
     from cloudedge.edge_bie.sync import Sync  # noqa: PLC0415
 
@@ -284,8 +286,8 @@ def _settings(cloud: str) -> CloudConfig:
         return next(iter(clouds.values()))
     known = ", ".join(sorted(clouds)) or "none"
     raise ConfigError(
-        f"there is no cloud {cloud!r}" if cloud else "which cloud?",
-        hint=f"--cloud takes an address or a name from cloudedge.yaml, which has {known}.",
+        f"the cloud {cloud!r} is not configured" if cloud else "no cloud was given",
+        hint=f"Give `--cloud` an address or a name from cloudedge.yaml, which has {known}.",
     )
 
 
@@ -295,7 +297,7 @@ def _desired(sync: Sync, folder: Path) -> DesiredAccount:
     return desired_state(load_documents(folder), sync.objects)
 
 
-def _set(folder: Path) -> str:
+def _set_name(folder: Path) -> str:
     from cloudedge.edge_bie.sync import load_documents  # noqa: PLC0415
 
     return next((document.name for document, _ in load_documents(folder) if document.kind == "set"), "default")
@@ -305,8 +307,8 @@ def _as_json(plan: SyncPlan) -> dict[str, Any]:
     return {"in_sync": plan.is_in_sync, **asdict(plan)}
 
 
-def _end(plan: SyncPlan, *, as_json: bool, is_drift: bool = False) -> None:
-    """Print a plan and leave with its exit code."""
+def _finish(plan: SyncPlan, *, as_json: bool, is_drift: bool = False) -> None:
+    """Print a plan and exit with its code."""
     if as_json:
         json_out(_as_json(plan))
     else:
@@ -315,13 +317,13 @@ def _end(plan: SyncPlan, *, as_json: bool, is_drift: bool = False) -> None:
 
 
 def _show(plan: SyncPlan, *, is_drift: bool) -> None:
-    """Print what apply would change; of drift, which is what would mend it, print what somebody changed."""
+    """Print what apply would change; for drift, whose plan would undo it, print what others changed."""
     signs = {"create": "-"} if is_drift else {"create": "+", "delete": "-"}
     for step in plan.steps:
         verb = "" if is_drift else f"{step.verb} "
         typer.echo(f"{signs.get(step.verb, '~')} {verb}{step.kind} {step.name}: {step.reason}")
         for difference in step.differences if step.verb != "create" else ():
-            before, after = _short(difference.old), _short(difference.new)
+            before, after = _shorten(difference.old), _shorten(difference.new)
             typer.echo(f"    {difference.path}: " + (f"{after} -> {before}" if is_drift else f"{before} -> {after}"))
     for note in plan.notes:
         say("[yellow]note[/]: {}", note)
@@ -330,7 +332,7 @@ def _show(plan: SyncPlan, *, is_drift: bool) -> None:
     say("in sync" if plan.is_in_sync else "{} changed" if is_drift else "{} would change", len(plan.steps))
 
 
-def _tell(done: Applied, *, as_json: bool) -> None:
+def _show_applied(done: Applied, *, as_json: bool) -> None:
     if as_json:
         json_out({"number": done.number, "sent_bytes": done.sent_bytes, **_as_json(done.plan)})
         return
@@ -344,6 +346,6 @@ def _tell(done: Applied, *, as_json: bool) -> None:
         say("in sync; nothing was written")
 
 
-def _short(value: Any, longest: int = 60) -> str:
+def _shorten(value: Any, longest: int = 60) -> str:
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= longest else f"{text[:longest]}..."

@@ -1,4 +1,4 @@
-"""``cloudedge bundle``: pack, look at, compare, check and unpack bundles in the local hub."""
+"""``cloudedge bundle``: pack, inspect, compare, verify and unpack bundles in the local hub."""
 
 from __future__ import annotations
 
@@ -31,14 +31,18 @@ def pack(
     ),
     signature: Path = typer.Option(None, help="JSON: {feed: [{name, alias, dtype, shape}], fetch: [...]}."),
     probe: list[Path] = typer.Option([], help="JSON: a request {feed, expect, tolerance}, or a list of them."),
-    dataset: str = typer.Option("", help="Lineage: what it was trained on."),
+    dataset: str = typer.Option("", help="Lineage: the training data."),
     job: str = typer.Option("", help="Lineage: the training job."),
     code: str = typer.Option("", help="Lineage: the source revision."),
     metric: list[str] = typer.Option([], metavar="NAME=VALUE", help="Lineage: such as auc=0.79."),
-    framework_version: str = typer.Option("", help="The Paddle it was trained with; the installed one if left out."),
+    framework_version: str = typer.Option(
+        "", help="The Paddle version it was trained with; the installed one by default."
+    ),
     parent: str = typer.Option("", metavar="REF", help="Store only the table rows that differ from this bundle's."),
-    on_duplicate: str = typer.Option("refuse", metavar="refuse|last", help="A key that comes twice in a table."),
-    copy: bool = typer.Option(False, help="Copy large files too, instead of linking them."),
+    on_duplicate: str = typer.Option(
+        "refuse", metavar="refuse|last", help="Refuse a table with a repeated key, or keep the last of its rows."
+    ),
+    copy: bool = typer.Option(False, help="Copy large files instead of linking them."),
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
@@ -51,7 +55,7 @@ def pack(
     from cloudedge.bundle import pack as pack_plan  # noqa: PLC0415
 
     if on_duplicate not in ("refuse", "last"):
-        raise typer.BadParameter("wanted refuse or last", param_hint="--on-duplicate")
+        raise typer.BadParameter("choose refuse or last", param_hint="--on-duplicate")
     policy: Literal["refuse", "last"] = "last" if on_duplicate == "last" else "refuse"
     hub, config = local_hub(local), configuration()
     plan = plan_pack(
@@ -90,7 +94,7 @@ def pack(
 
 @app.command()
 def inspect(ref: str = REF, local: Path = LOCAL, as_json: bool = JSON) -> None:
-    """Show what a bundle holds: files, tables, signature, probes, lineage, needs."""
+    """Show the contents of a bundle: files, tables, signature, probes, lineage, needs."""
     from cloudedge.bundle import Bundle  # noqa: PLC0415
 
     bundle = Bundle.open(ref, hub=local_hub(local))
@@ -113,7 +117,7 @@ def inspect(ref: str = REF, local: Path = LOCAL, as_json: bool = JSON) -> None:
 @app.command()
 def verify(
     ref: str = REF,
-    key: Path = typer.Option(None, help="A public key: also require a signature made with its private half."),
+    key: Path = typer.Option(None, help="A public key: also require a signature by its private half."),
     deep: bool = typer.Option(False, help="Also read every table row and compare the rows' checksum."),
     local: Path = LOCAL,
     as_json: bool = JSON,
@@ -140,7 +144,7 @@ def diff_command(
     local: Path = LOCAL,
     as_json: bool = JSON,
 ) -> None:
-    """Show what changed from A to B: files, table rows, and the bytes a place with A needs to get B."""
+    """Show the differences from A to B: files, table rows, and the bytes to ship to a place that has A."""
     from cloudedge.bundle import Bundle, diff  # noqa: PLC0415
 
     hub = local_hub(local)
@@ -163,7 +167,7 @@ def diff_command(
 @app.command()
 def unpack(
     ref: str = REF,
-    folder: Path = typer.Argument(..., metavar="DIR", help="A folder that is not there yet."),
+    folder: Path = typer.Argument(..., metavar="DIR", help="A folder that does not exist yet."),
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
@@ -188,7 +192,7 @@ def unpack(
 @app.command()
 def export(
     ref: str = REF,
-    zip_file: Path = typer.Option(..., "--zip", metavar="FILE", help="The zip to write; must not be there yet."),
+    zip_file: Path = typer.Option(..., "--zip", metavar="FILE", help="The zip to write; it must not exist yet."),
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
@@ -213,7 +217,7 @@ def export(
 @app.command()
 def sign(
     ref: str = REF,
-    key: Path = typer.Option(..., help="The private key, as made by: cloudedge key new."),
+    key: Path = typer.Option(..., help="The private key, from `cloudedge key new`."),
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
@@ -234,10 +238,10 @@ def sign(
 
 
 def pair(text: str, option: str) -> tuple[str, str]:
-    """Read NAME=VALUE as it was given to an option."""
+    """Parse the NAME=VALUE of an option."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise typer.BadParameter(f"wanted NAME=VALUE, found {text!r}", param_hint=option)
+        raise typer.BadParameter(f"expected NAME=VALUE, found {text!r}", param_hint=option)
     return name, value
 
 
@@ -292,7 +296,7 @@ def _show_plan(plan: PackPlan, *, as_json: bool) -> None:
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
-    """Return what a bundle holds, for ``--json``."""
+    """Return the contents of a bundle for ``--json``."""
     return {
         "name": bundle.name,
         "version": bundle.version,

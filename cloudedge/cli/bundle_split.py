@@ -1,4 +1,4 @@
-"""``cloudedge bundle split``: a trained model in pieces that can be packed."""
+"""``cloudedge bundle split``: split a trained model into pieces that can be packed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ app = typer.Typer()
 @app.command("split")
 def split_command(
     model: Path = typer.Argument(..., metavar="MODEL", help="A saved model: folder, prefix, .json or .pdmodel."),
-    output: Path = typer.Option(..., metavar="DIR", help="A folder that is not there yet."),
+    output: Path = typer.Option(..., metavar="DIR", help="A folder that does not exist yet."),
     samples: Path = typer.Option(None, metavar="FILE", help="Requests to compare with: .npz or .json, by input name."),
-    seed: int = typer.Option(0, help="What made-up requests come from, if there are no samples."),
+    seed: int = typer.Option(0, help="The seed of generated requests, if there are no samples."),
     keep: list[str] = typer.Option([], metavar="PARAMETER", help="Leave this embedding in the dense program."),
-    table: list[str] = typer.Option([], metavar="PARAMETER=NAME", help="What a table is called."),
-    feed_alias: list[str] = typer.Option([], metavar="INPUT=NAME", help="What clients call an input."),
-    fetch_alias: list[str] = typer.Option([], metavar="OUTPUT=NAME", help="What clients call an output."),
+    table: list[str] = typer.Option([], metavar="PARAMETER=NAME", help="The name of a table."),
+    feed_alias: list[str] = typer.Option([], metavar="INPUT=NAME", help="The clients' name for an input."),
+    fetch_alias: list[str] = typer.Option([], metavar="OUTPUT=NAME", help="The clients' name for an output."),
     tolerance: float = typer.Option(1e-5, help="Largest absolute difference between whole and pieces."),
     pack: str = typer.Option("", metavar="NAME", help="Also pack the result as a bundle of this name."),
     version: str = typer.Option("auto", help="With --pack: an integer, major.minor.patch, or auto."),
@@ -37,7 +37,7 @@ def split_command(
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Split a trained model into a dense program and sparse tables, compared with the whole before they appear.
+    """Split a trained model into a dense program and sparse tables, and compare their answers with the whole model's.
 
     Example: cloudedge bundle split out/ctr --output out/split --fetch-alias fetch_name_0=ctr --pack ctr
     """

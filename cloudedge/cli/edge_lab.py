@@ -1,4 +1,4 @@
-"""`cloudedge edge lab`: a BIE-compatible control plane on this machine."""
+"""``cloudedge edge lab``: run a BIE-compatible control plane on this machine."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ TOKEN_VARIABLE = "CLOUDEDGE_LAB_TOKEN"  # noqa: S105 - the variable's name, not 
 
 
 def lab(
-    state: Path = typer.Option(
-        Path("edge-lab"), help="Folder that keeps what the lab knows; a restart goes on with it."
-    ),
+    state: Path = typer.Option(Path("edge-lab"), help="Folder of the lab's state; a restart continues with it."),
     admin: str = typer.Option("127.0.0.1:9004", help="Address of the management API; :0 takes any free port."),
     sync: str = typer.Option("127.0.0.1:9005", help="Address that nodes report to."),
     objects: str = typer.Option("127.0.0.1:9007", help="Address that nodes download from."),
-    objects_folder: Path | None = typer.Option(None, help="What is downloaded; STATE/objects if not given."),
-    namespace: str = typer.Option("baetyl-cloud", help="The only one there is."),
+    objects_folder: Path | None = typer.Option(None, help="Folder of the objects; STATE/objects by default."),
+    namespace: str = typer.Option("baetyl-cloud", help="The only namespace."),
     faults: int | None = typer.Option(
-        None, metavar="SEED", help="Let things go wrong: delays, errors, broken connections, lost writes."
+        None, metavar="SEED", help="Inject faults: delays, errors, broken connections, lost writes."
     ),
     token_file: Path | None = typer.Option(
         None, help=f"File with the token that clients must send, instead of {TOKEN_VARIABLE}; needed beyond loopback."
@@ -42,7 +40,9 @@ def lab(
     try:
         from cloudedge.edge_bie.lab import Faults, Lab  # noqa: PLC0415 - not needed for --help
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the lab needs {error.name}", hint="pip install 'cloudedge[serve]'") from error
+        raise ConfigError(
+            f"the lab needs {error.name}", hint="Install it with `pip install 'cloudedge[serve]'`."
+        ) from error
 
     running = Lab(
         state,

@@ -1,4 +1,4 @@
-"""``cloudedge hub``: move bundles between hubs, tag them, look at history, collect garbage."""
+"""``cloudedge hub``: copy bundles between hubs, tag them, show history, collect garbage."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, help="Push, pull, tag and list bundles; collect garbage.")
 
 REF = typer.Argument(..., metavar="REF", help="NAME:VERSION, NAME:TAG, NAME (newest) or NAME@sha256:DIGEST.")
-TAGS = typer.Option([], "--tag", metavar="TAG", help="Also point this tag at it, after everything else.")
-_VERSION = "org.opencontainers.image.version"
+TAGS = typer.Option([], "--tag", metavar="TAG", help="Point this tag at the bundle, too, after everything else.")
+_VERSION_ANNOTATION = "org.opencontainers.image.version"
 
 
 @app.command()
@@ -46,7 +46,7 @@ def push(
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Send a bundle from the local hub to another. Sends only what is missing there; continues after a kill.
+    """Copy a bundle from the local hub to another. Sends only what is missing there; continues after a kill.
 
     Example: cloudedge hub push ctr:3 oci://registry.example/models --tag prod
     """
@@ -56,7 +56,7 @@ def push(
 
 @app.command()
 def pull(ref: str = REF, hub: str = HUB, local: Path = LOCAL, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
-    """Bring a bundle from another hub into the local one. Every byte is checked on arrival."""
+    """Copy a bundle from another hub into the local one. Every byte is verified on arrival."""
     config = configuration()
     _copy(named_hub(hub, config), local_hub(local), ref, [], dry_run=dry_run, as_json=as_json, verb="pulled")
 
@@ -64,13 +64,13 @@ def pull(ref: str = REF, hub: str = HUB, local: Path = LOCAL, dry_run: bool = DR
 @app.command()
 def copy(
     ref: str = REF,
-    source: str = typer.Argument(..., metavar="FROM", help="The hub that has it."),
-    target: str = typer.Argument(..., metavar="TO", help="The hub that shall have it."),
+    source: str = typer.Argument(..., metavar="FROM", help="The hub that has the bundle."),
+    target: str = typer.Argument(..., metavar="TO", help="The hub to copy it to."),
     tag: list[str] = TAGS,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Send a bundle from one hub straight to another."""
+    """Copy a bundle from one hub directly to another."""
     config = configuration()
     _copy(
         named_hub(source, config),
@@ -90,10 +90,10 @@ def _copy(source: Hub, target: Hub, text: str, tags: list[str], *, dry_run: bool
     total = sum(blob.size for blob in manifest.blobs)
     if total > limits.max_bundle:
         raise InputError(
-            f"{ref} has {size(total)}, more than limits.max_bundle allows ({size(limits.max_bundle)})",
-            hint="Raise limits.max_bundle in cloudedge.yaml if this is right.",
+            f"{ref} has {size(total)}, over limits.max_bundle ({size(limits.max_bundle)})",
+            hint="Raise `limits.max_bundle` in cloudedge.yaml if this size is intended.",
         )
-    version = manifest.annotations.get(_VERSION, "")
+    version = manifest.annotations.get(_VERSION_ANNOTATION, "")
     if dry_run:
         plan = plan_copy(source, target, ref.name, manifest.digest, jobs=limits.transfer_jobs)
     else:
@@ -143,7 +143,7 @@ def list_command(
     names = [name] if name else opened.names()
     found = {each: [e for e in opened.tags(each) if e.is_current and not e.tag.endswith(".sig")] for each in names}
     if as_json:
-        json_out({each: [_entry(e) for e in entries] for each, entries in found.items()})
+        json_out({each: [_entry_json(e) for e in entries] for each, entries in found.items()})
     elif name:
         rows = [(f"{name}:{e.tag}", e.target.digest, e.since, e.by) for e in sorted(found[name], key=lambda e: e.tag)]
         table_out(("reference", "digest", "since", "by"), rows)
@@ -159,13 +159,13 @@ def list_command(
 
 @app.command()
 def show(ref: str = REF, hub: str = HUB, local: Path = LOCAL, as_json: bool = JSON) -> None:
-    """Show a bundle's manifest: its layers, their sizes and digests, and what points at it."""
+    """Show a bundle's manifest: its layers, their sizes and digests, and the tags that point at it."""
     opened = _any_hub(hub, local)
     parsed = Ref.parse(ref)
     manifest = opened.read_manifest(parsed.name, resolve(opened, parsed).digest)
     tags = sorted(e.tag for e in opened.tags(parsed.name) if e.is_current and e.target.digest == manifest.digest)
     if as_json:
-        json_out({"name": parsed.name, "tags": tags, **_manifest(manifest)})
+        json_out({"name": parsed.name, "tags": tags, **_manifest_json(manifest)})
         return
     typer.echo(f"{parsed.name} {manifest.digest} {size(sum(b.size for b in manifest.blobs))}")
     typer.echo(f"tags: {', '.join(tags)}")
@@ -183,12 +183,12 @@ def tag(
     ref: str = REF,
     tag: str = typer.Argument(..., help="The tag, such as prod; versions are set by pack and push."),
     hub: str = HUB,
-    expect: str = typer.Option("", metavar="DIGEST|none", help="Move it only if it points there now."),
+    expect: str = typer.Option("", metavar="DIGEST|none", help="Move it only if it points at this digest now."),
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Point a tag at a bundle. Who moved it from where, and when, stays in its history."""
+    """Point a tag at a bundle. Its history records who moved it, when and from where."""
     opened = _any_hub(hub, local)
     parsed = Ref.parse(ref)
     target = resolve(opened, parsed)
@@ -198,14 +198,14 @@ def tag(
     expected = ANY if not expect else None if expect == "none" else parse_digest(expect)
     entry = opened.move_tag(parsed.name, tag, target, by=who(), at=rfc3339(SystemClock().now()), expected=expected)
     if as_json:
-        json_out(_entry(entry) if entry else None)
+        json_out(_entry_json(entry) if entry else None)
     else:
         typer.echo(f"{parsed.name}:{tag} {target.digest}")
 
 
 @app.command()
 def untag(
-    ref: str = typer.Argument(..., metavar="NAME:TAG", help="What to remove; the bundle stays until gc."),
+    ref: str = typer.Argument(..., metavar="NAME:TAG", help="The tag to remove; the bundle stays until gc."),
     hub: str = HUB,
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
@@ -214,7 +214,7 @@ def untag(
     """Remove a tag or a version. The bundle itself goes with a later gc, if nothing else points at it."""
     parsed = Ref.parse(ref)
     if not parsed.tag:
-        raise typer.BadParameter("wanted NAME:TAG or NAME:VERSION", param_hint="NAME:TAG")
+        raise typer.BadParameter("expected NAME:TAG or NAME:VERSION", param_hint="NAME:TAG")
     opened = _any_hub(hub, local)
     found = resolve(opened, parsed)
     if dry_run:
@@ -234,12 +234,12 @@ def history(
     local: Path = LOCAL,
     as_json: bool = JSON,
 ) -> None:
-    """Show what each tag pointed at, from when to when, and who moved it."""
+    """Show the history of each tag: its bundles, their times, and the users who moved it."""
     parsed = Ref.parse(name)
     entries = [e for e in _any_hub(hub, local).tags(parsed.name) if parsed.tag in ("", e.tag)]
     entries.sort(key=lambda e: (e.tag, e.seq))
     if as_json:
-        json_out([_entry(e) for e in entries])
+        json_out([_entry_json(e) for e in entries])
         return
     table_out(
         ("tag", "digest", "since", "by", "until", "ended by"),
@@ -250,13 +250,13 @@ def history(
 @app.command()
 def gc(
     hub: str = HUB,
-    keep: str = typer.Option("", metavar="30d", help="How long untagged bundles stay; limits.history if left out."),
+    keep: str = typer.Option("", metavar="30d", help="Time that untagged bundles stay; limits.history by default."),
     local: Path = LOCAL,
-    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Skip the confirmation."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Delete what nothing refers to: not a tag, not a tag's recent past, not a release. Asks first."""
+    """Delete everything without a reference: no tag, no recent history, no release. Asks first."""
     from cloudedge.config import Limits  # noqa: PLC0415
 
     opened = _any_hub(hub, local)
@@ -286,11 +286,11 @@ def gc(
 
 
 def _any_hub(name: str | None, local: Path | None) -> Hub:
-    """Open the hub that was named, else the local one."""
+    """Open the named hub, else the local one."""
     return named_hub(name, configuration()) if name else local_hub(local)
 
 
-def _entry(entry: TagEntry) -> dict[str, Any]:
+def _entry_json(entry: TagEntry) -> dict[str, Any]:
     return {
         "tag": entry.tag,
         "digest": entry.target.digest,
@@ -302,7 +302,7 @@ def _entry(entry: TagEntry) -> dict[str, Any]:
     }
 
 
-def _manifest(manifest: Manifest) -> dict[str, Any]:
+def _manifest_json(manifest: Manifest) -> dict[str, Any]:
     return {
         "digest": manifest.digest,
         "artifact_type": manifest.artifact_type,

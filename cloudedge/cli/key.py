@@ -1,4 +1,4 @@
-"""``cloudedge key``: keys that sign bundles."""
+"""``cloudedge key``: create keys that sign bundles."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from cloudedge.cli._output import DRY_RUN, JSON, json_out, say
 
 __all__ = ["app", "passphrase"]
 
-app = typer.Typer(no_args_is_help=True, help="Make keys that sign bundles.")
+app = typer.Typer(no_args_is_help=True, help="Create keys that sign bundles.")
 
-_VARIABLE = "CLOUDEDGE_KEY_PASSPHRASE"
+_PASSPHRASE_VARIABLE = "CLOUDEDGE_KEY_PASSPHRASE"  # noqa: S105 - the name of a variable
 
 
 @app.command()
 def new(
     name: str = typer.Argument("cloudedge", help="Files are NAME.key (private) and NAME.pub (public)."),
-    folder: Path = typer.Option(Path(), "--dir", metavar="DIR", help="Where to write them."),
+    folder: Path = typer.Option(Path(), "--dir", metavar="DIR", help="The folder to write them to."),
     no_passphrase: bool = typer.Option(False, help="Leave the private key unprotected, for machines."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Make a key pair (ECDSA P-256). Give the public half to those who verify; `cosign` takes it too."""
+    """Create a key pair (ECDSA P-256). Give the public half to verifiers; `cosign` reads it, too."""
     from cloudedge.bundle import new_key_pair  # noqa: PLC0415 - cryptography is not needed for --help
 
     if dry_run:
@@ -32,7 +32,7 @@ def new(
         return
     secret = None
     if not no_passphrase:
-        secret = os.environ.get(_VARIABLE) or typer.prompt(
+        secret = os.environ.get(_PASSPHRASE_VARIABLE) or typer.prompt(
             "passphrase for the private key", hide_input=True, confirmation_prompt=True, err=True
         )
     private, public = new_key_pair(folder, name, secret.encode() if secret else None)
@@ -44,10 +44,12 @@ def new(
 
 
 def passphrase(key: Path) -> bytes | None:
-    """Return the passphrase of a private key: from the environment, else asked for; None if it needs none."""
+    """Return the passphrase of a private key: from the environment or the terminal; None if the key needs none."""
     from cloudedge.bundle import needs_passphrase  # noqa: PLC0415
 
     if not needs_passphrase(key):
         return None
-    secret: str = os.environ.get(_VARIABLE) or typer.prompt(f"passphrase of {key}", hide_input=True, err=True)
+    secret: str = os.environ.get(_PASSPHRASE_VARIABLE) or typer.prompt(
+        f"passphrase of {key}", hide_input=True, err=True
+    )
     return secret.encode()

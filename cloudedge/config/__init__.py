@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError, model_validator
 from cloudedge.config._clouds import CloudConfig, ObjectsConfig
 from cloudedge.config._edge import EdgeAbort, EdgeLeg, EdgeNeeds, EdgeTimeouts
 from cloudedge.config._fields import Duration, Name, Secret, Section, Share, Size, explain, reveal
-from cloudedge.config._hubs import HubConfig
+from cloudedge.config._hubs import HUB_SCHEMES, HubConfig, HubScheme
 from cloudedge.config._targets import (
     CubePods,
     DenseLeg,
@@ -34,6 +34,7 @@ from cloudedge.config._transfers import TransferConfig, TransferServer, Transfer
 from cloudedge.errors import ConfigError
 
 __all__ = [
+    "HUB_SCHEMES",
     "CloudConfig",
     "Config",
     "CubePods",
@@ -44,6 +45,7 @@ __all__ = [
     "EdgeNeeds",
     "EdgeTimeouts",
     "HubConfig",
+    "HubScheme",
     "KnativeConfig",
     "Limits",
     "ObjectsConfig",

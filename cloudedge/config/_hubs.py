@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field, model_validator
 
 from cloudedge.config._fields import Secret, Section
 
-__all__ = ["HubConfig"]
+__all__ = ["HUB_SCHEMES", "HubConfig", "HubScheme"]
+
+
+class HubScheme(NamedTuple):
+    """A hub backend: the settings it takes and the function (``module:function``) that opens it."""
+
+    fields: tuple[str, ...] = ()
+    store: str = ""
+    """Takes a `HubConfig` and returns an `ObjectStore`, in which an OCI layout is kept."""
+    hub: str = ""
+    """Takes a `HubConfig` and returns a `Hub` that keeps bundles in its own way."""
 
 
 class HubConfig(Section):
@@ -32,18 +42,22 @@ class HubConfig(Section):
     @model_validator(mode="after")
     def _fields_fit_the_scheme(self) -> HubConfig:
         scheme = self.url.partition("://")[0] if "://" in self.url else "file"
-        if scheme not in _FIELDS:
-            raise ValueError(f"no hub has the scheme {scheme}://; wanted a directory, s3://, bos:// or oci://")
-        extra = self.model_fields_set - {"url"} - _FIELDS[scheme]
+        if scheme not in HUB_SCHEMES:
+            *others, last = (f"{known}://" for known in HUB_SCHEMES if known != "file")
+            raise ValueError(f"no hub has the scheme {scheme}://; wanted a directory, {', '.join(others)} or {last}")
+        extra = self.model_fields_set - {"url"} - set(HUB_SCHEMES[scheme].fields)
         if extra:
             raise ValueError(f"{', '.join(sorted(extra))} does not apply to a {scheme} hub")
         return self
 
 
-_KEYS = {"endpoint", "region", "access_key", "secret_key"}
-_FIELDS: dict[str, set[str]] = {
-    "file": set(),
-    "s3": _KEYS,
-    "bos": _KEYS,
-    "oci": {"username", "password", "insecure", "ca_file"},
+_BUCKET_FIELDS = ("endpoint", "region", "access_key", "secret_key")
+_REGISTRY_FIELDS = ("username", "password", "insecure", "ca_file")
+
+HUB_SCHEMES: dict[str, HubScheme] = {
+    "file": HubScheme(),
+    "s3": HubScheme(_BUCKET_FIELDS, store="cloudedge.hub.objects:open_s3"),
+    "bos": HubScheme(_BUCKET_FIELDS, store="cloudedge.hub.objects:open_bos"),
+    "oci": HubScheme(_REGISTRY_FIELDS, hub="cloudedge.hub.registry:open_registry"),
 }
+"""Every scheme of a hub's URL. A new backend is one module with such a function, and one line here."""

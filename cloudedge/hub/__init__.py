@@ -1,6 +1,6 @@
-"""Where bundles live: blobs by digest over a directory, an object store or a registry; tags; collection.
+"""Hubs: bundles kept in a directory, an object store or a registry, with tags, history and garbage collection.
 
-This package knows OCI manifests and nothing of what a bundle means.
+This package knows OCI manifests and blobs; it does not know what a bundle contains.
 """
 
 from cloudedge._lazy import renamed_names

@@ -1,8 +1,8 @@
-"""Moving a bundle from one hub to another: push, pull and copy are the same work.
+"""Copy a bundle from one hub to another; push, pull and copy all use it.
 
-`plan_copy` decides which blobs have to travel; `copy` moves them, several at a time, then the manifest, then the
-signatures, and only then, once, the reference. Killed anywhere, it leaves the target as it was but for blobs
-nobody refers to yet; run again, it skips those and continues the one it was in.
+`plan_copy` decides which blobs must travel. `copy` moves them, several at a time, then the manifest, then the
+signatures, and last the tags. A kill leaves the target unchanged but for blobs that nothing refers to yet; the next
+run skips those and continues the interrupted one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["CopyPlan", "copy", "plan_copy", "signature_tag"]
 
 
 def signature_tag(digest: Digest) -> str:
-    """Return the tag under which signatures of a manifest are kept, the way cosign names it."""
+    """Return the tag that holds a manifest's signatures, as cosign names it."""
     return digest.replace(":", "-") + ".sig"
 
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """Which blobs travel and which are there already."""
+    """The blobs to move and those the target already has."""
 
     manifest: Manifest
     missing: tuple[Descriptor, ...]
@@ -39,12 +39,12 @@ class CopyPlan:
 
     @property
     def bytes_missing(self) -> int:
-        """Bytes that have to travel."""
+        """Bytes to move."""
         return sum(blob.size for blob in self.missing)
 
     @property
     def bytes_total(self) -> int:
-        """Bytes the bundle has in all."""
+        """The bundle's total bytes."""
         return self.bytes_missing + sum(blob.size for blob in self.present)
 
 
@@ -57,7 +57,7 @@ def plan_copy(
     jobs: int = 4,
     wanted: Callable[[Descriptor], bool] = lambda _: True,
 ) -> CopyPlan:
-    """Ask the target what it has. Reads only."""
+    """Compare a bundle's blobs with the target's. Reads only."""
     manifest = source.read_manifest(name, digest)
     needed = [blob for blob in manifest.blobs if wanted(blob)]
     there = map_in_threads(lambda blob: target.has_blob(name, blob), needed, jobs)
@@ -86,25 +86,25 @@ def copy(
     """Copy a bundle with its signatures and set `tags` on it.
 
     Args:
-        source: Where the bundle is.
-        target: Where it shall be.
+        source: The hub that has the bundle.
+        target: The hub to copy it to.
         name: The bundle's name in both.
         digest: The bundle's digest.
-        tags: What shall point at it in the target, versions first; set in this order, after everything else.
-        by: Who does this, for the tags' history.
-        at: When, for the tags' history.
-        jobs: How many blobs travel at the same time.
-        progress: Told of settled bytes.
-        planned: Told what will travel, before anything does.
-        wanted: Which blobs; a bundle without the others is good for whoever knows that it lacks them.
+        tags: Tags to set in the target, versions first; set in this order, after everything else.
+        by: The user, for the tags' history.
+        at: The time, for the tags' history.
+        jobs: The number of parallel blob transfers.
+        progress: Called with the number of settled bytes.
+        planned: Called with the plan before anything moves.
+        wanted: Selects the blobs to move; only a caller that knows they are missing can use such a bundle.
 
     Returns:
-        What travelled.
+        The blobs that were moved and those that were not.
 
     Raises:
-        Interrupted: a transfer failed in a way that trying again can mend; what arrived is kept.
+        Interrupted: a transfer failed and can be repeated; what arrived is kept.
     """
-    # Inside writing(): a collection between "it is there" and "now it is needed" would pull the rug.
+    # Inside writing(): otherwise a collection could delete a blob between "it is there" and the manifest that needs it.
     with target.writing() as lock:
         plan = plan_copy(source, target, name, digest, jobs=jobs, wanted=wanted)
         planned(plan)
@@ -126,16 +126,16 @@ def _move_blobs(
     def reader(blob: Descriptor) -> Callable[[int], Iterator[bytes]]:
         def read(start: int) -> Iterator[bytes]:
             chunks = source.read_blob(name, blob, start)
-            # A target that continues at `start` hashes what it has itself, and so the whole.
+            # A target that continues at `start` hashes what it already has, and so the whole blob.
             for chunk in chunks if start else verified(chunks, blob, source.url):
                 if stop.is_set():
-                    raise Interrupted(f"stopped while {blob.digest} was on its way")
+                    raise Interrupted(f"stopped while copying {blob.digest}")
                 yield chunk
 
         return read
 
     with ThreadPoolExecutor(jobs) as pool:
-        # Large ones first: the last to finish is then a small one.
+        # Large blobs first, so that a small one finishes last.
         queue = sorted(blobs, key=lambda blob: -blob.size)
         running = [pool.submit(target.write_blob, name, blob, reader(blob), progress) for blob in queue]
         try:
@@ -148,7 +148,7 @@ def _move_blobs(
             if isinstance(error, CloudEdgeError) and error.retry_helps:
                 raise Interrupted(
                     f"copying {name} from {source.url} to {target.url} stopped: {error.message}",
-                    hint="What arrived is kept. Run the same command again to continue.",
+                    hint="Run the same command again to continue; what arrived is kept.",
                 ) from error
             raise
 

@@ -1,8 +1,8 @@
-"""Garbage collection: what nothing refers to any more goes, and everything kept has a reason.
+"""Garbage collection: delete what nothing refers to, and give a reason for everything kept.
 
-Roots are tags (versions among them), where tags pointed within the retention, and the tags by which a release
-says what is live or may be rolled back to. `plan_gc` decides, from data alone; `collect` does it, history first
-and manifests before their blobs, so that a kill in between leaves only more garbage, never a dangling pointer.
+Roots are tags (versions among them), the manifests that tags pointed at within the retention, and the tags by which
+a release marks what is live or may be rolled back to. `plan_gc` decides, from data alone; `collect` carries it out,
+history first and manifests before their blobs, so that a kill leaves more garbage but never a dangling reference.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 __all__ = ["GcPlan", "Kept", "collect", "observe", "plan_gc", "release_tag"]
 
-_RELEASE = "release."
+_RELEASE_TAG_PREFIX = "release."
 _UNFINISHED_S = 24 * 3600
-"""An upload that nobody continued for a day is not going to be."""
+"""Age after which an unfinished upload is considered abandoned."""
 
 
 def release_tag(target: str, role: str) -> str:
-    """Return the tag by which a release keeps what is live (or its rollback) on a target from collection."""
-    return f"{_RELEASE}{target}.{role}"
+    """Return the tag by which a release protects a target's live bundle (or its rollback) from collection."""
+    return f"{_RELEASE_TAG_PREFIX}{target}.{role}"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A manifest that stays, and why."""
+    """A manifest that stays, with the reasons."""
 
     name: str
     digest: Digest
@@ -42,18 +42,18 @@ class Kept:
 
 @dataclass(frozen=True)
 class GcPlan:
-    """What a collection does."""
+    """The decisions of a collection."""
 
     kept: tuple[Kept, ...]
     delete: tuple[Stored, ...]
     forget: tuple[tuple[str, TagEntry], ...]
     """History entries beyond the retention, by name."""
     manifests: frozenset[Digest]
-    """Which of `delete` are manifests."""
+    """Those of `delete` that are manifests."""
 
     @property
     def bytes_freed(self) -> int:
-        """Bytes the deletions free."""
+        """Bytes that the deletions free."""
         return sum(item.size for item in self.delete)
 
 
@@ -65,12 +65,12 @@ def plan_gc(
     now: datetime,
     retention: timedelta,
 ) -> GcPlan:
-    """Decide what goes and what stays. Pure.
+    """Decide what is deleted and what stays. Pure.
 
     Args:
         tags: All names with their tags' histories.
         manifests: Every manifest that an entry of `tags` points at.
-        stored: Everything that is there.
+        stored: Every stored blob and manifest.
         now: The time that `retention` counts back from.
         retention: How long a manifest stays after the last tag left it.
     """
@@ -81,14 +81,14 @@ def plan_gc(
         for entry in entries:
             if entry.tag.endswith(".sig"):
                 continue
-            reason = _reason(entry, now, retention)
+            reason = _reason_to_keep(entry, now, retention)
             if reason:
                 reasons.setdefault((name, entry.target.digest), []).append(reason)
                 subjects[signature_tag(entry.target.digest)] = entry.target.digest
             else:
                 forget.append((name, entry))
         for entry in entries:
-            # A signature lives as long as what it signs.
+            # A signature lives as long as the manifest it signs.
             if entry.tag.endswith(".sig") and entry.is_current and entry.tag in subjects:
                 reasons.setdefault((name, entry.target.digest), []).append(f"signature of {subjects[entry.tag]}")
     reachable: set[Digest] = set()
@@ -110,21 +110,21 @@ def plan_gc(
     )
 
 
-def _reason(entry: TagEntry, now: datetime, retention: timedelta) -> str:
+def _reason_to_keep(entry: TagEntry, now: datetime, retention: timedelta) -> str:
     if entry.is_current:
-        if entry.tag.startswith(_RELEASE):
-            target, _, role = entry.tag.removeprefix(_RELEASE).rpartition(".")
+        if entry.tag.startswith(_RELEASE_TAG_PREFIX):
+            target, _, role = entry.tag.removeprefix(_RELEASE_TAG_PREFIX).rpartition(".")
             return f"{role} on {target}"
         return f"version {entry.tag}" if is_version(entry.tag) else f"tag {entry.tag}"
     try:
         is_recent = now - datetime.fromisoformat(entry.until.replace("Z", "+00:00")) < retention
     except (ValueError, TypeError):
-        is_recent = True  # another tool ended it and nobody knows when
+        is_recent = True  # another tool ended it at an unknown time
     return f"was {entry.tag} until {entry.until}" if is_recent else ""
 
 
 def observe(hub: Hub) -> tuple[dict[str, list[TagEntry]], dict[Digest, Manifest]]:
-    """Read what `plan_gc` needs to know of a hub's references."""
+    """Read a hub's tags and manifests for `plan_gc`."""
     tags = {name: hub.tags(name) for name in hub.names()}
     manifests: dict[Digest, Manifest] = {}
     for name, entries in tags.items():
@@ -136,7 +136,7 @@ def observe(hub: Hub) -> tuple[dict[str, list[TagEntry]], dict[Digest, Manifest]
             try:
                 manifest = hub.read_manifest(name, digest)
             except NotFound:
-                continue  # history may name what an earlier collection took
+                continue  # history may name a manifest that an earlier collection deleted
             manifests[digest] = manifest
             waiting.extend(child.digest for child in manifest.manifests)
     return tags, manifests
@@ -146,7 +146,7 @@ def collect(hub: Hub, *, now: datetime, retention: timedelta, dry_run: bool) -> 
     """Plan a collection and, unless `dry_run`, carry it out.
 
     Raises:
-        Conflict: someone is pushing to the hub; nothing was deleted.
+        Conflict: another process is pushing to the hub; nothing was deleted.
     """
     if dry_run:
         return plan_gc(*observe(hub), hub.stored(), now=now, retention=retention)

@@ -14,6 +14,6 @@ def who() -> str:
 
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # the user of a container may have no name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"

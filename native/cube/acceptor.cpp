@@ -42,7 +42,7 @@ void Acceptor::run() {
     if (watched[1].revents != 0) break;
     if (watched[0].revents != 0) accept_all();
   }
-  accept_all();  // whoever has connected already is served before the drain
+  accept_all();  // clients that have connected already are served before the drain
 }
 
 void Acceptor::accept_all() {
@@ -63,7 +63,7 @@ void Acceptor::accept_all() {
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno != EMFILE && errno != ENFILE) return;  // EAGAIN, mostly
-    // Out of descriptors: the waiting connection would be reported for ever. Turn it away instead.
+    // Out of descriptors: epoll would report the waiting connection for ever. Refuse it instead.
     spare_.close();
     Descriptor away(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     const bool made_progress = static_cast<bool>(away);

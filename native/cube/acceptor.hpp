@@ -1,5 +1,5 @@
-// Accepts connections in a thread of its own and deals them out to the loops in turn. Holds the limit on connections
-// and survives running out of file descriptors.
+// Accepts connections in a thread of its own and distributes them over the loops in turn. Limits the number of
+// connections and survives running out of file descriptors.
 #pragma once
 
 #include <atomic>
@@ -14,12 +14,12 @@ namespace cloudedge::cube {
 class Acceptor {
  public:
   using Take = std::function<void(Descriptor connection, bool from_loopback)>;
-  using Full = std::function<bool(std::uint64_t accepted)>;  // since the start
+  using Full = std::function<bool(std::uint64_t accepted)>;  // accepted since the start
 
   Acceptor(Descriptor listener, Take take, Full full);
   ~Acceptor() { stop(); }
 
-  // Closes the listening socket; connections that were accepted stay.
+  // Closes the listening socket; accepted connections stay.
   void stop();
   std::uint64_t turned_away() const { return turned_away_; }
 
@@ -29,7 +29,7 @@ class Acceptor {
 
   Descriptor listener_;
   Descriptor wakeup_;
-  Descriptor spare_;  // given up to accept, and close, one more connection when descriptors run out
+  Descriptor spare_;  // closed to accept and refuse one more connection when descriptors run out
   Take take_;
   Full full_;
   std::uint64_t accepted_ = 0;

@@ -1,4 +1,4 @@
-// The binding of cube's files and versions: paths and numpy arrays in and out, the GIL released during the work.
+// Python binding of cube's files and versions: paths and numpy arrays in and out, the GIL released during the work.
 #include "bind_files.hpp"
 
 #include <nanobind/ndarray.h>
@@ -46,7 +46,7 @@ std::optional<Checksum> from_sum(const std::optional<Sum>& sum) {
   return sum ? std::optional(Checksum{sum->first, sum->second}) : std::nullopt;
 }
 
-// nanobind holds no pointers to const; nothing that is bound changes a version.
+// nanobind holds no pointers to const; no bound function changes a version.
 std::shared_ptr<Version> handle(const VersionPtr& version) { return std::const_pointer_cast<Version>(version); }
 
 template <class T, class Array>
@@ -64,7 +64,7 @@ std::vector<Value> lookup(const Version& version, const Keys& keys) {
   return values;
 }
 
-// The values of some keys as rows of `width` bytes, zeros where there is none, and which were found.
+// The values of some keys as rows of `width` bytes, zeros for missing keys, and a flag for each key that was found.
 std::pair<OutBytes, OutFlags> lookup_rows(const Version& version, const Keys& keys, std::uint32_t width) {
   const std::size_t n = keys.shape(0);
   auto rows = new_array<std::uint8_t, OutBytes>({n, width});
@@ -251,7 +251,7 @@ void bind_cube_files(nb::module_& m) {
         auto out = new_array<std::uint8_t, OutBytes>({rows, width});
         if (dim == 0) return out;
         nb::gil_scoped_release release;
-        constexpr std::size_t kRows = 4096;  // rows one thread takes at a time
+        constexpr std::size_t kRows = 4096;  // rows that one thread takes at a time
         in_parallel(std::max(threads, 1U), (rows + kRows - 1) / kRows, [&](std::size_t i) {
           const std::size_t first = i * kRows;
           quantise(values.data() + first * dim, std::min(kRows, rows - first), dim, out.data() + first * width);

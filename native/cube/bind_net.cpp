@@ -1,5 +1,5 @@
-// The binding of cube's server, client and load generator. The GIL is released around everything that waits, and the
-// threads that answer requests never touch it; only a loader written in Python takes it, in the thread that loads.
+// Python binding of cube's server, client and load generator. The GIL is released around everything that waits, and
+// the threads that answer requests never take it; only a loader written in Python does, in the thread that loads.
 #include "bind_net.hpp"
 
 #include <nanobind/ndarray.h>
@@ -33,7 +33,7 @@ using OutStates = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
 std::span<const std::uint64_t> span(const KeyArray& keys) { return {keys.data(), keys.shape(0)}; }
 
-// An object that may be let go in any thread.
+// A Python object that any thread may release.
 std::shared_ptr<nb::object> shared(nb::object object) {
   return {new nb::object(std::move(object)), [](nb::object* held) {
             nb::gil_scoped_acquire gil;
@@ -52,7 +52,7 @@ PatchLoader python_patch_loader(nb::object callable) {
   return [held = shared(std::move(callable))](const VersionPtr& base, const std::string& path,
                                               const std::string& name) -> VersionPtr {
     nb::gil_scoped_acquire gil;
-    // nanobind holds no pointers to const; what is bound does not change a version.
+    // nanobind holds no pointers to const; no bound function changes a version.
     return nb::cast<std::shared_ptr<Version>>((*held)(std::const_pointer_cast<Version>(base), path, name));
   };
 }
@@ -63,7 +63,7 @@ PatchLoader python_patch_loader(nb::object callable) {
   throw nb::python_error();
 }
 
-// A server whose end does not wait for threads that wait for the GIL.
+// A server whose destruction does not wait for threads that wait for the GIL.
 class BoundServer {
  public:
   BoundServer(const std::string& host, std::uint16_t port, unsigned threads, const std::string& data_dir,
@@ -96,7 +96,7 @@ nb::dict stats(BoundServer& self) {
   out["latency_seconds_sum"] = static_cast<double>(now.total[kLatencyNs]) / 1e9;
   nb::list buckets;
   for (const std::uint64_t count : now.total.latency) buckets.append(count);
-  out["latency_buckets"] = buckets;  // of up to 1, 2, 4, ... microseconds; the last one has no end
+  out["latency_buckets"] = buckets;  // up to 1, 2, 4, ... microseconds; the last one is unbounded
   out["last_load_ms"] = self.get().catalog().last_load_ms();
   return out;
 }
@@ -240,7 +240,7 @@ void bind_client(nb::module_& m) {
           nb::kw_only(), "shards"_a, "timeout_ms"_a, "connect_timeout_ms"_a, "retry"_a, "backup_ms"_a,
           "least_loaded"_a, "max_idle"_a)
       .def("seek", &seek, "keys"_a, "pin"_a.none(), "width"_a.none(), "timeout_ms"_a = nb::none(),
-           "Rows, their states (0 missing, 1 found, 2 failed), what each shard said, and a value of odd width.")
+           "Rows, their states (0 missing, 1 found, 2 failed), each shard's outcome, and a value of odd width.")
       .def(
           "time_seek",
           [](Client& self, const KeyArray& keys, unsigned rounds) {

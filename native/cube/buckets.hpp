@@ -1,6 +1,6 @@
-// Where a key's row is: a hash index of row numbers in cache-line buckets. A bucket holds twelve one-byte tags and
-// twelve row numbers, so that finding a row touches one line here and then, almost always, only the row itself.
-// Keys are not stored twice: the rows say what key they have. Built by one thread, then read by many.
+// A hash index from keys to row numbers, in cache-line buckets. A bucket holds twelve one-byte tags and twelve row
+// numbers, so that finding a row touches one line here and then, almost always, only the row itself. The rows hold the
+// keys; the index does not repeat them. Built by one thread, then read by many.
 #pragma once
 
 #ifdef __SSE2__
@@ -23,7 +23,7 @@ inline void prefetch(const void* at) { __builtin_prefetch(at, 0, 3); }
 
 class Buckets {
  public:
-  // Room for `rows` keys.
+  // Allocates room for `rows` keys.
   explicit Buckets(std::uint64_t rows) : count_(rows / kMeanFill + 1), pages_(Pages::zeroed(count_ * sizeof(Bucket))) {}
 
   std::size_t memory_bytes() const { return count_ * sizeof(Bucket); }
@@ -38,8 +38,8 @@ class Buckets {
 
   void prefetch_home(std::uint64_t hash) const { prefetch(&bucket(home(hash))); }
 
-  // The row number kept for a key; null when there is none. A key is in its home bucket or, that one being full, in
-  // one of those after it up to the first with room.
+  // The row number of a key; null when there is none. A key is in its home bucket or, if that is full, in one of the
+  // following up to the first with room.
   template <class Rows>
   const std::uint32_t* find(std::uint64_t hash, std::uint64_t key, const Rows& rows) const {
     for (std::uint64_t at = home(hash);; at = next(at)) {
@@ -56,7 +56,7 @@ class Buckets {
     return const_cast<std::uint32_t*>(std::as_const(*this).find(hash, key, rows));
   }
 
-  // Adds a key that is not there.
+  // Adds a new key.
   void insert(std::uint64_t hash, std::uint32_t row) {
     for (std::uint64_t at = home(hash);; at = next(at)) {
       Bucket& here = bucket(at);
@@ -69,7 +69,7 @@ class Buckets {
     }
   }
 
-  // Looks up many keys: first all buckets of a group are asked for, then all rows, so that the waits overlap.
+  // Looks up many keys: prefetches all buckets of a group, then all rows, so that the waits overlap.
   template <class Rows>
   void lookup(std::span<const std::uint64_t> keys, std::span<Value> out, const Rows& rows) const {
     std::array<std::uint64_t, kGroup> hashes;
@@ -104,14 +104,14 @@ class Buckets {
   static constexpr std::size_t kSlots = 12;
   // Nine of twelve slots used on average: 7 bytes a key, and 3 % of the keys live in the bucket after their own.
   static constexpr std::uint64_t kMeanFill = 9;
-  static constexpr std::size_t kGroup = 32;  // enough waits in flight to hide each; 16 and 64 measured no better
+  static constexpr std::size_t kGroup = 32;  // prefetches that hide each other; 16 and 64 measured no better
   static constexpr std::uint32_t kNone = 0xffffffff;
 
   struct alignas(64) Bucket {
     std::array<std::uint8_t, 16> tags;  // 0: empty; the last four are never used
     std::array<std::uint32_t, kSlots> rows;
 
-    // A bit for each slot whose tag is `tag`.
+    // A bit for each slot with this tag.
     std::uint32_t matches(std::uint8_t tag) const {
 #ifdef __SSE2__
       const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(tags.data()));

@@ -1,5 +1,5 @@
-// Bytes that grow at the end and are taken from the front, without being zeroed first: what responses are written
-// into and half-received messages wait in.
+// A byte buffer that grows at the end and is consumed from the front, without zeroing: responses are written into it,
+// and half-received messages wait in it.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ class Buffer {
   std::size_t capacity() const { return capacity_; }
   std::span<const std::uint8_t> bytes() const { return {data(), size()}; }
 
-  // At least `more` writable bytes after the content; what was written is made part of it by commit().
+  // Returns at least `more` writable bytes after the content; commit() makes written bytes part of it.
   std::uint8_t* prepare(std::size_t more) {
     if (capacity_ - end_ < more) make_room(more);
     return memory_ + end_;
@@ -67,8 +67,8 @@ class Buffer {
  private:
   void make_room(std::size_t more) {
     const std::size_t used = size();
-    // Moving the content down is worth it only when at least half of the memory comes free, so that taking and
-    // adding single bytes stays cheap on average.
+    // Moving the content down pays only when at least half of the memory becomes free; so adding and consuming
+    // single bytes stays cheap on average.
     if (begin_ >= capacity_ / 2 && used + more <= capacity_) {
       std::memmove(memory_, memory_ + begin_, used);
     } else {

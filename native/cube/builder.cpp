@@ -8,10 +8,10 @@ namespace cloudedge::cube {
 namespace {
 
 constexpr std::size_t kBufferBytes = 64 << 20;  // for all blocks together
-constexpr std::size_t kSpareBlocks = 16;        // on their way to the device while the parts fill theirs
+constexpr std::size_t kSpareBlocks = 16;        // being written while the parts fill theirs
 constexpr std::size_t kLargestBlock = 1 << 20;
 constexpr std::size_t kSmallestBlock = 4096;  // holds several of the longest records
-constexpr std::uint64_t kKeysAtOnce = 8 << 20;  // looked at for duplicates, over all threads; 15 bytes each
+constexpr std::uint64_t kKeysAtOnce = 8 << 20;  // checked for duplicates at once, over all threads; 15 bytes each
 
 std::size_t block_count(std::size_t parts) { return 2 * parts + kSpareBlocks; }
 

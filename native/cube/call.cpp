@@ -14,15 +14,15 @@ namespace cloudedge::cube {
 namespace {
 
 constexpr std::int64_t kMs = 1'000'000;
-constexpr std::int64_t kAvoidNs = 1'000 * kMs;  // how long a replica that refused is asked only if all did
+constexpr std::int64_t kAvoidNs = 1'000 * kMs;  // how long a replica is avoided after a refusal
 constexpr std::size_t kReadAtLeast = 64 * 1024;
 constexpr std::size_t kReadAtMost = 1024 * 1024;
 
-// What a failure is about. One that says nothing about the request, only about who was asked, is no reason to give up
-// while there is a replica that was not asked yet.
+// The cause of a failure. If it is the replica rather than the request, the call goes on while a replica is left that
+// was not asked yet.
 enum class Blame { request, replica };
 
-// One request under way to one replica.
+// One request in flight to one replica.
 struct Flight {
   Replica* replica = nullptr;
   std::unique_ptr<Link> link;
@@ -30,7 +30,7 @@ struct Flight {
   std::uint64_t id = 0;
   std::int64_t started_ns = 0;
   bool connecting = false;
-  bool reused = false;  // the connection is an old one, and may have died unnoticed
+  bool reused = false;  // the connection is an old one and may be dead
 };
 
 class ShardCall {
@@ -49,7 +49,7 @@ class ShardCall {
     launch(now);
   }
 
-  // When to look again even if nothing happens on the connections.
+  // The time of the next look even if no connection has an event.
   std::int64_t wake_ns() const {
     std::int64_t wake = deadline_ns_;
     if (join_ns_ != 0) wake = std::min(wake, join_ns_);
@@ -66,7 +66,7 @@ class ShardCall {
     }
   }
 
-  // Takes as many results as watch() added.
+  // Takes as many poll results as watch() added.
   void on_events(std::span<const pollfd> fds, std::int64_t now) {
     // By file descriptor, because handling one flight may remove it and add others.
     for (const pollfd& fd : fds) {
@@ -117,7 +117,7 @@ class ShardCall {
     return *best;
   }
 
-  // Sends the request to one more replica, in addition to those that were asked before.
+  // Sends the request to one more replica, in addition to those already asked.
   void launch(std::int64_t now) {
     while (attempts_left_ > 0) {
       --attempts_left_;
@@ -156,7 +156,7 @@ class ShardCall {
     flight.id = ++flight.link->last_id;
     wire::write_request(flight.request, flight.id, part_.keys, pin_);
     replica.in_flight.fetch_add(1, std::memory_order_relaxed);
-    // A slow replica is joined by the next one, unless told otherwise once it has used its share of the time.
+    // After backup_ms, or its share of the time if that is negative, a slow replica is joined by the next one.
     const std::int64_t patience_ms =
         options_.backup_ms < 0 ? options_.timeout_ms / (1 + options_.retry) : options_.backup_ms;
     join_ns_ = attempts_left_ > 0 && patience_ms > 0 ? now + patience_ms * kMs : 0;
@@ -197,7 +197,7 @@ class ShardCall {
     Buffer& in = flight.link->in;
     wire::Header header{};
     while (true) {
-      // Answers nobody waits for any more may come first; skip them.
+      // Late answers to abandoned requests may come first; skip them.
       while (in.size() >= wire::kHeaderSize) {
         if (wire::parse_header(in.bytes(), options_.max_body, header) != wire::Head::frame) {
           return lost(flight, "answered with something that is not a frame", now);
@@ -215,12 +215,12 @@ class ShardCall {
       if (got < 0) return lost(flight, std::string("receive: ") + std::strerror(errno), now);
       if (got == 0) return lost(flight, "closed the connection", now);
       in.commit(static_cast<std::size_t>(got));
-      flight.reused = false;  // it is alive
+      flight.reused = false;  // it has proved alive
       if (static_cast<std::size_t>(got) < std::min(room, expected == 0 ? wire::kHeaderSize : expected)) return;
     }
   }
 
-  // Handles the frame at the front of the input. True when the flight has ended with it.
+  // Handles the frame at the front of the input. True when it ended the flight.
   bool on_frame(Flight& flight, const wire::Header& header, std::int64_t now) {
     Buffer& in = flight.link->in;
     const std::size_t size = wire::kHeaderSize + header.body;
@@ -262,7 +262,7 @@ class ShardCall {
     return true;
   }
 
-  // The replica answered with an error. Some errors concern this replica only, so another one is asked.
+  // The replica answered with an error. Some errors concern this replica only; then another one is asked.
   void refused(Flight& flight, std::int32_t code, const std::string& text, std::size_t size, std::int64_t now) {
     const bool elsewhere = code == wire::kStopping || code == wire::kOverLimit || code == wire::kOvercrowded ||
                            code == wire::kUnknownVersion;
@@ -277,8 +277,8 @@ class ShardCall {
     launch(now);
   }
 
-  // The connection is of no use any more. An old one may have died long ago, which says nothing about the replica: it
-  // gets a new connection before the attempt counts as failed.
+  // The connection is broken. An old one may have died long ago, which says nothing about the replica: it gets a new
+  // connection before the attempt counts as failed.
   void lost(Flight& flight, const std::string& why, std::int64_t now) {
     if (flight.reused) {
       Replica& replica = *flight.replica;
@@ -315,8 +315,8 @@ class ShardCall {
     flights_.erase(flights_.begin() + (&flight - flights_.data()));
   }
 
-  // Another replica was faster. A connection that has sent its whole request can be used again: the late answer is
-  // skipped when it comes.
+  // Another replica was faster. A connection that has sent its whole request can be reused: the late answer is skipped
+  // when it comes.
   void abandon(Flight& flight) {
     flight.replica->in_flight.fetch_sub(1, std::memory_order_relaxed);
     if (flight.connecting || !flight.request.empty()) return;
@@ -332,7 +332,7 @@ class ShardCall {
   std::vector<const Replica*> tried_;
   unsigned attempts_left_;
   std::int64_t deadline_ns_ = 0;
-  std::int64_t join_ns_ = 0;  // when the next replica is asked although nothing has failed; 0: never
+  std::int64_t join_ns_ = 0;  // when the next replica is asked without a failure; 0: never
   bool done_ = false;
 };
 

@@ -1,5 +1,5 @@
-// Asks several shards at once and waits for all of them, in the calling thread. Knows when to ask another replica: at
-// once when one fails, after a while when one is slow. Does not know what the keys are for; see client.hpp.
+// Asks several shards at once and waits for all of them, in the calling thread. Asks another replica at once when one
+// fails, and after a while when one is slow. Does not know the meaning of the keys; see client.hpp.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ enum class Balance { round_robin, least_loaded };
 struct CallOptions {
   std::int64_t timeout_ms = 500;          // for the whole call, retries included
   std::int64_t connect_timeout_ms = 200;  // for each connection, as in brpc
-  unsigned retry = 1;  // further attempts after the first; more where replicas are away and others are left
-  std::int64_t backup_ms = 0;             // ask a second replica after so long; 0: never, below: after its share
+  unsigned retry = 1;  // further attempts after the first; more if replicas are down and others are left
+  std::int64_t backup_ms = 0;             // ask a second replica after this time; 0: never, negative: after its share
   Balance balance = Balance::round_robin;
   std::size_t max_body = 64 * 1024 * 1024;
 };
@@ -39,7 +39,7 @@ struct Attempt {
   std::int32_t code = 0;  // the RPC error it answered with
 };
 
-// What one shard is asked, and what became of it.
+// The request to one shard, and its outcome.
 struct Part {
   unsigned number = 0;  // of the shard
   std::vector<std::uint64_t> keys;

@@ -15,7 +15,7 @@ NameTaken already_there(const std::string& name) {
 
 }  // namespace
 
-// Keeps a name for one load at a time, so that the second of two is refused before it does the work.
+// Reserves a name for one load, so that a second load of the same name is refused before it does the work.
 class Catalog::Reservation {
  public:
   Reservation(Catalog& catalog, std::string name) : catalog_(catalog), name_(std::move(name)) {
@@ -67,8 +67,8 @@ void Catalog::unload(const std::string& name) {
   VersionPtr last = versions_.find(name);
   if (last == nullptr) throw not_loaded(name);
   if (!versions_.remove(name)) throw NameTaken("version '" + name + "' is active: activate another one first");
-  // Freeing a large version takes long. Once every request that may have begun with it is done, `last` is all that
-  // keeps it, and it is freed here and not in a thread that answers requests.
+  // Freeing a large version takes long. Once every request that may use it is done, `last` is the only reference
+  // left, so the version is freed here and not in a thread that answers requests.
   if (wait_for_readers_) wait_for_readers_();
 }
 

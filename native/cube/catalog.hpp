@@ -1,5 +1,5 @@
-// The versions of a shard together with the way new ones are loaded: what the control service and the admin API both
-// do their work through. Slow calls (load, patch) run in the caller's thread and disturb no reader.
+// The versions of a shard and the loaders for new ones; the control service and the admin API both work through it.
+// Slow calls (load, patch) run in the caller's thread and disturb no reader.
 #pragma once
 
 #include <atomic>
@@ -14,9 +14,9 @@
 
 namespace cloudedge::cube {
 
-// Makes a version of the files under `path`. Throws when they cannot be used.
+// Loads a version from the files under `path`. Throws when they cannot be used.
 using Loader = std::function<VersionPtr(const std::string& path, const std::string& name)>;
-// Makes a version of the files under `path` put on top of another version.
+// Loads a version from the files under `path` on top of another version.
 using PatchLoader =
     std::function<VersionPtr(const VersionPtr& base, const std::string& path, const std::string& name)>;
 
@@ -37,8 +37,8 @@ class Catalog {
 
   const Versions& versions() const { return versions_; }
 
-  // These throw NotLoaded, NameTaken (also for a version that may not go because it is active), and what the loader
-  // throws.
+  // These throw NotLoaded, NameTaken (also for a version that cannot be unloaded because it is active), and the
+  // loader's own errors.
   void add(VersionPtr version);
   void load(const std::string& path, const std::string& name);
   void patch(const std::string& base, const std::string& path, const std::string& name);
@@ -46,7 +46,7 @@ class Catalog {
   void deactivate() { versions_.deactivate(); }
   void unload(const std::string& name);
 
-  // How to wait until every request that is being answered now has been answered. Set before anything is unloaded.
+  // Sets the function that waits until all current requests have been answered. Call before anything is unloaded.
   void set_wait_for_readers(std::function<void()> wait) { wait_for_readers_ = std::move(wait); }
 
   std::int64_t last_load_ms() const { return last_load_ms_; }
@@ -62,7 +62,7 @@ class Catalog {
   PatchLoader patch_loader_;
   std::function<void()> wait_for_readers_;
   std::mutex mutex_;
-  std::set<std::string> loading_;  // names on their way in
+  std::set<std::string> loading_;  // names being loaded
   std::atomic<std::int64_t> last_load_ms_ = 0;
 };
 

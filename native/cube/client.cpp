@@ -11,22 +11,22 @@
 namespace cloudedge::cube {
 namespace {
 
-// Asked for in one frame: far from what servers take, and with the longest values the answer still is.
+// Keys per frame: far below the limit of servers, and even with the longest values the answer is, too.
 constexpr std::size_t kKeysPerFrame = 32'768;
-// Frames under way at once for each shard, each on a connection of its own.
+// Frames in flight per shard, each on a connection of its own.
 constexpr std::size_t kFramesPerShard = 4;
 
-// Where in the parts the answer to each of the caller's keys is.
+// The place of a key's answer in the parts.
 struct Place {
   std::uint32_t part;
   std::uint32_t index;
 };
 
-// Splits keys into one part per shard that has any, several for a shard with very many, each key once.
+// Splits keys into one part per shard, several for a shard with very many keys, each key once.
 class Split {
  public:
   Split(std::span<const std::uint64_t> keys, std::size_t shards) : places_(keys.size()) {
-    // An open hash table over positions; at most half full, so a search ends.
+    // An open hash table over positions; at most half full, so that a search ends.
     const std::size_t mask = std::bit_ceil(keys.size() * 2 + 1) - 1;
     std::vector<std::uint32_t> slots(mask + 1, 0);  // position + 1 of the key's first appearance
     std::vector<std::int32_t> part_of(shards, -1);
@@ -59,7 +59,7 @@ class Split {
   std::vector<Part> parts_;
 };
 
-// The width all found values have; the first that differs from the others is reported.
+// Finds the width of all values; the first value of another width is reported.
 void find_width(std::span<const Part> parts, std::optional<std::size_t> width, SeekOutcome& outcome) {
   for (const Part& part : parts) {
     if (!part.answered) continue;

@@ -1,5 +1,5 @@
-// Load through the client: callers that seek one batch after the other from all shards of a table, as a program that
-// embeds the client would, and the time every call took. What a server alone can do is loadgen.hpp's question.
+// Load through the client: callers that seek one batch after another from all shards of a table, like a program that
+// embeds the client, and the time of every call. loadgen.hpp measures a server alone.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace cloudedge::cube {
 
 struct Calls {
-  unsigned callers = 1;         // threads, each with one call under way
+  unsigned callers = 1;         // threads, each with one call in flight
   unsigned batch = 26;          // keys per call
   std::uint64_t key_space = 1;  // keys are drawn from 0 .. key_space - 1
   double seconds = 1;
@@ -24,9 +24,9 @@ struct CallsResult {
   std::uint64_t calls = 0;
   std::uint64_t keys = 0;
   std::uint64_t missing = 0;
-  std::uint64_t failed = 0;  // calls in which a shard did not answer; its keys count in `keys` no less
+  std::uint64_t failed = 0;  // calls in which a shard did not answer; `keys` includes its keys
   std::uint64_t mixed = 0;   // calls that were answered from more than one version
-  std::string failure;       // what the first failed one was told
+  std::string failure;       // the error of the first failed call
   double seconds = 0;
   double p50_us = 0;
   double p99_us = 0;

@@ -21,7 +21,7 @@ std::string member(const std::map<std::string, std::string>& command, const char
   return found->second;
 }
 
-// The version a path such as "/100" names: the path without its slash. It may not climb out of the data directory.
+// The version that a path such as "/100" names: the path without its slash. It cannot leave the data directory.
 std::string version_of(const std::string& path) {
   if (path.size() < 2 || path[0] != '/') throw Refused("version_path is not /VERSION: " + path);
   const std::string version = path.substr(1);
@@ -81,7 +81,7 @@ void Control::work() {
     lock.unlock();
     ControlAnswer answer = execute(command);
     lock.lock();
-    busy_ = false;  // before the answer: whoever reads it may send the next command
+    busy_ = false;  // before the answer: its reader may send the next command
     lock.unlock();
     done(std::move(answer));
     lock.lock();
@@ -108,7 +108,7 @@ ControlAnswer Control::execute(const Command& command) {
     }
     return {200, "null"};
   } catch (const std::exception& error) {
-    // The answer has no room for a reason, so it goes to the log.
+    // The answer has no field for a reason, so it goes to the log.
     std::fprintf(stderr, "cube: control command %s refused: %s\n", json::quoted(name).c_str(), error.what());
     return {500, "null"};
   }
@@ -167,8 +167,8 @@ void Control::unload_background() {
   if (!version || (active != nullptr && active->name() == *version)) return;
   try {
     catalog_.unload(*version);
-  } catch (const NotLoaded&) {  // the admin API was faster: it is gone
-  } catch (const NameTaken&) {  // or active
+  } catch (const NotLoaded&) {  // the admin API has unloaded it meanwhile
+  } catch (const NameTaken&) {  // or activated it
   }
 }
 

@@ -1,6 +1,6 @@
-// Upstream's control service: commands that load a version in the background and switch to it. They are mapped on a
-// set of named versions: the current one is the active one, the background one is whichever was loaded or switched
-// away from last. One command runs at a time; a second one is refused at once, as upstream does.
+// Upstream's control service: commands that load a version in the background and switch to it. They map to named
+// versions: the current one is the active one, the background one is the one that was loaded or switched away from
+// last. One command runs at a time; a second one is refused at once, as in upstream.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +19,7 @@ namespace cloudedge::cube {
 struct ControlAnswer {
   int status = 200;
   std::string body;
-  std::string reason = {};  // why a command was not even tried
+  std::string reason = {};  // the reason why a command was not tried
 };
 
 class Control {
@@ -30,10 +30,10 @@ class Control {
   Control(Catalog& catalog, std::string data_dir);
   ~Control();
 
-  // From now on every command but "status" is answered with this reason: somebody else keeps the versions.
+  // From now on refuses every command but "status", with this reason: another component manages the versions.
   void refuse(std::string reason);
 
-  // The answer where it is known at once; otherwise `done` is called with it, from another thread.
+  // Returns the answer if it is known at once; otherwise calls `done` with it, from another thread.
   std::optional<ControlAnswer> run(std::string_view body, Done done);
 
  private:

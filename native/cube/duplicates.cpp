@@ -16,7 +16,7 @@ struct KeyRows {
 };
 
 std::uint64_t repeated(const std::vector<std::uint64_t>& keys) {
-  constexpr std::size_t kAhead = 16;  // a bucket asked for this many keys before it is needed has arrived
+  constexpr std::size_t kAhead = 16;  // prefetch distance in keys
   Buckets buckets(keys.size());
   const KeyRows rows{keys};
   std::uint64_t count = 0;
@@ -37,8 +37,8 @@ std::uint64_t repeated(const std::vector<std::uint64_t>& keys) {
 std::uint64_t count_duplicates(const std::string& index_file, std::uint64_t keys_at_once) {
   std::uint64_t count = 0;
   const std::uint64_t entries = InputFile(index_file).size() / kEntryBytes;
-  // Equal keys have equal hashes, so each pass sees all entries of the keys it looks at. The bits used here choose
-  // neither bucket nor tag.
+  // Equal keys have equal hashes, so each pass sees all entries of its keys. The bits used here choose neither bucket
+  // nor tag.
   const std::uint64_t passes = entries / keys_at_once + 1;
   std::vector<std::uint64_t> keys;
   keys.reserve(entries / passes + entries / passes / 8);

@@ -1,4 +1,4 @@
-// How many entries of an index file have a key that an earlier entry has.
+// Counts the entries of an index file that repeat an earlier entry's key.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace cloudedge::cube {
 
-// Reads the file as often as it takes to keep at most `keys_at_once` keys in memory.
+// Reads the file several times if needed, to keep at most `keys_at_once` keys in memory.
 std::uint64_t count_duplicates(const std::string& index_file, std::uint64_t keys_at_once);
 
 }  // namespace cloudedge::cube

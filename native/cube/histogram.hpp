@@ -1,4 +1,4 @@
-// How long things took, for percentiles.
+// Histograms of durations, for percentiles.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace cloudedge::cube {
 
-// Times in buckets of 1/64 of their own size: percentiles within 1.6 %, whatever the range.
+// Durations in buckets of 1/64 of their own size: percentiles within 1.6 %, whatever the range.
 class Histogram {
  public:
   void add(std::int64_t ns) {

@@ -24,7 +24,7 @@ void Host::refresh() {
     start_thread("cube-resolve", [search = search_] { look(search); }).detach();
     search_->looking = true;
   } catch (const std::system_error&) {
-    // Out of threads: whoever needs the address tries again.
+    // Out of threads: the next caller that needs the address tries again.
   }
 }
 

@@ -1,5 +1,5 @@
-// Where a host is. Looking a name up cannot be interrupted and may take longer than any caller wants to wait, so it
-// happens in a thread of its own; a number needs none.
+// Resolves a host's address. Name resolution cannot be interrupted and may take longer than any caller wants to wait,
+// so it runs in a thread of its own; a numeric address needs none.
 #pragma once
 
 #include <condition_variable>
@@ -15,16 +15,16 @@ namespace cloudedge::cube {
 
 class Host {
  public:
-  // Starts looking.
+  // Starts the resolution.
   Host(const std::string& name, std::uint16_t port);
 
-  // The address as last found, waited for until `until_ns` if there is none yet. None: errno says why.
+  // The last resolved address; waits for the first one until `until_ns`. None: errno has the reason.
   std::optional<Address> address(std::int64_t until_ns);
-  // Looks again, since the address is of no use; the old one serves until another is found.
+  // Resolves again because the address does not work; the old one is used until a new one is found.
   void refresh();
 
  private:
-  struct Search {  // shared with the looking thread, which may outlive the host
+  struct Search {  // shared with the resolving thread, which may outlive the host
     std::string name;
     std::uint16_t port;
     std::mutex mutex;

@@ -9,7 +9,7 @@ namespace {
 
 using Status = Parse::Status;
 
-constexpr std::size_t kMaxChunkLine = 64;  // a chunk's size in hex, and extensions nobody uses; its end not counted
+constexpr std::size_t kMaxChunkLine = 64;  // a chunk's size in hex and rarely used extensions, without the line end
 
 Parse refuse(int code, const char* reason) { return {.status = Status::refused, .code = code, .reason = reason}; }
 Parse need(std::size_t size) { return {.status = Status::incomplete, .size = size}; }
@@ -33,7 +33,7 @@ bool is_token(std::string_view text) {
   });
 }
 
-// The line that starts at `at`, without its end; `at` moves behind it. False when the line is not all there.
+// The line that starts at `at`, without its end; `at` moves behind it. False when the line is incomplete.
 bool take_line(std::string_view text, std::size_t& at, std::string_view& line) {
   const std::size_t end = text.find('\n', at);
   if (end == std::string_view::npos) return false;
@@ -99,7 +99,7 @@ Parse parse_field(std::string_view line, const Limits& limits, Request& request,
   return {.status = Status::complete};
 }
 
-// Size of the chunk whose line starts at `at`, which moves to the chunk's first byte.
+// The size of the chunk whose line starts at `at`, which moves to the chunk's first byte.
 Parse take_chunk_line(std::string_view text, std::size_t& at, std::size_t& size) {
   std::string_view line;
   if (!take_line(text, at, line)) {
@@ -113,11 +113,11 @@ Parse take_chunk_line(std::string_view text, std::size_t& at, std::size_t& size)
   return {.status = Status::complete};
 }
 
-// Walks over the chunks from where the last call stopped, without copying; complete at the end of the trailers.
+// Scans the chunks from where the last call stopped, without copying; complete at the end of the trailers.
 Parse scan_chunks(std::string_view text, std::size_t start, const Limits& limits, Progress& progress) {
   std::size_t at = std::max(progress.scanned, start);
   while (true) {
-    // Chunk lines count too: a body made of lines alone must not grow without bound either.
+    // Chunk lines count, too: a body of lines alone must not grow without bound.
     if (at - start > limits.body + limits.body / 2) return refuse(413, "the body is larger than this server takes\n");
     std::size_t size;
     std::size_t data = at;
@@ -136,7 +136,7 @@ Parse scan_chunks(std::string_view text, std::size_t start, const Limits& limits
   const std::size_t trailers = at;
   bool ended = false;
   while (!ended && take_line(text, at, trailer)) ended = trailer.empty();
-  // The same whether they came at once or in pieces.
+  // The same limit whether the trailers came at once or in pieces.
   if ((ended ? at : text.size()) - trailers > limits.header) {
     return refuse(431, "the trailers are longer than this server takes\n");
   }
@@ -178,8 +178,8 @@ Parse parse(std::span<const std::uint8_t> input, const Limits& limits, Progress&
   const std::string_view text(reinterpret_cast<const char*>(input.data()), input.size());
   request = {};
   std::size_t at = 0;
-  while (at < text.size() && (text[at] == '\r' || text[at] == '\n')) ++at;  // left over after an earlier body
-  // What cannot become a method is not HTTP: say so now instead of waiting for a line that may never end.
+  while (at < text.size() && (text[at] == '\r' || text[at] == '\n')) ++at;  // left over from an earlier body
+  // Bytes that cannot become a method are not HTTP: refuse now instead of waiting for a line that may never end.
   for (std::size_t i = at; i < text.size() && i < at + 16 && text[i] != ' '; ++i) {
     if (!is_token(text.substr(i, 1))) return refuse(400, "neither a baidu_std frame nor HTTP\n");
   }

@@ -1,5 +1,6 @@
-// HTTP/1.x as far as cube needs it: requests parsed from a buffer that may hold half of one or several, responses
-// written in one piece. Sizes are bounded, ambiguous lengths are refused. Knows nothing of what is behind a path.
+// The part of HTTP/1.x that cube needs: parses requests from a buffer that may hold half a request or several, and
+// writes responses in one piece. Sizes are bounded, ambiguous lengths are refused. Knows nothing of the handlers of a
+// path.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,11 @@ struct Request {
   std::string_view content_encoding;
   bool keep_alive = true;
   bool version_1_0 = false;
-  std::span<const std::uint8_t> body;  // of a chunked request: in the storage handed to parse()
+  std::span<const std::uint8_t> body;  // of a chunked request: in the storage passed to parse()
 };
 
-// How far a half-received message has been looked at, so that what comes in small pieces is not looked at again and
-// again. Starts as {} with each message.
+// The parser's position in a half-received message, so that small pieces are not scanned again and again. Starts as {}
+// with each message.
 struct Progress {
   std::size_t scanned = 0;
   bool continued = false;  // "100 Continue" was sent
@@ -34,9 +35,9 @@ struct Progress {
 
 struct Parse {
   enum class Status { incomplete, complete, refused } status;
-  std::size_t size = 0;     // complete: the whole message; incomplete: the least it can be
+  std::size_t size = 0;     // complete: the message's size; incomplete: its least possible size
   int code = 0;             // refused: the HTTP status to answer with before closing
-  const char* reason = "";  // refused: the body to say it with
+  const char* reason = "";  // refused: the body of the answer
   bool send_continue = false;
 };
 

@@ -11,7 +11,7 @@ class Bits {
  public:
   explicit Bits(Bytes input) : input_(input) {}
 
-  // The next `count` (at most 16) bits; false when the input ends before them.
+  // The next `count` (at most 16) bits; false when the input ends before.
   bool take(unsigned count, std::uint32_t& value) {
     while (held_ < count) {
       if (at_ == input_.size()) return false;
@@ -29,7 +29,7 @@ class Bits {
     held_ -= held_ % 8;
   }
 
-  // Whole bytes after align(): whatever is held is part of them.
+  // The position in whole bytes after align(): bits held so far are part of it.
   std::size_t byte_position() const { return at_ - held_ / 8; }
   void jump(std::size_t position) {
     at_ = position;
@@ -44,7 +44,7 @@ class Bits {
   unsigned held_ = 0;
 };
 
-// A canonical Huffman code, decoded bit by bit through the counts of each length.
+// A canonical Huffman code, decoded bit by bit with the number of codes of each length.
 class Huffman {
  public:
   bool build(std::span<const std::uint8_t> lengths) {
@@ -54,7 +54,7 @@ class Huffman {
     int left = 1;
     for (std::size_t length = 1; length < counts_.size(); ++length) {
       left = left * 2 - counts_[length];
-      if (left < 0) return false;  // more codes than that many bits can tell apart
+      if (left < 0) return false;  // more codes than this many bits can represent
     }
     std::array<std::uint16_t, 16> offsets{};
     for (std::size_t length = 1; length + 1 < counts_.size(); ++length) {
@@ -111,7 +111,7 @@ class Inflater {
   Inflater(Bytes input, std::size_t max_size, Buffer& out)
       : input_(input), bits_(input), max_size_(max_size), out_(out), start_(out.size()) {}
 
-  // Decodes all blocks; `position` is then the first byte after them.
+  // Decodes all blocks; `position` then is the first byte after them.
   bool run(std::size_t& position) {
     std::uint32_t last = 0;
     while (last == 0) {
@@ -204,7 +204,7 @@ class Inflater {
       const std::size_t distance = kDistances[symbol].base + extra;
       if (distance > written() || length > max_size_ - written()) return false;
       std::uint8_t* const to = out_.prepare(length);
-      const std::uint8_t* const from = to - distance;  // may reach into what is written here
+      const std::uint8_t* const from = to - distance;  // may overlap the bytes being written
       for (std::size_t i = 0; i < length; ++i) to[i] = from[i];
       out_.commit(length);
     }
@@ -250,7 +250,7 @@ std::uint32_t load32(const std::uint8_t* at, bool big) {
   return value;
 }
 
-// Bytes of the gzip header at the front, or 0 when it is not one.
+// The size of the gzip header at the front, or 0 if there is none.
 std::size_t gzip_header(Bytes input) {
   if (input.size() < 10 || input[0] != 0x1f || input[1] != 0x8b || input[2] != 8 || (input[3] & 0xe0) != 0) return 0;
   const std::uint8_t flags = input[3];

@@ -12,7 +12,7 @@ constexpr int kMaxDepth = 64;
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Reads one JSON text from left to right. Every method returns false at the first byte that does not fit.
+// Reads one JSON text from left to right. Every method returns false at the first wrong byte.
 class Cursor {
  public:
   explicit Cursor(std::string_view text) : text_(text) {}
@@ -186,7 +186,7 @@ class Cursor {
 
 wire::Parsed parse_seek(std::string_view body, std::size_t max_keys, wire::SeekRequest& request,
                         std::string& pin_storage, std::string& error) {
-  // A key takes at least two bytes, itself and a comma or bracket.
+  // A key takes at least two bytes: a digit and a comma or bracket.
   request.keys.reset(std::min(body.size() / 2, max_keys));
   request.version_required = false;
   request.pin.reset();
@@ -294,7 +294,7 @@ void ResponseWriter::values(std::span<const Value> values, wire::Tally& tally) {
 }
 
 void ResponseWriter::end(const std::string* version) {
-  if (any_) out_.push(']');  // an empty list is left out, as upstream does
+  if (any_) out_.push(']');  // an empty list is omitted, as in upstream
   if (version != nullptr) {
     out_.append(any_ ? ",\"version\":" : "{\"version\":");
     write_string(out_, *version);

@@ -1,5 +1,5 @@
-// The JSON that cube's HTTP face reads and writes. Integers never go through a double, so keys up to 2^64 - 1 survive;
-// nesting is bounded; anything that is not JSON is refused with the position where it stops being JSON.
+// The JSON of cube's HTTP interface. Integers never become doubles, so that keys up to 2^64 - 1 survive; nesting is
+// bounded; a text that is not JSON is refused with the position of the error.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace cloudedge::cube::json {
 
 // {"keys": [1, "2"], "version_required": true, "version": "100"}; unknown members are skipped. The pin points into
-// `pin_storage`. On anything but `ok`, `error` says why.
+// `pin_storage`. On anything but `ok`, `error` has the reason.
 wire::Parsed parse_seek(std::string_view body, std::size_t max_keys, wire::SeekRequest& request,
                         std::string& pin_storage, std::string& error);
 

@@ -7,7 +7,7 @@
 namespace cloudedge::cube {
 namespace {
 
-// Lists of files are short: a part of 1 TB has a thousand. A longer list is a damaged one.
+// File lists are short: a part of 1 TB has a thousand files. A longer list is damaged.
 constexpr std::uint64_t kMaxListBytes = 1 << 20;
 
 template <class T>
@@ -107,7 +107,7 @@ PartReader::PartReader(std::string directory, PartFiles files, Shard shard, std:
       shard_(shard),
       index_number_(first_index),
       data_number_(first_data) {
-  // Sizes first: a short or a long file is found before any row is read.
+  // Compare sizes first, so that a file of the wrong size is found before any row is read.
   for (std::size_t i = first_index; i < files_.index_lengths.size(); ++i) {
     require_size(InputFile(index_path(directory_, i)), files_.index_lengths[i], "index.n");
   }

@@ -3,7 +3,7 @@
 //   index.<k>  entries of u64 key, u64 address (data file number << 32 | offset of the record)
 //   data.n     u32 number of data files, u32 length of each
 //   index.n    u32 type, u32 entries in all, u32 number of index files, u64 length of each
-// Entries and records are in the same order, which is what makes damage visible: see PartReader.
+// Entries and records are in the same order, which makes damage detectable: see PartReader.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@
 
 namespace cloudedge::cube {
 
-constexpr std::uint32_t kMaxValue = 1024;             // servers answer "not found" for longer ones
-constexpr std::uint64_t kDataFileLimit = 1073741824;  // a record that would pass it starts the next file
+constexpr std::uint32_t kMaxValue = 1024;             // servers answer "not found" for longer values
+constexpr std::uint64_t kDataFileLimit = 1073741824;  // a record that would exceed it starts the next file
 constexpr std::size_t kEntryBytes = 16;
 constexpr std::size_t kPrefixBytes = 4;
 
-// What data.n and index.n say.
+// The contents of data.n and index.n.
 struct PartFiles {
   std::vector<std::uint32_t> data_lengths;
   std::vector<std::uint64_t> index_lengths;
   std::uint32_t entries = 0;
 
   bool operator==(const PartFiles&) const = default;
-  // Whether this lists everything `base` lists, in front, and at least one more index file.
+  // True if this list begins with all of `base` and has at least one more index file.
   bool continues(const PartFiles& base) const;
 };
 
@@ -44,18 +44,18 @@ struct Entry {
   std::uint32_t size;
 };
 
-// Which keys a part may hold: those with key mod `of` == `number`; any key when `of` is 0.
+// The keys that a part may hold: those with key mod `of` == `number`; any key when `of` is 0.
 struct Shard {
   std::uint32_t number = 0;
   std::uint32_t of = 0;
 };
 
-// Walks index and data files side by side. Every address must be the place where the previous record ended, every
-// file must have its listed length and be used up exactly: a truncated file or a flipped bit in an address, a
-// length or a list is refused where it stands. (Flipped bits in keys and values show in the version's checksum.)
+// Walks index and data files side by side. Every address must be the end of the previous record, and every file must
+// have its listed length and be used up exactly: a truncated file or a flipped bit in an address, a length or a list is
+// refused at its offset. (Flipped bits in keys and values show in the version's checksum.)
 class PartReader {
  public:
-  // The first files of a cumulative delta are its base's; from `first_*` on they have to be there.
+  // The first files of a cumulative delta are its base's; those from `first_*` on must exist.
   PartReader(std::string directory, PartFiles files, Shard shard = {}, std::size_t first_index = 0,
              std::size_t first_data = 0);
 

@@ -1,4 +1,4 @@
-// A part's directory becomes a version: in memory, mapped, or on top of another version.
+// Loads a part's directory as a version: in memory, mapped, or on top of another version.
 #include <filesystem>
 #include <numeric>
 
@@ -14,10 +14,10 @@ void require_checksum(const Version& version, const std::string& directory, cons
                   "the rows do not have the expected checksum: keys or values have changed, or it is another version");
 }
 
-// The rows of the files from the given ones on; none when a table of one width meets a value of another.
+// The rows of the files from the given ones on; none when a table of one width meets a value of another width.
 std::optional<Table> fill(Table table, PartReader reader) {
   {
-    constexpr std::uint64_t kRows = 4096;  // handed to the indexing thread at a time
+    constexpr std::uint64_t kRows = 4096;  // passed to the indexing thread at a time
     Indexer indexer(table);
     Entry entry;
     for (std::uint64_t row = 1; reader.next(entry); ++row) {
@@ -37,7 +37,7 @@ Table read_table(const std::string& directory, const PartFiles& files, std::size
   };
   const std::uint64_t rows = sum(files.index_lengths, first_index) / kEntryBytes;
   const std::uint64_t bytes = sum(files.data_lengths, first_data);
-  // The reader compares listed with real lengths before memory is asked for on their word.
+  // The reader checks listed lengths against real ones before memory is allocated for them.
   const auto reader = [&] { return PartReader(directory, files, options.shard, first_index, first_data); };
   if (rows > 0 && bytes % rows == 0 && bytes / rows >= kPrefixBytes && bytes / rows <= kPrefixBytes + kMaxValue) {
     const auto width = static_cast<std::uint32_t>(bytes / rows - kPrefixBytes);
@@ -70,8 +70,8 @@ StoredPtr load_patch(const VersionPtr& base, const std::string& directory, const
   const StoredPtr stored = as_stored(base);
   std::size_t first_index = 0;
   std::size_t first_data = 0;
-  // Equal lists mean an empty cumulative delta only if the listed files are not there: a delta built on its own may
-  // have lists of the same lengths by chance.
+  // Equal lists mean an empty cumulative delta only if the listed files do not exist: a self-contained delta may have
+  // lists of the same lengths by chance.
   const bool empty = files == stored->files() && !std::filesystem::exists(index_path(directory, 0));
   if (empty || files.continues(stored->files())) {
     first_index = stored->files().index_lengths.size();

@@ -19,8 +19,8 @@
 namespace cloudedge::cube {
 namespace {
 
-constexpr std::size_t kScripts = 128;     // different requests, sent in turn
-constexpr std::uint64_t kLookInto = 16;   // one answer in so many is parsed as a whole
+constexpr std::size_t kScripts = 128;     // prepared requests, sent in turn
+constexpr std::uint64_t kLookInto = 16;   // one answer in this many is parsed completely
 constexpr std::size_t kScratch = 256 * 1024;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error("load generator: " + what); }
@@ -51,7 +51,7 @@ struct Stream {
   std::int64_t started_ns = 0;
   std::uint64_t answers = 0;
   bool wants_write = false;
-  Buffer kept;  // the answer so far, as far as it will be looked at
+  Buffer kept;  // the part of the answer that will be parsed, so far
 };
 
 class Generator {

@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::size_t kScratch = 64 * 1024;       // read at once: several requests of thousands of keys
 constexpr std::size_t kFlushAt = 256 * 1024;      // of answers collected before they are sent
-constexpr std::size_t kMaxRead = 1024 * 1024;     // at once, of a message whose size is known
-constexpr std::size_t kKeepInput = 16 * 1024;     // of memory, once a half message has become whole
+constexpr std::size_t kMaxRead = 1024 * 1024;     // read at once, of a message whose size is known
+constexpr std::size_t kKeepInput = 16 * 1024;     // memory kept once a half message is complete
 constexpr std::size_t kKeepOutput = 4 * 1024 * 1024;
-constexpr std::int64_t kQuietNs = 100'000'000;    // without a message before a draining loop closes a connection
+constexpr std::int64_t kQuietNs = 100'000'000;    // silence after which a draining loop closes a connection
 constexpr std::int64_t kDrainSweepMs = 20;
 
 Descriptor checked(int fd, const char* what) {
@@ -61,7 +61,7 @@ void Loop::run() {
   while (!connections_.empty()) close(*connections_.begin()->second);
 }
 
-// What happened, and when it was seen in now_ns_.
+// Waits for events and sets now_ns_ to the time they were seen.
 std::span<epoll_event> Loop::wait() {
   const auto look = [this](int wait_ms) {
     const int count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()), wait_ms);
@@ -94,7 +94,7 @@ void Loop::post(std::function<void()> task) {
     tasks_.push_back(std::move(task));
   }
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wakeup_.get(), &one, sizeof one);  // full means: woken already
+  [[maybe_unused]] const auto written = ::write(wakeup_.get(), &one, sizeof one);  // full means woken already
 }
 
 void Loop::run_tasks() {
@@ -109,7 +109,7 @@ void Loop::run_tasks() {
 }
 
 void Loop::adopt(Descriptor fd, bool from_loopback) {
-  auto made = std::make_shared<Connection>();  // std::function wants what it holds to be copyable
+  auto made = std::make_shared<Connection>();  // std::function needs a copyable target
   made->fd = std::move(fd);
   made->from_loopback = from_loopback;
   post([this, made] {
@@ -162,7 +162,7 @@ void Loop::read(Connection& connection) {
   std::uint8_t* to = scratch_.get();
   std::size_t room = kScratch;
   if (!fresh && !connection.closing) {
-    // What a header announces is reserved as it arrives, not before.
+    // Memory for an announced message is reserved as its bytes arrive, not before.
     const std::size_t missing = connection.needed - std::min(connection.needed, connection.in.size());
     to = connection.in.prepare(std::clamp(missing, kKeepInput, kMaxRead));
     room = connection.in.room();
@@ -177,13 +177,13 @@ void Loop::read(Connection& connection) {
     return settle(connection, false);
   }
   counters_.add(kBytesIn, static_cast<std::uint64_t>(got));
-  if (connection.closing) return;  // lingering: nothing it says matters any more
+  if (connection.closing) return;  // lingering: its input is ignored
   if (fresh) return process(connection, {to, static_cast<std::size_t>(got)});
   connection.in.commit(static_cast<std::size_t>(got));
   process(connection, {});
 }
 
-// Memory may run out on a message; that costs its connection, not the process.
+// Running out of memory on a message costs its connection, not the process.
 Handled Loop::handle(Connection& connection, std::span<const std::uint8_t> input) {
   try {
     return handler_->handle(connection, input, out_);
@@ -217,7 +217,7 @@ void Loop::process(Connection& connection, std::span<const std::uint8_t> fresh) 
     connection.closing = result.verdict == Handled::Verdict::close;
     if (out_.size() >= kFlushAt) {
       if (!flush(connection)) return;
-      if (!connection.out.empty()) break;  // the rest waits until the peer has read this
+      if (!connection.out.empty()) break;  // the rest waits until the peer has read its answers
     }
   }
   if (fresh.empty()) {
@@ -231,8 +231,8 @@ void Loop::process(Connection& connection, std::span<const std::uint8_t> fresh) 
   settle(connection, handled > 0);
 }
 
-// Sends what the handler wrote; what the peer does not take now moves to the connection. False: the peer is gone, and
-// so is the connection.
+// Sends the handler's output; bytes that the peer does not take now move to the connection. False: the peer is gone,
+// and so is the connection.
 bool Loop::flush(Connection& connection) {
   if (!connection.out.empty()) {  // answers keep their order
     connection.out.append(out_.data(), out_.size());
@@ -277,7 +277,7 @@ void Loop::write(Connection& connection) {
   }
 }
 
-// Works out what the connection waits for now, and asks epoll for exactly that.
+// Determines the events that the connection waits for now, and registers exactly those with epoll.
 void Loop::settle(Connection& connection, bool progressed) {
   using State = Connection::State;
   held_bytes_ -= connection.held;

@@ -1,12 +1,12 @@
-// One thread's event loop: reads, hands complete or half messages to a handler, writes what comes back. It owns the
-// connections and everything about their time and memory; it knows nothing of any protocol.
+// One thread's event loop: reads, passes complete or half messages to a handler, writes its answers. It owns the
+// connections, their deadlines and their memory; it knows no protocol.
 //
-// The rules it keeps:
+// Rules:
 // - an idle connection holds no buffer: input and output go through the loop's own, which stay in the cache;
-// - what arrived together is answered together, in one write;
-// - a peer that does not read its answers is not read from either, so nothing queues up behind it;
-// - a message that never ends, an answer that is never taken and a connection that is never used each have a deadline;
-// - what waits in all connections together has a limit, and the connection that would pass it is closed.
+// - messages that arrived together are answered together, in one write;
+// - a peer that does not read its answers is not read from, so that nothing queues up behind it;
+// - an unfinished message, an untaken answer and an unused connection each have a deadline;
+// - the bytes waiting in all connections have a limit, and the connection that would exceed it is closed.
 #pragma once
 
 #include <sys/epoll.h>
@@ -29,14 +29,14 @@
 
 namespace cloudedge::cube {
 
-// What a loop puts up with.
+// The limits of a loop.
 struct Patience {
   std::int64_t idle_ms = 600'000;    // between messages
   std::int64_t message_ms = 30'000;  // from a message's first byte to its last
   std::int64_t write_ms = 30'000;    // without the peer taking a byte of its answer
-  std::int64_t linger_ms = 1'000;    // for the peer to close after we said we would
+  std::int64_t linger_ms = 1'000;    // for the peer to close after a refusal
   std::size_t held_bytes = 1 << 30;  // of half messages and untaken answers, over all connections
-  std::int64_t spin_us = 100;        // of looking for events before sleeping, where that pays; 0: never
+  std::int64_t spin_us = 100;        // of polling before sleeping, when that pays; 0: never
 };
 
 struct Connection {
@@ -45,24 +45,24 @@ struct Connection {
   Descriptor fd;
   std::uint64_t id = 0;
   bool from_loopback = false;
-  http::Progress progress;  // the handler's, for the message it is looking at
+  http::Progress progress;  // the handler's, for the current message
 
-  // The loop's own.
+  // The loop's own state.
   State state = State::idle;
-  std::int64_t since_ns = 0;  // in this state, or last progress in it
+  std::int64_t since_ns = 0;  // start of this state, or of the last progress in it
   Buffer in;                  // half a message, or messages that wait for the peer to read
-  Buffer out;                 // what the peer has not taken yet
-  std::size_t needed = 0;     // bytes of the message in `in` before it is worth looking at again
+  Buffer out;                 // bytes that the peer has not taken yet
+  std::size_t needed = 0;     // least size of `in` before it is parsed again
   bool waiting = false;  // for Loop::answer
   bool closing = false;  // once `out` is sent
   bool ended = false;    // the peer will send no more
   std::uint32_t events = 0;
-  std::size_t held = 0;  // bytes in `in` and `out`, as counted
+  std::size_t held = 0;  // bytes in `in` and `out`, as accounted
 };
 
 struct Handled {
   enum class Verdict {
-    more,   // half a message; `size`: the least it can be
+    more,   // half a message; `size`: its least possible size
     taken,  // `size` bytes, answered in `out`
     wait,   // `size` bytes, answered later through Loop::answer
     close,  // answered in `out`; close once that is read
@@ -89,7 +89,7 @@ class Loop {
   void adopt(Descriptor fd, bool from_loopback);
   void answer(std::uint64_t connection, std::string bytes, bool then_close);
   void post(std::function<void()> task);  // runs it in the loop's thread, between two events
-  void drain(std::int64_t until_ns);      // close what is at rest; everything, then
+  void drain(std::int64_t until_ns);      // close connections as they come to rest; all of them at that time
   void stop();
 
  private:

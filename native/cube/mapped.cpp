@@ -3,7 +3,7 @@
 namespace cloudedge::cube {
 
 const std::uint8_t* MappedVersion::Rows::entry(std::uint32_t row) const {
-  std::size_t file = index.size() - 1;  // a base has one index file, each delta adds one: a short way back
+  std::size_t file = index.size() - 1;  // few index files: a base has one, each delta adds one
   while (row < index[file].first) --file;
   return index[file].entries + static_cast<std::size_t>(row - index[file].first) * kEntryBytes;
 }

@@ -1,5 +1,5 @@
-// A version of rows at hand, for tests and benchmarks that want a server without files. It is the same table that a
-// part's files become.
+// A version made of rows in memory, for tests and benchmarks of a server without files. It uses the same table as a
+// version loaded from files.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 namespace cloudedge::cube {
 namespace {
 
-constexpr std::size_t kChunk = 256;  // keys looked up at a time where room on the stack is needed
+constexpr std::size_t kChunk = 256;  // keys looked up at a time, in buffers on the stack
 
 // An overlay of more than a quarter of its base's rows costs more, in memory and per lookup, than one table would.
 constexpr std::uint64_t kLargestShare = 4;
@@ -24,7 +24,7 @@ Value find(const Table& table, std::uint64_t key) {
   return value;
 }
 
-// Calls use(key, value) with what `version` holds for each row of `table`.
+// Calls use(key, value) with the value in `version` of each key of `table`.
 template <class Use>
 void for_each_old(const Version& version, const Table& table, Use use) {
   std::array<std::uint64_t, kChunk> keys;
@@ -52,7 +52,7 @@ Table empty_table(std::uint64_t rows, std::uint64_t bytes, const Lengths& length
   return lengths.fixed() ? Table::of_width(rows, lengths.longest) : Table::of_any_width(rows, bytes);
 }
 
-// The rows of `older` that neither `newer` nor `gone` speaks of, then those of `newer`.
+// The rows of `older` whose keys are neither in `newer` nor in `gone`, then those of `newer`.
 Table merged(const Table& older, Table newer, const Table& gone) {
   Lengths lengths = older.tally().lengths;
   lengths.add(newer.tally().lengths);
@@ -131,7 +131,7 @@ void OverlayVersion::for_each(const Visit& visit) const {
 
 StoredPtr overlay(const StoredPtr& base, Table changed, std::span<const std::uint64_t> removed,
                   const std::string& name, PartFiles files) {
-  // What the new version adds up to follows from the rows that go and the rows that come.
+  // The new version's totals follow from the removed and the added rows.
   Tally tally;
   tally.rows = base->rows();
   tally.checksum = base->checksum();
@@ -164,7 +164,7 @@ StoredPtr overlay(const StoredPtr& base, Table changed, std::span<const std::uin
     below->removed().for_each([&](std::uint64_t key, const Value&) { absent.push_back(key); });
     changed = merged(below->changed(), std::move(changed), gone);
   }
-  // A key only an earlier overlay had, or one that came back, need not be remembered as removed.
+  // A key that only an earlier overlay had, or that came back, need not be listed as removed.
   std::erase_if(absent, [&](std::uint64_t key) { return find(changed, key).found || !find(*root, key).found; });
   Table hidden = key_set(absent);
   const std::uint64_t rows = changed.tally().rows + hidden.tally().rows;

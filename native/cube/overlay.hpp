@@ -1,5 +1,5 @@
-// A version that is another one with some rows put in and some taken out. It shares the other's memory and adds only
-// its own rows. Overlays do not pile up: one on an overlay is merged with it, so a lookup asks at most three tables
+// A version that is another one with some rows added and some removed. It shares the other's memory and adds only its
+// own rows. Overlays do not pile up: one on an overlay is merged with it, so that a lookup reads at most three tables
 // (changed, removed, base), and one that has outgrown its base becomes a table of its own.
 #pragma once
 
@@ -34,12 +34,12 @@ class OverlayVersion final : public StoredVersion {
   Tally tally_;
 };
 
-// Puts `changed` on top of `base` and takes `removed` out. Throws std::invalid_argument when a removed key is not
-// there or is also changed: the delta belongs to another base.
+// Puts `changed` on top of `base` and removes `removed`. Throws std::invalid_argument when a removed key is missing or
+// also changed: the delta belongs to another base.
 StoredPtr overlay(const StoredPtr& base, Table changed, std::span<const std::uint64_t> removed,
                   const std::string& name, PartFiles files);
 
-// A version that came from load(), load_patch() or apply_delta(); std::invalid_argument for any other.
+// Casts a version from load(), load_patch() or apply_delta(); std::invalid_argument for any other.
 StoredPtr as_stored(const VersionPtr& version);
 
 // The rows of a delta: keys and values of one width.
@@ -49,8 +49,8 @@ struct DeltaRows {
   std::uint32_t width;
 };
 
-// The same for rows at hand, on a version that came from load() or from here. `base_checksum`, when given, must be the
-// base's; std::invalid_argument otherwise.
+// The same for rows in memory, on a version from load() or from here. `base_checksum`, if given, must be the base's;
+// std::invalid_argument otherwise.
 StoredPtr apply_delta(const VersionPtr& base, const DeltaRows& changed, std::span<const std::uint64_t> removed,
                       const std::string& name, const std::optional<Checksum>& base_checksum);
 

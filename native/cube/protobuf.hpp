@@ -1,5 +1,5 @@
-// The few pieces of the protobuf wire format that cube's messages need: a reader that never leaves its bytes and
-// writers for memory that is known to be large enough. Not a general codec: groups are refused.
+// The part of the protobuf wire format that cube's messages need: a reader that never leaves its bytes, and writers
+// into memory that is known to be large enough. Not a general codec: groups are refused.
 #pragma once
 
 #include <bit>
@@ -23,7 +23,7 @@ class Reader {
   bool done() const { return at_ == end_; }
   std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
 
-  // Takes the next byte if it is this one: a field's tag that is expected, without decoding it.
+  // Consumes the next byte if it equals `byte`: matches an expected tag without decoding it.
   bool take(std::uint8_t byte) {
     if (at_ == end_ || *at_ != byte) return false;
     ++at_;

@@ -8,7 +8,7 @@ namespace cloudedge::cube {
 namespace {
 
 constexpr int kSteps = 200;           // a step is this fraction of the row's range
-constexpr float kNarrowest = 0.16F;   // how much of the range may be given up
+constexpr float kNarrowest = 0.16F;   // the smallest remaining share of the range
 constexpr double kCodes = 256;
 
 struct Range {
@@ -17,12 +17,12 @@ struct Range {
 };
 
 float code_of(float position, double scale) {
-  // A row of equal values has no range: every quotient is 0/0, and upstream's conversion of that gives code 0.
+  // A row of equal values has no range: every quotient is 0/0, which upstream converts to code 0.
   const double code = std::round(static_cast<double>(position) * scale);
   return code >= 0 ? static_cast<float>(std::min(code, kCodes - 1)) : 0.0F;
 }
 
-// Squared error after encoding and decoding as the serving side does it (which divides by 256, not by 255).
+// Squared error after encoding and decoding like the serving side (which divides by 256, not by 255).
 float loss(const float* row, std::size_t dim, Range range) {
   const auto step = static_cast<float>((range.max - range.min) / kCodes);
   float sum = 0;
@@ -34,8 +34,8 @@ float loss(const float* row, std::size_t dim, Range range) {
   return sum;
 }
 
-// Moves the lower bound while that helps, otherwise the upper one. As upstream does it: a lower bound that helps, but
-// less than the upper one would, is moved without being kept.
+// Moves the lower bound while that helps, otherwise the upper one. As in upstream, a lower bound that helps less than
+// the upper one would is moved without being kept.
 Range narrowed(const float* row, std::size_t dim) {
   const auto [low, high] = std::minmax_element(row, row + dim);
   Range best{*low, *high};
@@ -43,7 +43,7 @@ Range narrowed(const float* row, std::size_t dim) {
   float best_loss = loss(row, dim, best);
   const float step = (now.max - now.min) / kSteps;
   const float narrowest = kSteps * (1 - kNarrowest) * step;
-  // Where a step is lost in rounding (1e8, 1e8 + 8) the range never gets there; upstream does not come back.
+  // If a step is lost in rounding (1e8, 1e8 + 8), the range never gets there; upstream then loops for ever.
   for (int i = 0; i < kSteps && now.min + narrowest < now.max; ++i) {
     const float from_below = loss(row, dim, {now.min + step, now.max});
     const float from_above = loss(row, dim, {now.min, now.max - step});

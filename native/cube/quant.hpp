@@ -1,4 +1,5 @@
-// Rows of float32 as 8-bit codes between a minimum and a maximum of their own: min f32, max f32, one byte per element.
+// Quantises rows of float32 to 8-bit codes between each row's minimum and maximum: min f32, max f32, a byte per
+// element.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Numbers that look drawn, the same for the same seed.
+// Pseudo-random numbers, the same for the same seed.
 #pragma once
 
 #include <cstdint>

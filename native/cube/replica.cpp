@@ -6,8 +6,8 @@
 namespace cloudedge::cube {
 namespace {
 
-constexpr unsigned kMaxAbandoned = 4;         // answers to skip before a new connection is cheaper
-constexpr std::size_t kKeepInput = 1 << 20;  // of a connection's memory while it is idle
+constexpr unsigned kMaxAbandoned = 4;         // late answers to skip before a new connection is cheaper
+constexpr std::size_t kKeepInput = 1 << 20;  // memory that an idle connection keeps
 
 }  // namespace
 
@@ -40,7 +40,7 @@ void Replica::put_back(std::unique_ptr<Link> link) {
 }
 
 void Replica::drop_idle() {
-  std::vector<std::unique_ptr<Link>> closed;  // outside the lock
+  std::vector<std::unique_ptr<Link>> closed;  // closed outside the lock
   const std::lock_guard lock(mutex_);
   closed.swap(idle_);
 }

@@ -1,5 +1,5 @@
-// One server a client may ask: its address, the connections that are open to it and not in use, how many requests it
-// is working on for us, and whether it is better left alone for a moment.
+// One server that a client may ask: its address, its idle connections, the number of requests in flight to it, and
+// whether it is avoided for a moment after a failure.
 #pragma once
 
 #include <atomic>
@@ -20,14 +20,14 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 
-// A connection to a replica. Used by one call at a time; answers to requests that a call gave up on may still arrive
-// later and are told apart by their correlation id.
+// A connection to a replica. Used by one call at a time; late answers to requests that a call gave up on are
+// distinguished by their correlation id.
 struct Link {
   Descriptor fd;
   Buffer in;
-  std::uint64_t last_id = 0;  // of the newest request sent on it
-  unsigned abandoned = 0;     // requests nobody waits for any more
-  std::size_t last_size = 0;  // of an answer: the next one is likely to need as much room
+  std::uint64_t last_id = 0;  // id of the newest request sent on it
+  unsigned abandoned = 0;     // abandoned requests whose answers are still to come
+  std::size_t last_size = 0;  // size of the last answer: the next one is likely to need as much room
 };
 
 class Replica {
@@ -36,12 +36,13 @@ class Replica {
 
   const std::string& name() const { return name_; }
 
-  // A connection that was used before, or null.
+  // An idle connection, or null.
   std::unique_ptr<Link> take_idle();
-  // A new connection on its way; null and errno when that failed at once, or when until then the address is unknown.
+  // Starts a new connection; null and errno when that fails at once, or when the address is still unknown at
+  // `until_ns`.
   std::unique_ptr<Link> connect(std::int64_t until_ns);
   void put_back(std::unique_ptr<Link> link);
-  // Closes what is idle: one of them turned out to be dead, so the others are too.
+  // Closes all idle connections: one of them was dead, so the others are, too.
   void drop_idle();
 
   void avoid_until(std::int64_t ns) { avoid_until_ns_.store(ns, std::memory_order_relaxed); }

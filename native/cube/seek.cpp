@@ -12,7 +12,7 @@ namespace {
 // that the memory accesses of one lookup overlap.
 constexpr std::size_t kChunk = 256;
 
-// brpc goes by the media type up to a semicolon; everything else is JSON.
+// As in brpc, the media type up to a semicolon decides; everything else is JSON.
 bool says_protobuf(std::string_view content_type) {
   const std::string_view type = content_type.substr(0, content_type.find(';'));
   return type == "application/proto" || type == "application/x-protobuf";
@@ -70,7 +70,7 @@ Failure Seeker::answer_http(const http::Request& request, Buffer& body) {
   }
   std::string error;
   const std::string_view text(reinterpret_cast<const char*>(content.data()), content.size());
-  // An empty body asks for nothing, and so does GET.
+  // An empty body requests no keys, and so does GET.
   if (json::parse_seek(text.empty() ? "{}" : text, limits_.max_keys, request_, pin_, error) != wire::Parsed::ok) {
     return {wire::kBadRequest, error};
   }
@@ -104,7 +104,7 @@ Failure Seeker::find_version() {
     version_ = versions_.find(name);
     if (version_ == nullptr) return {wire::kUnknownVersion, "version " + json::quoted(name) + " is not loaded here"};
   }
-  // Not an empty answer, which would read as "no such key", but a code that sends clients to another replica.
+  // Not an empty answer, which would mean "no such key", but a code that sends clients to another replica.
   if (version_ == nullptr) return {wire::kStopping, "no version is active on this server"};
   return {};
 }

@@ -1,5 +1,5 @@
-// Answers a seek, whatever carried it: parses the request, finds the version that has to answer, looks the keys up and
-// writes the values straight into the buffer that is sent. One per loop thread, because it keeps its memory.
+// Answers a seek of either protocol: parses the request, finds the version that must answer, looks the keys up and
+// writes the values straight into the output buffer. One per loop thread, because it reuses its memory.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace cloudedge::cube {
 
 struct Limits {
-  std::size_t max_body = 64 * 1024 * 1024;  // of a request, and of an answer: brpc's own limit on both sides
+  std::size_t max_body = 64 * 1024 * 1024;  // of a request and of an answer: brpc's own limit on both sides
   std::size_t max_keys = 1 << 18;           // in one request
   std::size_t max_connections = 20'000;
 };
@@ -31,9 +31,9 @@ class Seeker {
   Seeker(const Limits& limits, const Versions& versions, Counters& counters)
       : limits_(limits), versions_(versions), counters_(counters) {}
 
-  // Writes a whole frame, or nothing and says why.
+  // Writes a whole frame, or nothing and returns the failure.
   Failure frame(wire::Bytes payload, const wire::Meta& meta, Buffer& out);
-  // Writes the body of a response: protobuf or JSON, as the request was.
+  // Writes the body of a response: protobuf or JSON, like the request.
   Failure http(const http::Request& request, Buffer& body);
 
  private:
@@ -49,7 +49,7 @@ class Seeker {
   const Limits limits_;
   const Versions& versions_;
   Counters& counters_;
-  VersionPtr version_;  // only while a request is answered
+  VersionPtr version_;  // set only while a request is answered
   wire::SeekRequest request_;
   std::string pin_;
   std::vector<Value> values_;

@@ -96,14 +96,14 @@ void Server::keep_history() {
   while (!ended_.wait_for(lock, std::chrono::seconds(1), [this] { return stopping_; })) history_.sample(totals());
 }
 
-// Every loop comes by between two events: what it answers now has been answered then.
+// Waits until every loop has run a task: all requests that it was answering have then been answered.
 void Server::wait_for_requests() {
   struct Passed {
     std::mutex mutex;
     std::condition_variable all;
     std::size_t count = 0;
   };
-  const auto passed = std::make_shared<Passed>();  // a loop that has ended never comes by, and may be asked anyway
+  const auto passed = std::make_shared<Passed>();  // shared, because a loop that has ended never runs its task
   for (const auto& thread : threads_) {
     thread->loop.post([passed] {
       const std::lock_guard lock(passed->mutex);
@@ -132,7 +132,7 @@ ServerStats Server::stats() const {
   return stats;
 }
 
-// The names and the form of brpc's /vars page, as far as cube defines them.
+// The names and the format of brpc's /vars page, as far as cube defines them.
 std::string Server::vars_page() const {
   const ServerStats stats = this->stats();
   const VersionPtr active = catalog_.versions().active();

@@ -1,5 +1,5 @@
-// A cube server: one shard's versions behind one port, on a number of native threads. Starts, drains and stops; what
-// is said on the port is Service's, what is loaded is Catalog's.
+// A cube server: one shard's versions behind one port, on a number of native threads. Starts, drains and stops; Service
+// speaks the protocols, Catalog loads the versions.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;  // 0: any free one
   unsigned threads = 1;
-  std::string data_dir = "data";  // what control commands load from
-  bool remote_control = false;    // take control commands from others than loopback
+  std::string data_dir = "data";  // the directory that control commands load from
+  bool remote_control = false;    // accept control commands from other hosts
   Limits limits;
   Patience patience;
 };
@@ -42,7 +42,7 @@ class Server {
   Server(ServerOptions options, Loader loader, PatchLoader patch_loader);
   ~Server();
 
-  void start();  // throws std::system_error when the address cannot be had
+  void start();  // throws std::system_error when it cannot listen
   std::uint16_t port() const { return address_.port(); }
   std::string address() const { return address_.text(); }
   Catalog& catalog() { return catalog_; }
@@ -63,7 +63,7 @@ class Server {
     std::thread thread;
   };
 
-  // Totals of the last minute, second by second, for the pages that show both.
+  // Totals of the last minute, second by second, for pages that show both.
   class History {
    public:
     void sample(const Snapshot& total);
@@ -85,12 +85,12 @@ class Server {
   ServerOptions options_;
   Catalog catalog_;
   std::vector<std::unique_ptr<Thread>> threads_;
-  Control control_;  // after the loops it answers through, so that its thread ends before they do
+  Control control_;  // declared after the loops, so that its thread ends before they do
   Shared shared_;
   std::unique_ptr<Acceptor> acceptor_;
   Address address_;
   History history_;
-  std::mutex joining_;  // drain() and stop() may meet
+  std::mutex joining_;  // drain() and stop() may run at the same time
   std::mutex mutex_;
   std::condition_variable ended_;
   bool stopping_ = false;

@@ -24,7 +24,7 @@ int http_status(std::int32_t code) {
   }
 }
 
-// The service a name stands for: clients say it in full or without the package.
+// The full name of a service: clients write it with or without the package.
 std::string_view full_name(std::string_view service) {
   for (const std::string_view known : {wire::kDictService, wire::kControlService}) {
     if (service == known || service == known.substr(known.rfind('.') + 1)) return known;
@@ -32,7 +32,7 @@ std::string_view full_name(std::string_view service) {
   return {};
 }
 
-// As brpc writes it: [ip:port][E1002]text.
+// brpc's form: [ip:port][E1002]text.
 std::string error_text(const Connection& connection, const Failure& failure) {
   std::string out(1, '[');
   out.append(local_address(connection.fd.get()).text()).append("][E").append(std::to_string(failure.code));
@@ -45,7 +45,7 @@ Handled Service::handle(Connection& connection, wire::Bytes input, Buffer& out) 
   wire::Header header;
   switch (wire::parse_header(input, shared_.limits.max_body, header)) {
     case wire::Head::foreign: return http(connection, input, out);
-    // As long as it could still become either protocol, every byte may decide.
+    // While it may still become either protocol, every byte may decide.
     case wire::Head::incomplete: return {Verdict::more, input.size() < 4 ? input.size() + 1 : wire::kHeaderSize};
     case wire::Head::broken: return {Verdict::drop};
     case wire::Head::frame: break;
@@ -58,7 +58,7 @@ Handled Service::handle(Connection& connection, wire::Bytes input, Buffer& out) 
 Handled Service::frame(Connection& connection, wire::Bytes frame, const wire::Header& header, Buffer& out) {
   wire::Meta meta;
   if (!wire::parse_meta(frame.subspan(wire::kHeaderSize, header.meta), meta) || !meta.is_request) {
-    return {Verdict::drop};  // without a meta there is nothing an answer could refer to
+    return {Verdict::drop};  // without a meta an answer has no request to refer to
   }
   const Handled answered = {Verdict::taken, frame.size()};
   const wire::Bytes rest = frame.subspan(wire::kHeaderSize + header.meta);
@@ -156,7 +156,7 @@ Failure Service::page(const http::Request& request, http::Response& response) {
 
 Handled Service::http_control(Connection& connection, const http::Request& request, const Handled& answered,
                               Buffer& out) {
-  http::Request like;  // of the request, what its answer depends on and what may be kept until then
+  http::Request like;  // the fields of the request that its answer needs and that outlive it
   like.keep_alive = request.keep_alive;
   like.version_1_0 = request.version_1_0;
   return control(connection, request.body, answered, out, [like](Buffer& to, const ControlAnswer& answer) {

@@ -1,5 +1,5 @@
-// What a cube server answers on its data port: DictService over baidu_std and HTTP, the control service, and the few
-// brpc pages that tools look at. One Service per loop thread; what they share is Shared.
+// The protocols of a cube server's data port: DictService over baidu_std and HTTP, the control service, and the few
+// brpc pages that tools read. One Service per loop thread; Shared holds their common state.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@ struct Shared {
   const Limits limits;
   Catalog& catalog;
   Control& control;
-  const bool remote_control;               // whether others than loopback may send control commands
-  std::atomic<bool> draining = false;      // answer, but ask HTTP clients to leave
+  const bool remote_control;               // accept control commands from other hosts
+  std::atomic<bool> draining = false;      // answer, but ask HTTP clients to disconnect
   std::atomic<bool> refusing = false;      // answer that the server is stopping
   std::function<std::string()> vars_page;  // set before the loops start
 };
@@ -42,7 +42,7 @@ class Service final : public Handler {
   Handled http_control(Connection& connection, const http::Request& request, const Handled& answered, Buffer& out);
   Failure page(const http::Request& request, http::Response& response);
 
-  // The answer to a control command, now (`answered`) or later; `reply` writes it in the connection's protocol.
+  // Answers a control command, now (`answered`) or later; `reply` writes it in the connection's protocol.
   template <class Reply>
   Handled control(const Connection& connection, wire::Bytes command, const Handled& answered, Buffer& out, Reply reply);
   bool may_control(const Connection& connection) const;

@@ -14,7 +14,7 @@
 namespace cloudedge::cube {
 namespace {
 
-// The first address of a host; an error of getaddrinfo otherwise.
+// The first address of a host; getaddrinfo's error otherwise.
 int find(const std::string& host, std::uint16_t port, int flags, Address& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -43,7 +43,7 @@ bool Address::is_loopback() const {
 }
 
 std::uint16_t Address::port() const {
-  sockaddr_in in;  // the port is at the same place in both families
+  sockaddr_in in;  // the port has the same offset in both families
   std::memcpy(&in, &storage, sizeof in);
   return ntohs(in.sin_port);
 }

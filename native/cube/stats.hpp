@@ -1,5 +1,5 @@
-// What a server counts. Each loop thread writes its own counters with plain stores; whoever wants the sum reads them
-// all, at any time, without stopping anyone.
+// A server's counters. Each loop thread writes its own counters with plain stores; a reader sums them up at any time
+// without stopping a thread.
 #pragma once
 
 #include <algorithm>
@@ -21,19 +21,19 @@ enum Counter : std::size_t {
   kRequests,        // seeks answered, errors included
   kErrors,          // seeks answered with an error
   kKeys,            // keys looked up
-  kMissing,         // of these, not there
-  kTooLong,         // of these, there but longer than a value may be
+  kMissing,         // of these, missing
+  kTooLong,         // of these, found but longer than a deliverable value
   kBytesIn,
   kBytesOut,
   kOpened,          // connections
   kClosed,
-  kTimedOut,        // of these, closed for being idle, half a message, or not reading
-  kBroken,          // of these, closed for sending what no one may send
+  kTimedOut,        // of these, closed at a deadline: idle, half a message, not reading
+  kBroken,          // of these, closed for a protocol violation
   kLatencyNs,       // sum over the histogram
   kCounters,
 };
 
-constexpr std::size_t kBuckets = 22;  // 1 µs, 2 µs, ... 1.05 s, and everything above
+constexpr std::size_t kBuckets = 22;  // 1 µs, 2 µs, ... 1.05 s, and above
 
 struct Snapshot {
   std::array<std::uint64_t, kCounters> counters{};
@@ -51,7 +51,7 @@ class alignas(64) Counters {
  public:
   void add(Counter counter, std::uint64_t count) { bump(counters_[counter], count); }
 
-  // `count` messages that took `ns` each, from being readable to being handed to the kernel.
+  // Counts `count` messages that took `ns` each, from being readable to being passed to the kernel.
   void latency(std::int64_t ns, std::uint64_t count) {
     const auto us = static_cast<std::uint64_t>(ns > 0 ? ns : 0) / 1000;
     bump(latency_[std::min<std::size_t>(std::bit_width(us), kBuckets - 1)], count);

@@ -1,4 +1,4 @@
-// Versions that come from a part's files: held in memory, mapped, or laid over another one.
+// Versions that come from a part's files: in memory, mapped, or on top of another one.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ class StoredVersion : public Version {
   StoredVersion(std::string name, PartFiles files) : name_(std::move(name)), files_(std::move(files)) {}
 
   const std::string& name() const override { return name_; }
-  // What data.n and index.n of its directory listed; a cumulative delta continues from there.
+  // The files that data.n and index.n of its directory list; a cumulative delta continues them.
   const PartFiles& files() const { return files_; }
   virtual const Tally& tally() const = 0;
   std::uint64_t rows() const override { return tally().rows; }
@@ -35,7 +35,7 @@ class StoredVersion : public Version {
 
 using StoredPtr = std::shared_ptr<const StoredVersion>;
 
-// All rows in memory of their own.
+// All rows in memory.
 class TableVersion final : public StoredVersion {
  public:
   TableVersion(std::string name, PartFiles files, Table table)
@@ -50,10 +50,10 @@ class TableVersion final : public StoredVersion {
   Table table_;
 };
 
-// Only the buckets in memory; keys, addresses and values stay in the files, which must not change underneath.
+// Only the buckets in memory; keys, addresses and values stay in the files, which must not change meanwhile.
 class MappedVersion final : public StoredVersion {
  public:
-  // `reader` walks the same files from their beginning; it has compared their lengths with the lists.
+  // `reader` walks the same files from their beginning; it has checked their lengths.
   MappedVersion(std::string name, PartFiles files, const std::string& directory, PartReader reader);
 
   const Tally& tally() const override { return tally_; }
@@ -84,15 +84,15 @@ class MappedVersion final : public StoredVersion {
 
 struct LoadOptions {
   bool map = false;                  // leave the rows in the files
-  std::optional<Checksum> expected;  // refuse rows that do not sum up to this
+  std::optional<Checksum> expected;  // refuse rows with another checksum
   Shard shard;                       // refuse keys of other shards
 };
 
-// Reads a part's directory.
+// Loads a part's directory.
 StoredPtr load(const std::string& directory, const std::string& name, const LoadOptions& options);
 
-// Reads a delta's directory on top of a version: a cumulative one (its lists continue the base's; only the new files
-// are read), an empty one (its lists equal the base's), or one built on its own (all its rows go on top).
+// Loads a delta's directory on top of a version: a cumulative one (its lists continue the base's; only the new files
+// are read), an empty one (its lists equal the base's), or a self-contained one (all its rows go on top).
 StoredPtr load_patch(const VersionPtr& base, const std::string& directory, const std::string& name,
                      const LoadOptions& options);
 

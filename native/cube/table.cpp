@@ -49,7 +49,7 @@ void Table::index_to(std::uint64_t end) {
 
 void Table::finish() {
   index_to(used_);
-  tally_.rows += replaced_.rows;  // zero minus what was replaced
+  tally_.rows += replaced_.rows;  // negative: minus the replaced rows
   tally_.long_values += replaced_.long_values;
   tally_.duplicates = replaced_.duplicates;
   tally_.checksum += replaced_.checksum;

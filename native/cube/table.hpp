@@ -1,5 +1,5 @@
-// Rows in memory, found by key. Rows of one length lie densely (key, value); rows of several lengths carry theirs
-// (key, u32 length, value, padding). Filled by one thread, the last row of a key winning; then only read.
+// Rows in memory, found by key. Rows of one length lie densely (key, value); rows of several lengths carry theirs (key,
+// u32 length, value, padding). Filled by one thread, the last row of a key wins; then only read.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ inline Checksum row_checksum(std::uint64_t key, const Value& value) {
   return hash.finish();
 }
 
-// The lengths of the values of some rows; none yet when shortest > longest.
+// The range of value lengths; empty while shortest > longest.
 struct Lengths {
   std::uint32_t shortest = 0xffffffff;
   std::uint32_t longest = 0;
@@ -43,11 +43,11 @@ struct Lengths {
   bool fixed() const { return shortest == longest; }
 };
 
-// What rows add up to, the last one of a key winning.
+// Totals over rows, of which the last one of a key counts.
 struct Tally {
   std::uint64_t rows = 0;
-  std::uint64_t duplicates = 0;   // rows that a later one of the same key replaced
-  std::uint64_t long_values = 0;  // keys whose value is too long to be delivered
+  std::uint64_t duplicates = 0;   // rows replaced by a later one of the same key
+  std::uint64_t long_values = 0;  // keys whose value is too long to deliver
   Checksum checksum;
   Lengths lengths;
 
@@ -64,12 +64,12 @@ struct Tally {
   }
 };
 
-// Makes keys lead to their rows, a later row of the same key replacing the earlier one. Each bucket is asked for a
-// while before it is needed, so that the waits for memory overlap; finish() catches up.
+// Indexes rows by key, a later row of the same key replacing the earlier one. Each bucket is prefetched before it is
+// needed, so that the waits for memory overlap; finish() catches up.
 template <class Rows>
 class RowIndexer {
  public:
-  // Tells `replaced` of every row that was replaced.
+  // Adds every replaced row to `replaced`.
   RowIndexer(Buckets& buckets, const Rows& rows, Tally& replaced)
       : buckets_(buckets), rows_(rows), replaced_(replaced) {}
 
@@ -148,22 +148,22 @@ struct VariableRows {
   }
   void prefetch(std::uint32_t row) const {
     cube::prefetch(at(row));
-    cube::prefetch(at(row) + 64);  // most values are longer than what is left of the first line
+    cube::prefetch(at(row) + 64);  // most values extend beyond the first line
   }
 };
 
 class Table {
  public:
-  // Room for `rows` rows whose values are all `width` bytes long.
+  // Allocates room for `rows` rows whose values are all `width` bytes long.
   static Table of_width(std::uint64_t rows, std::uint32_t width);
-  // Room for `rows` rows whose values together have at most `value_bytes` bytes.
+  // Allocates room for `rows` rows whose values together have at most `value_bytes` bytes.
   static Table of_any_width(std::uint64_t rows, std::uint64_t value_bytes);
 
-  // Whether values of this length fit in; only tables of one width are choosy.
+  // True if values of this length fit; only tables of one width refuse some.
   bool takes(std::uint32_t size) const { return !fixed_ || size + sizeof(std::uint64_t) == stride_; }
-  // Adds a row. A value of null is one too long to be delivered: its key will not be found.
+  // Adds a row. A null value is too long to deliver: its key will not be found.
   void put(std::uint64_t key, const std::uint8_t* value, std::uint32_t size);
-  // To be called once, after the last put(). Before it nothing can be looked up.
+  // Call once, after the last put(). Nothing can be looked up before.
   void finish();
 
   const Tally& tally() const { return tally_; }
@@ -173,7 +173,7 @@ class Table {
     with_rows([&](const auto& rows) { buckets_.lookup(keys, out, rows); });
   }
 
-  // Calls visit(key, value) for every row, in the order they were put in.
+  // Calls visit(key, value) for every row, in insertion order.
   template <class Visit>
   void for_each(Visit visit) const {
     with_rows([&](const auto& rows) {
@@ -224,17 +224,17 @@ class Table {
   std::uint64_t used_ = 0;
   Tally tally_;
 
-  // The rows before `indexed_` are in the buckets; kept by the indexing thread, where there is one.
+  // The rows before `indexed_` are in the buckets; owned by the indexing thread, if there is one.
   std::uint64_t indexed_ = 0;
   Tally replaced_;
 };
 
-// Indexes a table's rows on a thread of its own while they are put in, which takes about as long as reading them.
+// Indexes a table's rows on a thread of its own during insertion, which takes about as long as reading them.
 class Indexer {
  public:
   explicit Indexer(Table& table);
   ~Indexer();
-  // Has the rows that were put in so far indexed; to be called now and then.
+  // Indexes the rows inserted so far; call it now and then.
   void advance();
 
  private:

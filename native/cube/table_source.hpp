@@ -1,4 +1,4 @@
-// Rows of a table file (ascending keys in one stretch of it, values of one width in another), read front to back.
+// Reads rows of a table file (ascending keys in one stretch of it, values of one width in another) front to back.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ class TableSource {
   TableSource(const std::string& path, std::uint64_t keys_offset, std::uint64_t values_offset, std::uint64_t rows,
               std::uint32_t width);
 
-  // The next row, or false after the last. Its offset is that of its key in the file.
+  // Reads the next row; false after the last. Its offset is that of its key in the file.
   bool next(seqfile::Record& record);
 
   const std::string& path() const { return keys_.path(); }
-  // Bytes of rows handed out so far.
+  // Bytes of rows read so far.
   std::uint64_t offset() const { return row_ * (sizeof(std::uint64_t) + width_); }
 
  private:

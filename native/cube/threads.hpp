@@ -1,5 +1,5 @@
-// Threads of our own: named, for whoever looks at the process, and without signals, which belong to the program's main
-// thread and would be lost on one that nobody waits in.
+// Starts threads with a name, visible in process listings, and with signals blocked: signals belong to the program's
+// main thread and would be lost on another.
 #pragma once
 
 #include <pthread.h>

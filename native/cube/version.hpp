@@ -1,5 +1,5 @@
-// One loaded version of one shard: immutable rows, looked up by key in batches. Not responsible for files being
-// fetched, for which version is active (see versions.hpp), or for the network.
+// One loaded version of one shard: immutable rows, looked up by key in batches. Fetching files, choosing the active
+// version (see versions.hpp) and the network belong elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@ struct Value {
   std::uint32_t size;
   bool found;
 
-  // There, but longer than servers deliver. Its key counts as not found, and `size` is not 0.
+  // Found, but longer than servers deliver. Its key counts as missing, and `size` is not 0.
   bool too_long() const { return !found && size > 0; }
 };
 
-// Shared with itself, so that whoever hands one through Python still lets it go without Python.
+// Shared from itself, so that a version that passed through Python is released without Python.
 class Version : public std::enable_shared_from_this<Version> {
  public:
   virtual ~Version() = default;
   virtual const std::string& name() const = 0;
   virtual std::uint64_t rows() const = 0;
   virtual Checksum checksum() const = 0;
-  virtual std::size_t memory_bytes() const = 0;  // what this version alone adds
+  virtual std::size_t memory_bytes() const = 0;  // the memory that this version alone adds
   // Looks up every key, in order; out.size() == keys.size(). Never throws. Called from many threads.
   virtual void lookup(std::span<const std::uint64_t> keys, std::span<Value> out) const = 0;
 };

@@ -14,7 +14,7 @@ std::size_t this_thread_number() {
 
 }  // namespace
 
-// One version and, per lane, a pointer to it with a count of its own.
+// One version and, per lane, a pointer to it with a reference count of its own.
 struct Versions::Member {
   struct alignas(64) Holder {
     VersionPtr version;
@@ -35,7 +35,7 @@ struct Versions::List {
   std::vector<std::shared_ptr<const Member>> members;
   std::shared_ptr<const Member> active;
 
-  // Readers peek: taking a share here would make them all write to the same count.
+  // Readers use raw pointers: shared ones would make all of them write to the same count.
   const Member* peek(const std::string& name) const {
     const auto at = position(name);
     return at != members.end() ? at->get() : nullptr;
@@ -61,7 +61,7 @@ VersionPtr Versions::read(Pick pick) const {
   struct Visit {
     std::atomic<std::uint32_t>& readers;
     // Announce first, look second, both in the one total order: a writer that finds the lane empty after its swap
-    // knows that whoever comes later sees the new list.
+    // knows that later readers see the new list.
     explicit Visit(Lane& lane) : readers(lane.readers) { readers.fetch_add(1, std::memory_order_seq_cst); }
     ~Visit() { readers.fetch_sub(1, std::memory_order_release); }
   } const visit(lanes_[number]);

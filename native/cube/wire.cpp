@@ -62,7 +62,7 @@ bool parse_response_meta(Bytes input, Meta& meta) {
   return true;
 }
 
-// Copies without a call: rows are short, and memcpy of an unknown size costs more than the copy.
+// Copies inline: rows are short, and memcpy of an unknown size costs more than the copy.
 inline std::uint8_t* copy(std::uint8_t* to, const std::uint8_t* from, std::size_t size) {
   if (size >= 16) {
     std::size_t i = 0;
@@ -70,7 +70,7 @@ inline std::uint8_t* copy(std::uint8_t* to, const std::uint8_t* from, std::size_
       std::memcpy(to + i, from + i, 16);
       i += 16;
     } while (i + 16 <= size);
-    std::memcpy(to + size - 16, from + size - 16, 16);  // the tail, overlapping what is there already
+    std::memcpy(to + size - 16, from + size - 16, 16);  // the tail, overlapping bytes already copied
   } else if (size >= 4) {
     const std::size_t last = size - 4;
     const std::size_t middle = last < 4 ? last : 4;
@@ -155,13 +155,13 @@ Parsed parse_request(Bytes payload, std::size_t max_keys, SeekRequest& request) 
   std::uint64_t value;
   Bytes bytes;
   while (true) {
-    while (reader.take(0x08)) {  // keys, one by one, as nearly all of a request is
+    while (reader.take(0x08)) {  // keys one by one: nearly all of a request
       if (!reader.varint(value)) return Parsed::malformed;
       if (!request.keys.add(value)) return Parsed::too_many_keys;
     }
     if (reader.done()) return Parsed::ok;
     if (!reader.field(number, wire)) return Parsed::malformed;
-    if (number == 1 && wire == Wire::varint) {  // the same with a tag that is longer than it has to be
+    if (number == 1 && wire == Wire::varint) {  // the same with an overlong tag
       if (!reader.varint(value)) return Parsed::malformed;
       if (!request.keys.add(value)) return Parsed::too_many_keys;
     } else if (number == 1 && wire == Wire::bytes) {
@@ -204,7 +204,7 @@ void write_request(Buffer& out, std::uint64_t correlation_id, std::span<const st
     *at++ = 0x08;
     at = protobuf::write_varint(at, key);
   }
-  *at++ = 0x10;  // version_required: always, so that a mixture of versions cannot go unseen
+  *at++ = 0x10;  // version_required: always, so that mixed versions are noticed
   *at++ = 1;
   if (pin) {
     at = protobuf::write_varint(at, kPinField << 3 | 2);

@@ -1,8 +1,8 @@
-// baidu_std frames and the messages of DictService, as Paddle Serving's cube speaks them: parsed without trusting a
-// single length, written straight into the buffer that is sent. Knows nothing of sockets or of where values come from.
+// baidu_std frames and the messages of DictService, as Paddle Serving's cube speaks them: parsed without trusting any
+// length, written straight into the output buffer. Knows nothing of sockets or of the source of values.
 //
-// One extension: DictRequest field 1001 (string) names the version that has to answer. Servers that do not know the
-// field skip it, so a client that uses it checks the version in the answer.
+// One extension: DictRequest field 1001 (string) is the pin, the version that must answer. Servers without the
+// extension skip the field, so a client that uses it checks the version in the answer.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::size_t kHeaderSize = 12;
 constexpr std::uint32_t kPinField = 1001;
-constexpr std::uint32_t kMissing = 0xffffffff;  // status of a key that is not there: -1 as uint32
+constexpr std::uint32_t kMissing = 0xffffffff;  // status of a missing key: -1 as uint32
 constexpr std::string_view kDictService = "rec.mcube.DictService";
 constexpr std::string_view kControlService = "rec.mcube.ControlService";
 
-// RPC error codes: brpc's, and one of our own above the range brpc leaves to applications.
+// RPC error codes: brpc's, and one of our own above brpc's application range.
 enum Error : std::int32_t {
   kOk = 0,
   kForbidden = 1,  // EPERM
@@ -45,7 +45,7 @@ struct Header {
 
 enum class Head { incomplete, frame, foreign, broken };
 
-// Looks at the first bytes of a message. `foreign`: not a frame; `broken`: a frame no one may send.
+// Parses the first bytes of a message. `foreign`: not a frame; `broken`: a frame that violates the protocol.
 Head parse_header(Bytes input, std::size_t max_body, Header& header);
 
 struct Meta {
@@ -62,7 +62,7 @@ struct Meta {
 
 bool parse_meta(Bytes input, Meta& meta);
 
-// Keys of one request, in memory that is used again for the next one.
+// The keys of one request, in memory that is reused for the next.
 class Keys {
  public:
   void reset(std::size_t capacity) {
@@ -106,11 +106,11 @@ struct Tally {
   std::uint64_t too_long = 0;
 };
 
-// A seek's answer, in the order begin, values (any number of times), version, end.
+// Writes a seek's answer, in the order begin, values (any number of times), version, end.
 class ResponseWriter {
  public:
   explicit ResponseWriter(Buffer& out) : out_(out), start_(out.size()) {}
-  void begin(std::uint64_t correlation_id);  // left out where HTTP carries the payload
+  void begin(std::uint64_t correlation_id);  // omitted where HTTP carries the payload
   void values(std::span<const Value> values, Tally& tally);
   void version(std::string_view version);
   std::size_t size() const { return out_.size() - start_; }
@@ -122,11 +122,11 @@ class ResponseWriter {
   std::size_t start_;
 };
 
-// A frame that carries an error and no payload, or (code 0) an empty payload and perhaps an attachment.
+// Writes a frame with an error and no payload, or (code 0) with an empty payload and perhaps an attachment.
 void write_reply(Buffer& out, std::uint64_t correlation_id, std::int32_t code, std::string_view text,
                  std::string_view attachment = {});
 
-// Reads a seek's answer that must have exactly values.size() values, which then point into the payload.
+// Parses a seek's answer, which must have exactly values.size() values; they then point into the payload.
 bool parse_response(Bytes payload, std::span<Value> values, std::optional<std::string_view>& version);
 
 }  // namespace cloudedge::cube::wire

@@ -12,14 +12,14 @@
 namespace cloudedge::cube {
 namespace {
 
-// Opened for each block: a build of a thousand shards needs no thousand descriptors, and beside the writing the
-// opening does not show.
+// Opens the file for each block: a build of a thousand shards needs no thousand descriptors, and opening costs little
+// beside writing.
 void write_block(const std::string& path, std::uint64_t offset, std::span<const std::uint8_t> data) {
   const Descriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
   if (fd.get() < 0) throw_unwritable(path, errno);
   write_at(fd.get(), path, offset, data);
 #ifdef __linux__
-  // Starts the device early, so that the fsync at the end finds little left to do.
+  // Starts the device early, so that the final fsync has little left to do.
   ::sync_file_range(fd.get(), static_cast<off_t>(offset), static_cast<off_t>(data.size()), SYNC_FILE_RANGE_WRITE);
 #endif
 }
@@ -51,7 +51,7 @@ void WritePool::help() {
   }
 }
 
-// Writes one block, with the lock released meanwhile.
+// Writes one block with the lock released.
 void WritePool::work(std::unique_lock<std::mutex>& lock) {
   const Job job = std::move(jobs_.front());
   jobs_.pop_front();

@@ -1,5 +1,5 @@
-// Blocks of bytes on their way to files: filled by one thread, written by it and its helpers, never more of them in
-// memory than there were at the start.
+// Writes blocks of bytes to files: one thread fills them, that thread and its helpers write them, and their number
+// never grows.
 #pragma once
 
 #include <condition_variable>
@@ -28,14 +28,14 @@ class WritePool {
   ~WritePool();
 
   std::size_t block_bytes() const { return block_bytes_; }
-  // An empty block. While there is none, the caller writes like any helper.
+  // Returns an empty block. While there is none, the caller writes like a helper.
   Block* acquire();
-  // Has a block written at an offset of a file, which is created when it is not there. Whatever went wrong with an
-  // earlier block is thrown here, in acquire() or in drain().
+  // Writes a block at an offset of a file, which is created if needed. The error of an earlier block is thrown here, in
+  // acquire() or in drain().
   void submit(std::string path, std::uint64_t offset, Block* block);
-  // Returns when everything submitted has been written.
+  // Returns when all submitted blocks have been written.
   void drain();
-  // Forgets what has not been written yet and returns when nobody writes any more.
+  // Drops blocks that have not been written yet and returns when no thread writes any more.
   void cancel();
 
  private:

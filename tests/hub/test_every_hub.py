@@ -1,14 +1,19 @@
 """The same life of a bundle in every kind of hub."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from itertools import groupby, pairwise
+from types import ModuleType
 
 import pytest
 
 from cloudedge.bundle import Bundle, check_signature, new_key_pair, sign_bundle
+from cloudedge.config import HUB_SCHEMES, HubConfig, HubScheme
 from cloudedge.errors import Conflict, NotFound
-from cloudedge.hub import LocalHub, collect, copy, current, plan_copy
+from cloudedge.hub import LocalHub, collect, copy, current, open_hub, open_store, plan_copy
+from cloudedge.hub.layout import LayoutHub
+from cloudedge.hub.objects import DirectoryStore
 from tests.models import change_table, make_model, make_table
 
 pytestmark = pytest.mark.parts
@@ -61,7 +66,7 @@ def test_versions_do_not_change_and_tags_move_only_from_where_expected(any_hub, 
     with pytest.raises(Conflict, match="versions never change"):
         move("1", two)
     move("prod", one, expected=None)
-    with pytest.raises(Conflict, match="someone moved it"):
+    with pytest.raises(Conflict, match="another process moved it"):
         move("prod", two, expected=two.digest)
     move("prod", two, expected=one.digest)
     assert current(any_hub.tags("team/ctr"), "prod").target.digest == two.digest
@@ -133,3 +138,16 @@ def test_no_collection_while_somebody_pushes(any_hub, versions):
     with any_hub.writing(), pytest.raises(Conflict, match="the lock blobs is held by"):
         collect(any_hub, dry_run=False, **options)
     collect(any_hub, dry_run=False, **options)
+
+
+def test_a_backend_is_one_module_and_one_line(monkeypatch, tmp_path):
+    backend = ModuleType("memory_backend")
+    backend.open_memory = lambda config: DirectoryStore(tmp_path / config.url.removeprefix("memory://"))
+    monkeypatch.setitem(sys.modules, "memory_backend", backend)
+    monkeypatch.setitem(HUB_SCHEMES, "memory", HubScheme(store="memory_backend:open_memory"))
+    hub = open_hub("memory://somewhere")
+    assert isinstance(hub, LayoutHub)
+    assert hub.url == str(tmp_path / "somewhere")
+    assert isinstance(open_store(HubConfig(url="memory://somewhere")), DirectoryStore)
+    with pytest.raises(ValueError, match="region means nothing to a memory hub"):
+        HubConfig(url="memory://somewhere", region="bj")

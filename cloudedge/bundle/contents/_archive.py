@@ -1,4 +1,4 @@
-"""Unpacking what somebody else packed: plain files alone, and none outside the folder they belong into."""
+"""Safe extraction of tar archives from other tools: only plain files, and none outside the target folder."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["extract_tar"]
 
 
 def extract_tar(archive: BinaryIO, target: Path, what: str) -> None:
-    """Write the files of a tar archive, compressed or not, below a folder that is there.
+    """Write the files of a tar archive, compressed or not, below an existing folder.
 
     Args:
-        archive: It is read from where it is.
+        archive: The open archive, read from its current position.
         target: The folder.
-        what: Names the archive in errors.
+        what: The archive's name in error messages.
 
     Raises:
-        InputError: it is no such archive, holds what is no plain file, or leads out of the folder.
+        InputError: the file is not a tar archive, holds other than plain files, or a path leaves the folder.
     """
     try:
         with tarfile.open(fileobj=archive) as members:
@@ -32,10 +32,10 @@ def extract_tar(archive: BinaryIO, target: Path, what: str) -> None:
                     continue
                 source = members.extractfile(member) if member.isreg() else None
                 if source is None:
-                    raise InputError(f"{what} holds {member.name!r}, which is no plain file")
+                    raise InputError(f"{what} holds {member.name!r}, which is not a plain file")
                 file = target / check_member_path(member.name.removeprefix("./"))
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with file.open("wb") as out:
                     shutil.copyfileobj(source, out, CHUNK)
     except tarfile.TarError as error:
-        raise InputError(f"{what} is no tar archive: {error}") from error
+        raise InputError(f"{what} is not a tar archive: {error}") from error

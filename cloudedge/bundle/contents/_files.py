@@ -1,4 +1,4 @@
-"""The dense files of a bundle: which ones a folder holds, which paths are safe to write back, and writing them."""
+"""The dense files of a bundle: list those in a folder, check member paths, and publish a finished file or folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloudedge.io import publish, storage_errors
 __all__ = ["OWN_FOLDER", "check_member_path", "list_files", "published"]
 
 OWN_FOLDER = ".bundle"
-"""Where an unpacked bundle keeps what is not a dense file; skipped when a folder is packed."""
+"""The folder of an unpacked bundle for everything that is not a dense file; packing skips it."""
 
 _PATH_LIMIT = 1024
 
@@ -25,10 +25,10 @@ def list_files(folder: Path) -> list[str]:
     """Return the regular files below a folder as relative POSIX paths, sorted.
 
     Raises:
-        InputError: the folder is not there, or holds something that is no regular file.
+        InputError: the folder does not exist, or holds an entry that is not a regular file.
     """
     if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}", path=str(folder))
+        raise InputError(f"the folder {folder} does not exist", path=str(folder))
     found: list[str] = []
     for base, folders, files in os.walk(folder):
         for name in [*files, *folders]:
@@ -44,7 +44,7 @@ def list_files(folder: Path) -> list[str]:
                 kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
                 raise InputError(
                     f"{path} is {kind}; a bundle holds plain files",
-                    hint="Replace it by the file itself (cp -L), or pack a folder without it.",
+                    hint="Replace the link by the file itself with `cp -L`, or pack a folder without it.",
                     path=str(path),
                 )
             found.append(check_member_path(relative))
@@ -52,10 +52,10 @@ def list_files(folder: Path) -> list[str]:
 
 
 def check_member_path(path: str) -> str:
-    """Return a path inside a bundle if it stays inside on every system.
+    """Return a path inside a bundle if it stays inside the bundle on every operating system.
 
     Raises:
-        InputError: it is absolute, climbs out, or cannot be written as UTF-8.
+        InputError: the path is absolute, climbs out, or cannot be written as UTF-8.
     """
     parts = PurePosixPath(path).parts
     try:
@@ -72,19 +72,21 @@ def check_member_path(path: str) -> str:
         or any(ord(c) < 32 for c in path)  # noqa: PLR2004 - control characters
         or len(encoded) > _PATH_LIMIT
     ):
-        raise InputError(f"not a path a bundle may hold: {path!r}", path=path)
+        raise InputError(f"a bundle cannot hold the path {path!r}", path=path)
     return path
 
 
 @contextmanager
 def published(target: Path, doing: str) -> Iterator[Path]:
-    """Lend a name beside `target`; what is there when the block ends becomes `target`, or goes if it failed.
+    """Lend a temporary name beside `target`: renamed to `target` when the block succeeds, removed when it fails.
 
     Raises:
         Conflict: `target` exists.
     """
     if target.exists():
-        raise Conflict(f"{target} exists", hint="Name one that is not there yet, or remove it.", path=str(target))
+        raise Conflict(
+            f"{target} exists", hint="Choose a name that does not exist yet, or remove it.", path=str(target)
+        )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
     with storage_errors(doing, target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a bundle's manifest and its small parts say, wherever it is kept: nothing here reads a dense file or a row."""
+"""The outline of a bundle: its manifest and small parts, read from any hub without fetching dense files or rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY_BYTES = 8
 
 
 class Outline:
-    """A bundle in any hub, as far as it can be known without fetching it."""
+    """A bundle in any hub, described without fetching its dense files and tables."""
 
     hub: Hub
 
@@ -33,27 +33,27 @@ class Outline:
 
     @property
     def own_tags(self) -> list[str]:
-        """The version as a tag, if it has one."""
+        """The version as a tag; empty if the version is no tag."""
         return [self.version] if is_version(self.version) else []
 
     @property
     def digest(self) -> Digest:
-        """What names this bundle."""
+        """The digest of the manifest, which names this bundle."""
         return self.manifest.digest
 
     @property
     def version(self) -> str:
-        """The version it was packed as; empty for an artifact that another tool made."""
+        """The version it was packed as; empty for an artifact of another tool."""
         return self.manifest.annotations.get(media.VERSION, "")
 
     @property
     def pin(self) -> str:
-        """What shards and serving replicas call this bundle: one name per digest, short enough for every request."""
+        """The bundle's name at shards and serving replicas: one per digest, short enough for every request."""
         return self.digest.removeprefix("sha256:")[:_PIN_LENGTH]
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all its blobs and its manifest."""
+        """The total size of its blobs and its manifest."""
         return len(self.manifest.raw) + sum(blob.size for blob in self.manifest.blobs)
 
     def __repr__(self) -> str:
@@ -64,7 +64,7 @@ class Outline:
         """The dense files' layers by path.
 
         Raises:
-            InputError: two layers claim one path, or one leaves the bundle.
+            InputError: two layers claim one path, or a path leaves the bundle.
         """
         layers: dict[str, Descriptor] = {}
         for layer in self.manifest.layers:
@@ -87,25 +87,25 @@ class Outline:
 
     @cached_property
     def signature(self) -> Signature:
-        """What the model is fed and what it answers."""
-        return self._part(Signature, media.SIGNATURE)
+        """The inputs and outputs of the model."""
+        return self._load_part(Signature, media.SIGNATURE)
 
     @cached_property
     def probes(self) -> Probes:
-        """How to tell that it answers as it should."""
-        return self._part(Probes, media.PROBES)
+        """Recorded requests and keys that verify a loaded bundle."""
+        return self._load_part(Probes, media.PROBES)
 
     @cached_property
     def lineage(self) -> Lineage:
-        """Where it comes from."""
-        return self._part(Lineage, media.LINEAGE)
+        """The origin of the model: data, job, code, metrics, parent."""
+        return self._load_part(Lineage, media.LINEAGE)
 
     @cached_property
     def needs(self) -> Needs:
-        """What a place has to offer to run it."""
-        return self._part(Needs, media.NEEDS)
+        """The framework and memory that a place needs to run it."""
+        return self._load_part(Needs, media.NEEDS)
 
-    def _part(self, kind: type[PartT], media_type: str) -> PartT:
+    def _load_part(self, kind: type[PartT], media_type: str) -> PartT:
         layer = next((layer for layer in self.manifest.layers if layer.media_type == media_type), None)
         if layer is None:
             return kind()
@@ -115,27 +115,27 @@ class Outline:
         return read_part(kind, raw, f"{self!r}: {kind.__name__}")
 
     def row_count(self, table: str) -> int:
-        """Return how many rows a table has as its packer says; estimated from its size where nobody did."""
+        """Return how many rows a table has, as recorded when it was packed; else an estimate from its size."""
         layers = self.table_layers[table]
         noted = layers[-1].annotations.get(media.TABLE_ROWS, "")
         return int(noted) if noted.isdecimal() else layers[0].size // (_KEY_BYTES + self.row_type(table).row_bytes)
 
     def row_type(self, table: str) -> RowType:
-        """Read from a table's first bytes what its rows look like.
+        """Read the row type of a table from its first bytes.
 
         Raises:
-            InputError: these are not the first bytes of a table.
+            InputError: the bytes do not begin a table.
         """
         base = self.table_layers[table][0]
-        head = _Head(self.hub.read_blob(self.name, base))
+        head = _StreamPrefix(self.hub.read_blob(self.name, base))
         try:
             return row_type(read_header(head.read, base.size)[0])
         except InputError as error:
             raise InputError(f"{self!r}: {table!r} is not a table: {error.message}") from None
 
 
-class _Head:
-    """The first bytes of a stream, no more of it than somebody asks for."""
+class _StreamPrefix:
+    """The first bytes of a stream, read only as far as requested."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks

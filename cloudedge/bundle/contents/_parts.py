@@ -1,7 +1,7 @@
 """The parts of a bundle that describe it: signature, probes, lineage and needs.
 
-Each is a JSON layer of its own. Fields that a newer cloudedge adds are kept when a part is read and written
-again, so an older one never loses what it does not know.
+Each is a JSON layer of its own. A part keeps the fields that a newer cloudedge added when an older one reads and
+writes it again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DTypeName = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "
 
 
 class Part(BaseModel):
-    """Something that describes a bundle: frozen, and it keeps what it does not know."""
+    """A description of a bundle: frozen, and it keeps unknown fields."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -50,7 +50,7 @@ class Variable(Part):
 
 
 class Lookup(Part):
-    """An embedding look-up that was split off: ids that clients feed become rows that the dense program takes."""
+    """An embedding look-up that was split off: clients feed ids, the dense program takes their rows."""
 
     feed: str = Field(min_length=1, description="the feed variable that holds the ids")
     input: str = Field(min_length=1, description="the dense program's input that takes the rows, shaped ids x dim")
@@ -59,7 +59,7 @@ class Lookup(Part):
 
 
 class Signature(Part):
-    """What the model is fed and what it answers, as clients see it: ids, not rows, where tables were split off."""
+    """The model's inputs and outputs as clients see them: ids, not rows, where tables were split off."""
 
     feed: tuple[Variable, ...] = ()
     fetch: tuple[Variable, ...] = ()
@@ -76,7 +76,7 @@ class ProbeRequest(Part):
 
 
 class Probes(Part):
-    """How to tell that a loaded bundle answers as its trainer meant it to."""
+    """Recorded requests and keys that show that a loaded bundle answers as it did at its trainer."""
 
     requests: tuple[ProbeRequest, ...] = ()
     keys: Mapping[str, tuple[int, ...]] = Field({}, description="by table: keys to read back from its shards")
@@ -91,7 +91,7 @@ class ParentRef(Part):
 
 
 class Lineage(Part):
-    """Where the model comes from."""
+    """The origin of the model."""
 
     dataset: str = ""
     job: str = ""
@@ -101,7 +101,7 @@ class Lineage(Part):
 
 
 class Needs(Part):
-    """What a place has to offer to run the bundle."""
+    """The requirements a place must meet to run the bundle."""
 
     framework: str = "paddlepaddle"
     framework_version: str = ""
@@ -123,7 +123,7 @@ def read_part(kind: type[PartT], raw: bytes, what: str) -> PartT:
     """Read a part from its layer or a file.
 
     Raises:
-        InputError: it is not JSON or a field is wrong; names the field.
+        InputError: the bytes are not JSON, or a field is wrong; names the field.
     """
     return parse_part(kind, parse_json(raw, what), what)
 
@@ -143,5 +143,5 @@ def parse_part(kind: type[PartT], value: Mapping[str, Any], what: str) -> PartT:
 
 
 def write_part(part: BaseModel) -> bytes:
-    """Write a part, leaving out what is at its default."""
+    """Write a part without the fields that have their default."""
     return canonical_json(part.model_dump(mode="json", exclude_defaults=True))

@@ -1,4 +1,4 @@
-"""Packing a folder into a bundle, reading it, comparing two, and unpacking it again."""
+"""Pack a folder into a bundle, open it, compare two bundles, and unpack one again."""
 
 from __future__ import annotations
 

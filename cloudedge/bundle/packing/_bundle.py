@@ -1,4 +1,4 @@
-"""A bundle in a local hub: what it holds, and whether it still holds it."""
+"""A bundle in a local hub: pack, open, pull, push, read its files and tables, verify it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["Bundle", "Member"]
 
 @dataclass(frozen=True)
 class Member:
-    """A file of an unpacked bundle, made as it is read."""
+    """A file of an unpacked bundle, produced while it is read."""
 
     path: str
     size: int
@@ -82,18 +82,18 @@ class Bundle(Outline):
             name: The bundle's name.
             version: An integer, major.minor.patch, or "auto" for the next one.
             sparse: Tables by name: a file (.safetensors, .npz, .npy, .seq) or a mapping of arrays.
-            signature: What the model is fed and answers.
-            probes: Requests with expected answers; keys to read back are sampled where none are given.
-            lineage: Where the model comes from.
-            framework_version: The Paddle it was trained with; the installed one if left out.
-            parent: The bundle whose table rows need not be stored again.
-            on_duplicate: What to do with a key that comes twice.
-            copy: Copy large files too, instead of linking them; they may then be written to afterwards.
-            hub: Where to pack to; the user's own local hub if left out.
-            limits: When a table is packed anew instead of as one more delta.
+            signature: The model's inputs and outputs.
+            probes: Requests with expected answers; probe keys are sampled from tables without any.
+            lineage: The origin of the model.
+            framework_version: The Paddle it was trained with; the installed one by default.
+            parent: The bundle whose table rows are not stored again.
+            on_duplicate: "refuse" a table with a repeated key, or keep the "last" of its rows.
+            copy: Copy large files instead of linking them, so that the caller may write to them afterwards.
+            hub: The local hub to pack into; the user's own by default.
+            limits: Limits beyond which a table is packed as a new base instead of one more delta.
 
         Raises:
-            InputError: something handed in cannot be packed; says what and where.
+            InputError: an argument cannot be packed; the message names it and the place.
             Conflict: the version exists with other content.
             StorageError: the hub cannot be written.
         """
@@ -115,10 +115,10 @@ class Bundle(Outline):
 
     @classmethod
     def open(cls, ref: str, *, hub: LocalHub | None = None) -> Bundle:
-        """Open a bundle that is in a local hub.
+        """Open a bundle from a local hub.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: the hub does not hold it.
         """
         local = hub or LocalHub()
         parsed = Ref.parse(ref)
@@ -126,10 +126,10 @@ class Bundle(Outline):
 
     @classmethod
     def pinned(cls, name: str, pin: str, *, hub: LocalHub | None = None) -> Bundle:
-        """Open the version of a bundle that shards and serving replicas call `pin`.
+        """Open the version of a bundle that has the pin `pin`.
 
         Raises:
-            NotFound: no version of that name in the hub has it.
+            NotFound: no version of that name in the hub has this pin.
         """
         local = hub or LocalHub()
         for digest in {entry.target.digest for entry in local.tags(name)}:
@@ -141,14 +141,14 @@ class Bundle(Outline):
     def pull(
         cls, ref: str, source: Hub | HubConfig | str, *, hub: LocalHub | None = None, jobs: int = 4, tables: bool = True
     ) -> Bundle:
-        """Bring a bundle from another hub into a local one and open it.
+        """Copy a bundle from another hub into a local one and open it.
 
         Args:
-            ref: Which bundle, as the other hub knows it.
+            ref: The bundle's reference in the other hub.
             source: The other hub, or its URL.
-            hub: Where to; the user's own local hub if left out.
-            jobs: How many blobs travel at the same time.
-            tables: False leaves the sparse tables where they are, for a replica that reads rows from shards.
+            hub: The local hub; the user's own by default.
+            jobs: The number of parallel blob transfers.
+            tables: False leaves the sparse tables out, for a replica that reads rows from shards.
 
         Raises:
             NotFound: the other hub does not have it.
@@ -174,19 +174,19 @@ class Bundle(Outline):
         jobs: int = 4,
         progress: Progress = lambda _: None,
     ) -> CopyPlan:
-        """Send the bundle with its signatures to another hub and set its version there, and then `tags`.
+        """Copy the bundle with its signatures to another hub and set its version there, then `tags`.
 
         Args:
             target: The other hub, or its URL.
-            tags: What else shall point at it there, such as "prod".
-            jobs: How many blobs travel at the same time.
-            progress: Told of bytes as they are settled.
+            tags: Further tags to set there, such as "prod".
+            jobs: The number of parallel blob transfers.
+            progress: Called with the bytes of each transfer as it settles.
 
         Returns:
-            What travelled and what was there already.
+            The blobs that travelled and those that were there already.
 
         Raises:
-            Conflict: that version is there with other content.
+            Conflict: the version exists there with other content.
             Interrupted: the transfer stopped; call again to continue.
         """
         remote = open_hub(target) if isinstance(target, (str, HubConfig)) else target
@@ -197,7 +197,7 @@ class Bundle(Outline):
 
     @property
     def dense(self) -> Mapping[str, Path]:
-        """The dense files: where each path's bytes are in the hub. Read them, do not write to them."""
+        """The path of each dense file's bytes in the hub. Read them, never write to them."""
         return {path: self.hub.blob_path(layer) for path, layer in self.dense_layers.items()}
 
     @cached_property
@@ -216,18 +216,18 @@ class Bundle(Outline):
         return len(self.sparse[table])
 
     def row_type(self, table: str) -> RowType:
-        """Return what a table's rows look like."""
+        """Return the row type of a table."""
         return self.sparse[table].kind
 
     def verify(self, *, deep: bool = False, progress: Progress = lambda _: None) -> None:
-        """Check every byte against the manifest, and that the parts can be read.
+        """Check every byte against the manifest, and that the parts are readable.
 
         Args:
             deep: Also read every table row and compare the rows' checksum with the recorded one.
-            progress: Told of bytes as they are hashed.
+            progress: Called with the number of bytes as they are hashed.
 
         Raises:
-            IntegrityError: something is missing or damaged; names all of it.
+            IntegrityError: blobs are missing or damaged; names all of them.
         """
         blobs = self.manifest.blobs
         missing = [blob for blob in blobs if not self.hub.has_blob(self.name, blob)]
@@ -235,23 +235,23 @@ class Bundle(Outline):
         hashes = hash_files([self.hub.blob_path(blob) for blob in present], progress=progress)
         damaged = [blob for blob, hashed in zip(present, hashes, strict=True) if hashed.digest != blob.digest]
         if missing or damaged:
-            lines = [f"  missing, cut short, or written to: {self._what(blob)}" for blob in missing]
-            lines += [f"  damaged: {self._what(blob)}" for blob in damaged]
+            lines = [f"  missing, truncated or overwritten: {self._describe_blob(blob)}" for blob in missing]
+            lines += [f"  damaged: {self._describe_blob(blob)}" for blob in damaged]
             raise IntegrityError(
                 "\n".join([f"{self.name}:{self.version} in {self.hub.url} is not whole:", *lines]),
-                hint="Pull it again from a hub where it verifies; a file linked while packing must not be written to.",
+                hint="Pull it again from a hub where it verifies. Never write to a file that was linked while packing.",
                 missing=[blob.digest for blob in missing],
                 damaged=[blob.digest for blob in damaged],
             )
         for name, table in self.sparse.items():
             if deep and str(table.checksum) != table.recorded_checksum:
                 raise IntegrityError(
-                    f"{self!r}: the rows of table {name!r} sum to {table.checksum}, recorded was "
+                    f"{self!r}: the rows of table {name!r} have the checksum {table.checksum}, not the recorded "
                     f"{table.recorded_checksum}"
                 )
         _ = self.dense_layers, self.signature, self.probes, self.lineage, self.needs
 
-    def _what(self, blob: Descriptor) -> str:
+    def _describe_blob(self, blob: Descriptor) -> str:
         notes = blob.annotations
         name = notes.get(media.FILE_PATH) or notes.get(media.TABLE_NAME) or blob.media_type
         return f"{name} ({blob.size} bytes, {blob.digest})"
@@ -274,7 +274,7 @@ class Bundle(Outline):
         try:
             chunks = verified(self.hub.read_blob(self.name, layer), layer, self.hub.url)
         except NotFound as error:
-            raise IntegrityError(f"{self!r}: {self._what(layer)} is missing from {self.hub.url}") from error
+            raise IntegrityError(f"{self!r}: {self._describe_blob(layer)} is missing from {self.hub.url}") from error
         return Member(path, layer.size, chunks)
 
 

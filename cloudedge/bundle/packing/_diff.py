@@ -1,4 +1,4 @@
-"""What changed between two bundles, file by file and row by row, and what shipping that would cost."""
+"""Differences between two bundles, file by file and row by row, and the bytes needed to ship them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BundleDiff", "TableDiff", "diff"]
 
 @dataclass(frozen=True)
 class TableDiff:
-    """What changed in one table."""
+    """The differences in one table."""
 
     rows_before: int
     rows_after: int
@@ -23,29 +23,29 @@ class TableDiff:
     changed: int
     removed: int
     delta_bytes: int
-    """Bytes of a delta's blocks; of the whole table's rows where no delta is possible."""
+    """Bytes of the delta's blocks; bytes of all rows if no delta is possible."""
     full_bytes: int
 
     @property
     def is_same(self) -> bool:
-        """Whether every row is as it was."""
+        """True if no row differs."""
         return not (self.added or self.changed or self.removed)
 
 
 @dataclass(frozen=True)
 class BundleDiff:
-    """What changed from one bundle to another."""
+    """The differences from one bundle to another."""
 
     added: Mapping[str, int]
-    """Dense files that are new, with their sizes."""
+    """New dense files with their sizes."""
     removed: Mapping[str, int]
     changed: Mapping[str, int]
-    """Dense files with other bytes, with their new sizes."""
+    """Changed dense files with their new sizes."""
     tables: Mapping[str, TableDiff]
 
     @property
     def bytes_to_ship(self) -> int:
-        """Bytes that travel to a place that has the first bundle."""
+        """Bytes to send to a place that holds the first bundle."""
         files = sum(self.added.values()) + sum(self.changed.values())
         return files + sum(table.delta_bytes for table in self.tables.values())
 

@@ -1,7 +1,7 @@
-"""Packing: a folder of dense files, tables and descriptions becomes one bundle in a local hub.
+"""Packing: store a folder of dense files, tables and descriptions as one bundle in a local hub.
 
-`plan_pack` reads and checks everything that could be wrong; `pack` stores the layers, then the manifest, then
-sets the version, which is the moment the bundle exists. Nothing is copied that can be linked.
+`plan_pack` reads and checks all inputs; `pack` stores the layers, then the manifest, then sets the version, which
+is the moment the bundle exists. Large files are linked, not copied.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
 __all__ = ["PackPlan", "pack", "plan_pack"]
 
 AUTO = "auto"
-_LINK_FROM = 64 * 1024 * 1024
-"""Smaller files are copied: that costs little, and people edit small files in place."""
-_PROBE_KEYS = 256
-"""Keys sampled per table to be read back from shards: enough that each of up to a few dozen shards has some."""
+_LINK_FROM_BYTES = 64 * 1024 * 1024
+"""Smaller files are copied: a copy costs little, and people edit small files in place."""
+_PROBE_KEYS_PER_TABLE = 256
+"""Keys sampled per table to read back from shards: enough that each of a few dozen shards has some."""
 
 
 @dataclass(frozen=True)
 class PackPlan:
-    """Everything a pack needs, read and found to be sound."""
+    """Everything a pack needs, read and checked."""
 
     name: str
     version: str
@@ -80,24 +80,24 @@ class PackPlan:
     dense_bytes: int = 0
 
     def how(self, size_bytes: int) -> Adoption:
-        """Say how a source file of some size gets into the hub."""
-        return "copy" if self.copy or size_bytes < _LINK_FROM else "link"
+        """Return how a source file of this size gets into the hub."""
+        return "copy" if self.copy or size_bytes < _LINK_FROM_BYTES else "link"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was found and mended in the tables."""
+        """Faults that were found and repaired in the tables."""
         return tuple(note for table in self.tables.values() for note in table.notes)
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What a pack did."""
+    """The result of a pack."""
 
     manifest: Manifest
     version: str
     tables: Mapping[str, PackedTable]
     linked: tuple[Path, ...]
-    """Files the hub shares with their owner, and which must not be written to."""
+    """Files that the hub shares with their owner, who must not write to them."""
 
 
 def plan_pack(
@@ -114,10 +114,10 @@ def plan_pack(
     parent: Bundle | None,
     copy: bool,
 ) -> PackPlan:
-    """Read and check what shall be packed. Writes nothing.
+    """Read and check the inputs of a pack. Writes nothing.
 
     Raises:
-        InputError: something in it cannot be packed.
+        InputError: an input cannot be packed.
     """
     check_name(name)
     if version != AUTO and not is_version(version):
@@ -127,7 +127,7 @@ def plan_pack(
     for table in sparse:
         check_tag(table)
     if not files and not sparse:
-        raise InputError(f"{root} holds no files and no tables were given: there is nothing to pack", path=str(root))
+        raise InputError(f"{root} holds no files, and no tables were given", path=str(root))
     tables = {table: canonical(source, on_duplicate=on_duplicate) for table, source in sorted(sparse.items())}
     empty = [table for table, rows in tables.items() if rows.rows == 0]
     if empty:
@@ -135,7 +135,7 @@ def plan_pack(
     unknown = set(probes.keys) - set(tables)
     if unknown:
         raise InputError(f"probes name the table {min(unknown)!r}, which is not packed")
-    sampled = {table: _sample(rows) for table, rows in tables.items() if table not in probes.keys}
+    sampled = {table: _sample_keys(rows) for table, rows in tables.items() if table not in probes.keys}
     if parent is not None:
         ref = ParentRef(name=parent.name, version=parent.version, digest=parent.digest)
         lineage = lineage.model_copy(update={"parent": ref})
@@ -155,16 +155,16 @@ def plan_pack(
     )
 
 
-def _sample(rows: CanonicalRows) -> tuple[int, ...]:
-    """Pick keys spread over the whole table, the same ones every time."""
-    step = max(1, rows.rows // _PROBE_KEYS)
+def _sample_keys(rows: CanonicalRows) -> tuple[int, ...]:
+    """Pick keys spread over the whole table, the same ones each time."""
+    step = max(1, rows.rows // _PROBE_KEYS_PER_TABLE)
     picked: list[int] = []
     start = 0
     for window in rows.stream():
         first = -start % step
         picked.extend(int(key) for key in window.keys[first::step])
         start += len(window)
-    return tuple(picked[:_PROBE_KEYS])
+    return tuple(picked[:_PROBE_KEYS_PER_TABLE])
 
 
 def pack(
@@ -175,7 +175,7 @@ def pack(
     clock: Clock | None = None,
     progress: Progress = lambda _: None,
 ) -> Packed:
-    """Store what was planned and set its version.
+    """Store a plan's contents and set the version.
 
     Raises:
         Conflict: the version exists with other content.
@@ -227,7 +227,7 @@ def _store_files(hub: LocalHub, plan: PackPlan, progress: Progress) -> tuple[lis
 
 def _needs(plan: PackPlan, tables: Mapping[str, PackedTable]) -> Needs:
     sparse = {name: rows.rows * (8 + rows.kind.row_bytes) for name, rows in plan.tables.items()}
-    # Beside its parent, a table with a delta adds only the delta; any other a second copy of itself.
+    # Beside its parent, a table with a delta adds only the delta; any other table adds a second copy of itself.
     second = sum(t.shipped_bytes if t.is_delta else sparse[name] for name, t in tables.items())
     one = plan.dense_bytes + sum(sparse.values())
     return Needs(
@@ -238,7 +238,7 @@ def _needs(plan: PackPlan, tables: Mapping[str, PackedTable]) -> Needs:
 
 
 def _write_manifest(hub: LocalHub, name: str, version: str, layers: list[Descriptor]) -> Manifest:
-    # No time of packing in here: the same content under the same version is the same bundle, whoever packs it.
+    # The manifest records no time of packing: the same content under the same version is always the same bundle.
     config = {
         "descriptor": {"name": name, "version": version},
         "modelfs": {"type": "layers", "diffIds": [layer.digest for layer in layers]},

@@ -1,4 +1,4 @@
-"""A bundle's files outside the hub: as a folder, or as one zip whose bytes depend on the bundle alone."""
+"""Write a bundle's files outside the hub: as a folder, or as one zip whose bytes depend on the bundle alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cloudedge.io import sync_file
 
 __all__ = ["export_zip", "unpack"]
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment a zip can name
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip can record
 _REGULAR_FILE = 0o100644 << 16
 
 
 def unpack(bundle: Bundle, folder: str | os.PathLike[str], *, progress: Progress = lambda _: None) -> Path:
-    """Write a bundle's files to a folder that is not there yet; checked as they are written.
+    """Write a bundle's files to a new folder, verifying them on the way.
 
     Raises:
         Conflict: the folder exists.
@@ -45,9 +45,9 @@ def unpack(bundle: Bundle, folder: str | os.PathLike[str], *, progress: Progress
 
 
 def export_zip(bundle: Bundle, path: str | os.PathLike[str], *, progress: Progress = lambda _: None) -> Path:
-    """Write a bundle as a zip: members sorted, stored, at one fixed time, so that the same bundle has the same MD5.
+    """Write a bundle as a zip whose members are sorted, stored and of one fixed time: one bundle, one MD5.
 
-    Stored and not compressed: trained weights hardly shrink, and a compressor's output depends on its version.
+    Members are stored, not compressed: trained weights hardly shrink, and a compressor's output depends on its version.
 
     Raises:
         Conflict: the file exists.

@@ -1,4 +1,4 @@
-"""Signatures of bundles: keys, cosign's format, signing and checking."""
+"""Signatures of bundles: keys, cosign's format, signing and verification."""
 
 from __future__ import annotations
 

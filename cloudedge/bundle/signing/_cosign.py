@@ -1,10 +1,9 @@
-"""Signatures in cosign's simple-signing form: what is signed, how it is stored, how it is checked.
+"""Signatures in cosign's simple-signing format: the signed payload, its storage and its verification.
 
-A signature is an OCI manifest of its own, tagged ``sha256-<hex>.sig`` after the manifest it speaks for: one
-layer per signature, each holding the signed payload, with the signature as an annotation of the layer.
-``cosign verify`` reads what is written here and this module reads what ``cosign sign`` wrote; the facts are
-in docs/decisions/signatures.md. Nothing here opens a file or a connection, and who may sign is not decided
-here.
+A signature is an OCI manifest of its own, tagged ``sha256-<hex>.sig`` after the manifest it signs. It has one
+layer per signature; a layer holds the signed payload and carries the signature as an annotation. ``cosign verify``
+reads what this module writes, and this module reads what ``cosign sign`` writes; docs/decisions/signatures.md
+has the details. This module opens no file and no connection, and leaves the choice of trusted keys to its caller.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ __all__ = ["check", "payload", "read_signatures", "sign", "signature_manifest"]
 PAYLOAD_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
 SIGNATURE_ANNOTATION = "dev.cosignproject.cosign/signature"
 PAYLOAD_LIMIT = 64 * 1024
-"""Bytes of a payload we agree to fetch; real ones have about 250."""
+"""The largest payload to fetch, in bytes; real payloads have about 250."""
 
 _CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
-_CLAIM = "cosign container image signature"
-_NEVER = "0001-01-01T00:00:00Z"  # what cosign writes for "when" unless told to record it
+_CLAIM_TYPE = "cosign container image signature"
+_NO_TIMESTAMP = "0001-01-01T00:00:00Z"  # cosign's creation time unless it is asked to record one
 
 
 def payload(name: str, digest: Digest) -> bytes:
@@ -42,7 +41,7 @@ def payload(name: str, digest: Digest) -> bytes:
             "critical": {
                 "identity": {"docker-reference": name},
                 "image": {"docker-manifest-digest": digest},
-                "type": _CLAIM,
+                "type": _CLAIM_TYPE,
             },
             "optional": None,
         }
@@ -55,10 +54,10 @@ def sign(private_key: ec.EllipticCurvePrivateKey, payload: bytes) -> bytes:
 
 
 def signature_manifest(signed: list[tuple[bytes, bytes]]) -> tuple[Manifest, list[bytes]]:
-    """Return the manifest that holds some (payload, signature) pairs, and the blobs it needs, config first.
+    """Return the manifest that holds (payload, signature) pairs, and its blobs, config first.
 
     Raises:
-        InputError: there are none, or more than a manifest can hold.
+        InputError: there are no pairs, or more than a manifest can hold.
     """
     if not signed:
         raise InputError("a signature manifest needs at least one signature")
@@ -66,13 +65,13 @@ def signature_manifest(signed: list[tuple[bytes, bytes]]) -> tuple[Manifest, lis
         Descriptor.of(payload, PAYLOAD_TYPE, {SIGNATURE_ANNOTATION: base64.b64encode(signature).decode()})
         for payload, signature in signed
     ]
-    # cosign stores signatures as an image, so the config is an image's: its layers by digest, and no more.
+    # cosign stores signatures as an image, so the config is an image's config that lists the layers' digests only.
     config = canonical_json(
         {
             "architecture": "",
             "config": {},
-            "created": _NEVER,
-            "history": [{"created": _NEVER} for _ in layers],
+            "created": _NO_TIMESTAMP,
+            "history": [{"created": _NO_TIMESTAMP} for _ in layers],
             "os": "",
             "rootfs": {"diff_ids": [layer.digest for layer in layers], "type": "layers"},
         }
@@ -84,14 +83,14 @@ def signature_manifest(signed: list[tuple[bytes, bytes]]) -> tuple[Manifest, lis
 
 
 def read_signatures(manifest: Manifest, fetch_blob: Callable[[Descriptor], bytes]) -> list[tuple[bytes, bytes]]:
-    """Return every (payload, signature) a signature manifest holds; layers of other kinds are passed over.
+    """Return every (payload, signature) of a signature manifest; layers of other kinds are skipped.
 
     Args:
-        manifest: The manifest found under `signature_tag`.
+        manifest: The manifest under `signature_tag`.
         fetch_blob: Returns a blob's bytes; called once per payload, for at most `PAYLOAD_LIMIT` bytes.
 
     Raises:
-        SignatureInvalid: a signature is not base64, or its payload is absurdly large.
+        SignatureInvalid: a signature is not base64, or its payload is over the limit.
     """
     found: list[tuple[bytes, bytes]] = []
     payloads: dict[Digest, bytes] = {}
@@ -103,7 +102,7 @@ def read_signatures(manifest: Manifest, fetch_blob: Callable[[Descriptor], bytes
             raise SignatureInvalid(
                 f"the signature manifest {manifest.digest} names a payload of {layer.size} bytes, "
                 f"over the limit of {PAYLOAD_LIMIT}",
-                hint="Find out who wrote it; sign again with a key you trust.",
+                hint="Find out who wrote it, then sign the bundle again with `cloudedge bundle sign REF --key KEY`.",
                 digest=manifest.digest,
             )
         try:
@@ -111,7 +110,7 @@ def read_signatures(manifest: Manifest, fetch_blob: Callable[[Descriptor], bytes
         except (binascii.Error, ValueError) as error:
             raise SignatureInvalid(
                 f"the signature manifest {manifest.digest} holds a signature that is not base64",
-                hint="Sign again.",
+                hint="Sign the bundle again with `cloudedge bundle sign REF --key KEY`.",
                 digest=manifest.digest,
             ) from error
         if layer.digest not in payloads:
@@ -121,28 +120,28 @@ def read_signatures(manifest: Manifest, fetch_blob: Callable[[Descriptor], bytes
 
 
 def check(public_key: ec.EllipticCurvePublicKey, payload: bytes, signature: bytes, digest: Digest) -> None:
-    """Check that `signature` was made over `payload` with the key, and that the payload speaks for `digest`.
+    """Check that `signature` was made over `payload` with the key, and that the payload claims `digest`.
 
-    The repository name inside the payload is not compared, as cosign does not: a bundle that was copied to
-    another hub keeps its signature.
+    The repository name inside the payload is not compared, as in cosign: a bundle copied to another hub keeps its
+    signature.
 
     Raises:
-        SignatureInvalid: another key, other bytes, another claim or another manifest.
+        SignatureInvalid: the key, the bytes, the claim or the manifest differ.
     """
     try:
         public_key.verify(signature, payload, ec.ECDSA(SHA256()))
     except InvalidSignature as error:
         raise SignatureInvalid(
             f"the signature of {digest} was not made with this key, or not over these bytes",
-            hint="Check with the public key of whoever signed it, or have it signed again.",
+            hint="Check with the signer's public key, or have the bundle signed again.",
             digest=digest,
         ) from error
-    # Only bytes that somebody with the key wrote get this far.
+    # Only bytes that were signed with the private key get this far.
     claimed = _claimed_digest(payload)
     if claimed != digest:
         raise SignatureInvalid(
             f"the signature was made for {claimed}, not for {digest}",
-            hint="It was copied from another bundle; have this one signed.",
+            hint="The signature was copied from another bundle. Have this bundle signed.",
             digest=digest,
             found=claimed,
         )
@@ -154,8 +153,9 @@ def _claimed_digest(payload: bytes) -> str:
         kind, claimed = critical["type"], critical["image"]["docker-manifest-digest"]
     except (InputError, KeyError, TypeError) as error:
         raise SignatureInvalid(
-            "the signed payload is not a simple-signing claim", hint="Sign the bundle's manifest again."
+            "the signed payload is not a simple-signing claim",
+            hint="Sign the bundle again with `cloudedge bundle sign REF --key KEY`.",
         ) from error
-    if kind != _CLAIM:
-        raise SignatureInvalid(f"the signed payload claims {kind!r}, not {_CLAIM!r}")
+    if kind != _CLAIM_TYPE:
+        raise SignatureInvalid(f"the signed payload claims {kind!r}, not {_CLAIM_TYPE!r}")
     return str(claimed)

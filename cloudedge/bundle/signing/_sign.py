@@ -1,4 +1,4 @@
-"""Signing a bundle and checking who signed it; the signature is kept beside it and travels with it."""
+"""Sign a bundle and verify its signatures; a signature is kept beside its bundle and travels with it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["check_signature", "check_words", "sign_bundle", "sign_words"]
 
 
 def sign_bundle(bundle: Bundle, key: Path, passphrase: bytes | None = None, *, clock: Clock | None = None) -> None:
-    """Sign a bundle. Signatures of others stay; signing twice with one key changes nothing.
+    """Sign a bundle. Other signatures stay; signing twice with one key changes nothing.
 
     Raises:
-        NotFound: there is no such key.
+        NotFound: the key file does not exist.
         InputError: the key cannot be used.
     """
     private = load_private(key, passphrase)
-    existing = _signatures(bundle)
+    existing = _fetch_signatures(bundle)
     for signed, signature in existing:
         try:
             check(private.public_key(), signed, signature, bundle.digest)
@@ -48,14 +48,14 @@ def sign_bundle(bundle: Bundle, key: Path, passphrase: bytes | None = None, *, c
 
 
 def check_signature(bundle: Outline, key: Path) -> None:
-    """Check that somebody with the private half of `key` signed this bundle.
+    """Check that the private half of `key` signed this bundle.
 
     Raises:
-        SignatureInvalid: nobody did.
-        NotFound: there is no such key.
+        SignatureInvalid: no signature was made with it.
+        NotFound: the key file does not exist.
     """
     public = load_public(key)
-    found = _signatures(bundle)
+    found = _fetch_signatures(bundle)
     for signed, signature in found:
         try:
             check(public, signed, signature, bundle.digest)
@@ -65,27 +65,27 @@ def check_signature(bundle: Outline, key: Path) -> None:
     count = f"none of its {len(found)} signatures was" if found else "it is not signed, let alone"
     raise SignatureInvalid(
         f"{bundle.name}:{bundle.version} {bundle.digest}: {count} made with {key}",
-        hint="Find out who packed it before you use it; its owner signs it with: cloudedge bundle sign REF --key KEY",
+        hint="Find out who packed it before you use it. Its owner signs it with `cloudedge bundle sign REF --key KEY`.",
         digest=bundle.digest,
     )
 
 
 def sign_words(words: bytes, key: Path, passphrase: bytes | None = None) -> bytes:
-    """Sign bytes that are no bundle, such as an edge statement: ECDSA over their SHA-256, in DER.
+    """Sign bytes other than a bundle, such as an edge statement: ECDSA over their SHA-256, in DER.
 
     Raises:
-        NotFound: there is no such key.
+        NotFound: the key file does not exist.
         InputError: the key cannot be used.
     """
     return sign(load_private(key, passphrase), words)
 
 
 def check_words(words: bytes, signature: bytes, key: Path, *, what: str) -> None:
-    """Check that somebody with the private half of `key` signed these bytes.
+    """Check that the private half of `key` signed these bytes.
 
     Raises:
-        SignatureInvalid: nobody did.
-        NotFound: there is no such key.
+        SignatureInvalid: the signature was made with another key or over other bytes.
+        NotFound: the key file does not exist.
     """
     try:
         load_public(key).verify(signature, words, ECDSA(SHA256()))
@@ -96,7 +96,7 @@ def check_words(words: bytes, signature: bytes, key: Path, *, what: str) -> None
         ) from error
 
 
-def _signatures(bundle: Outline) -> list[tuple[bytes, bytes]]:
+def _fetch_signatures(bundle: Outline) -> list[tuple[bytes, bytes]]:
     hub = bundle.hub
     entry = current(hub.tags(bundle.name), signature_tag(bundle.digest))
     if entry is None:

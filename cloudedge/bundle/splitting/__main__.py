@@ -1,9 +1,9 @@
-"""The process that splits: ``python -m cloudedge.bundle.splitting``, a job in, an answer out.
+"""The splitting process, ``python -m cloudedge.bundle.splitting``: reads a job from stdin, writes an answer to stdout.
 
-A process of its own because Paddle's static mode, its scope and its choice between program formats are global: a
-trainer that calls `split` in the middle of its work must find Paddle as it left it. One after the other: read the
-program, decide, write tables and dense program, free them, ask the whole model, free it, ask the pieces. So the
-tables are in memory once, and twice only while Paddle loads them.
+It is a process of its own because Paddle's static mode, scope and program format are global: a trainer that calls
+`split` must find Paddle as it left it. The order bounds memory: read the program, plan the cuts, write tables and
+dense program, free them, ask the whole model, free it, ask the pieces. The tables are in memory once, and twice only
+while Paddle loads them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cloudedge.errors import CloudEdgeError, InputError
 
 __all__ = ["run"]
 
-_PROBES = 3
+_PROBE_COUNT = 3
 _PROBE_ROWS = 4
 
 
@@ -56,8 +56,8 @@ class _Program(Protocol):
 def run(job: Job) -> dict[str, Any]:
     """Split a model into `job.output`; returns the report."""
     output = Path(job.output)
-    whole = _staged(job)
-    program = _load(whole, job)
+    whole = _link_model_files(job)
+    program = _load_program(whole, job)
     graph = program.graph
     plan = plan_cuts(graph, keep=job.keep, names=job.table_names)
     sizes = {site.parameter: (site.rows, site.dim) for site in graph.sites}
@@ -71,7 +71,7 @@ def run(job: Job) -> dict[str, Any]:
     if job.dry_run:
         return report.model_dump()
     requests = read_requests(Path(job.samples), graph) if job.samples else make_requests(graph, job.seed)
-    probes = [_head(request, graph.feeds) for request in requests[:_PROBES]]
+    probes = [_first_rows(request, graph.feeds) for request in requests[:_PROBE_COUNT]]
     requests += probes
 
     (output / "tables").mkdir()
@@ -106,9 +106,11 @@ def run(job: Job) -> dict[str, Any]:
     report = report.model_copy(
         update={
             "requests": len(requests),
-            "rows": sum(_rows(request) for request in requests),
+            "rows": sum(_row_count(request) for request in requests),
             "max_abs_difference": difference,
-            "dense_bytes": sum(file.stat().st_size for file in dense.parent.glob("*.pdiparams")),  # or there are none
+            "dense_bytes": sum(
+                file.stat().st_size for file in dense.parent.glob("*.pdiparams")
+            ),  # a program may have none
         }
     )
     (output / "signature.json").write_bytes(write_part(signature))
@@ -117,8 +119,8 @@ def run(job: Job) -> dict[str, Any]:
     return report.model_dump()
 
 
-def _staged(job: Job) -> Path:
-    """Give program and parameters the names that Paddle looks for; returns their common prefix."""
+def _link_model_files(job: Job) -> Path:
+    """Link program and parameters under the names that Paddle expects; returns their common prefix."""
     prefix = Path(job.output) / ".whole"
     suffix = ".json" if job.program.endswith(".json") else ".pdmodel"
     prefix.with_name(prefix.name + suffix).symlink_to(Path(job.program).absolute())
@@ -127,7 +129,7 @@ def _staged(job: Job) -> Path:
     return prefix
 
 
-def _load(prefix: Path, job: Job) -> _Program:
+def _load_program(prefix: Path, job: Job) -> _Program:
     is_pir = job.program.endswith(".json")
     try:
         if is_pir:
@@ -139,14 +141,14 @@ def _load(prefix: Path, job: Job) -> _Program:
         return OldProgram(prefix)
     except ImportError as error:
         raise InputError(
-            f"splitting {job.program} needs Paddle: {error}", hint="pip install 'cloudedge[paddle]'"
+            f"splitting {job.program} needs Paddle: {error}", hint="Install it with `pip install 'cloudedge[paddle]'`."
         ) from error
     except CloudEdgeError:
         raise
     except Exception as error:  # Paddle raises whatever its C++ half throws
         if not job.parameters:
             raise InputError(
-                f"{job.program} has no parameters beside it (.pdiparams), and Paddle does not load it without",
+                f"{job.program} has no parameters beside it (.pdiparams); Paddle cannot load it without them",
                 path=job.program,
             ) from error
         raise InputError(f"Paddle cannot load {job.program}: {last_line(error)}", path=job.program) from error
@@ -171,8 +173,8 @@ def _signature(graph: Graph, plan: CutPlan, whole: list[str], pieces: Predictor,
     for given, known in ((job.feed_aliases, [f.name for f in graph.feeds]), (job.fetch_aliases, whole)):
         for name in given:
             if name not in known:
-                raise InputError(f"an alias is given for {name!r}; the model has {', '.join(known)}")
-    # Old programs may name inputs that nothing reads; nobody has to feed those.
+                raise InputError(f"the alias for {name!r} names no variable; the model has {', '.join(known)}")
+    # Old programs may name inputs that nothing reads; clients need not feed those.
     read = {*pieces.inputs, *(lookup.feed for lookup in plan.lookups)}
     value = {
         "feed": [
@@ -209,20 +211,20 @@ def _client_name(variable: Variable) -> str:
     return variable.alias or variable.name
 
 
-def _head(request: Request, feeds: tuple[Feed, ...]) -> Request:
-    """Cut a request to a few rows, if all its inputs have as many rows as there are requests in a batch."""
+def _first_rows(request: Request, feeds: tuple[Feed, ...]) -> Request:
+    """Cut a request to its first rows, if all its inputs have a batch dimension."""
     if any(not feed.shape or feed.shape[0] >= 0 for feed in feeds):
         return request
     return {name: array[:_PROBE_ROWS] for name, array in request.items()}
 
 
-def _rows(request: Request) -> int:
+def _row_count(request: Request) -> int:
     return max((len(array) for array in request.values() if array.ndim), default=0)
 
 
 def main() -> None:
-    """Do the job that is on standard input."""
-    # Paddle prints what it likes; the answer gets a way out of its own.
+    """Run the job that is on standard input."""
+    # Paddle prints to standard output; the answer goes to a duplicate of it.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     answer: dict[str, Any]

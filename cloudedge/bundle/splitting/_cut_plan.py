@@ -1,12 +1,12 @@
-"""Deciding where a program is cut: which tables come out, under which names, and what takes their place.
+"""Planning the cuts of a program: which tables come out, their names, and the inputs that replace their look-ups.
 
-Pure: the readers of the two program formats say what a program does (`Graph`), `plan_cuts` says what to do with it,
-the writers do it. Rules:
+Pure: the readers of the two program formats describe a program (`Graph`), `plan_cuts` decides, the writers of the
+formats carry it out. Rules:
 
 - A look-up is cut only if each of its ids is an element of some input, moved but never changed on the way.
-- What happened to the ids between input and look-up happens to the rows instead, so that rows are fed in the ids'
-  own shape, one dimension longer.
-- A table that anything but a look-up reads stays where it is, whole, and so do its look-ups.
+- The operations between input and look-up are applied to the rows instead, so that rows are fed in the ids' own
+  shape plus one dimension.
+- A table that any other operator reads stays in the dense program, and so do its look-ups.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = [
     "Site",
     "Slot",
     "Unknown",
-    "foreign",
     "plan_cuts",
+    "unsupported_lookup",
 ]
 
 
@@ -46,7 +46,7 @@ class Feed:
 
 @dataclass(frozen=True)
 class Fetch:
-    """An output of the program; its name is whatever the file gives it."""
+    """An output of the program; its name comes from the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -79,7 +79,7 @@ class Concat:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Ids that come from an operator which may change them."""
+    """Ids from an operator that may change them."""
 
     operator: str
     variable: str
@@ -101,23 +101,23 @@ class Site:
     ids: Ids
     padding_id: int = -1
     inside: str = ""
-    """The operator whose branch or loop it is in, if it is in one."""
+    """The operator whose branch or loop contains it; empty for the main block."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What a program does, as far as splitting is concerned."""
+    """The inputs, outputs and look-ups of a program."""
 
     feeds: tuple[Feed, ...]
     fetches: tuple[Fetch, ...]
     sites: tuple[Site, ...]
     other_readers: Mapping[str, str]
-    """By parameter that some site looks up in: an operator other than a look-up that reads it too."""
+    """By looked-up parameter: another operator that reads it, too."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A look-up to be cut: `ids` tells how its rows come about, with inputs of rows in place of slots."""
+    """A look-up to cut; `ids` describes how its rows come about, with inputs of rows in place of slots."""
 
     site: int
     ids: Ids
@@ -125,24 +125,24 @@ class Cut:
 
 @dataclass(frozen=True)
 class CutPlan:
-    """What is cut, and what it is called afterwards."""
+    """The look-ups to cut, the tables they become, and the parameters that stay."""
 
     cuts: tuple[Cut, ...]
     lookups: tuple[Lookup, ...]
-    """In the order in which the program looks up."""
+    """In the program's order."""
     tables: Mapping[str, str]
-    """By table: the parameter it comes from."""
+    """By table: its parameter."""
     kept: Mapping[str, str]
-    """By parameter that stays in the dense program: why."""
+    """By parameter that stays in the dense program: the reason."""
 
 
 def plan_cuts(graph: Graph, *, keep: Collection[str] = (), names: Mapping[str, str] | None = None) -> CutPlan:
-    """Decide what is cut.
+    """Decide which look-ups are cut.
 
     Args:
-        graph: What the program does.
+        graph: The program.
         keep: Parameters whose look-ups stay in the dense program.
-        names: Names for tables, by parameter; the parameter's own if it is not in here.
+        names: Names for tables, by parameter; by default the parameter's own.
 
     Raises:
         InputError: a look-up cannot be cut without changing what the model computes; names operator and variable.
@@ -152,7 +152,7 @@ def plan_cuts(graph: Graph, *, keep: Collection[str] = (), names: Mapping[str, s
         if given not in parameters:
             raise InputError(
                 f"no look-up reads a parameter called {given!r}",
-                hint=f"Looked up are: {', '.join(parameters) or 'none'}",
+                hint=f"The parameters with look-ups are: {', '.join(parameters) or 'none'}.",
             )
     kept = {parameter: f"also read by {reader}" for parameter, reader in graph.other_readers.items()}
     kept |= dict.fromkeys(keep, "asked for")
@@ -168,7 +168,7 @@ def plan_cuts(graph: Graph, *, keep: Collection[str] = (), names: Mapping[str, s
             raise _refusal(site, f"it is inside a branch or a loop, {site.inside}, which no rows can be fed to")
         if site.dtype != "float32":
             raise _refusal(site, f"its rows are {site.dtype}; tables that are split off hold float32")
-        cuts.append(Cut(number, _with_inputs(site.ids, site, table_of[site.parameter], inputs, feeds)))
+        cuts.append(Cut(number, _feed_rows(site.ids, site, table_of[site.parameter], inputs, feeds)))
     return CutPlan(tuple(cuts), tuple(inputs.values()), tables, kept)
 
 
@@ -179,22 +179,22 @@ def _name_tables(parameters: list[str], names: Mapping[str, str]) -> dict[str, s
         if table in tables:
             raise InputError(
                 f"the parameters {tables[table]!r} and {parameter!r} would both become the table {table!r}",
-                hint=f"Name one of them: --table {parameter}=NAME",
+                hint=f"Name one of them with `--table {parameter}=NAME`.",
             )
         tables[table] = parameter
     return tables
 
 
-def _with_inputs(
+def _feed_rows(
     ids: Ids, site: Site, table: str, inputs: dict[tuple[str, str, int], Lookup], feeds: Collection[str]
 ) -> Ids:
-    """Put inputs of rows where the slots are; the same slot, table and padding share one."""
+    """Replace slots by inputs of rows; look-ups with the same slot, table and padding share one input."""
     if isinstance(ids, Unknown):
         raise _refusal(site, f"its ids come from {ids.operator} ({ids.variable}): {ids.reason}")
     if isinstance(ids, Move):
-        return Move(ids.kind, ids.arguments, _with_inputs(ids.ids, site, table, inputs, feeds))
+        return Move(ids.kind, ids.arguments, _feed_rows(ids.ids, site, table, inputs, feeds))
     if isinstance(ids, Concat):
-        return Concat(ids.axis, tuple(_with_inputs(part, site, table, inputs, feeds) for part in ids.parts))
+        return Concat(ids.axis, tuple(_feed_rows(part, site, table, inputs, feeds) for part in ids.parts))
     key = ids.feed, table, site.padding_id
     if key not in inputs:
         name = f"rows.{ids.feed}.{table}"
@@ -207,14 +207,14 @@ def _with_inputs(
 def _refusal(site: Site, why: str) -> InputError:
     return InputError(
         f"the look-up {site.operator} in {site.parameter!r} cannot be split off: {why}",
-        hint=f"Feed the ids as they are looked up, or leave this table in the dense program: --keep {site.parameter}",
+        hint=f"Feed the ids as they are looked up, or leave this table in the program with `--keep {site.parameter}`.",
         parameter=site.parameter,
         operator=site.operator,
     )
 
 
-def foreign(operator: str, variable: str, why: str) -> InputError:
-    """Say that a look-up is of a kind that cannot be cut, and cannot be told from others to be kept."""
+def unsupported_lookup(operator: str, variable: str, why: str) -> InputError:
+    """Return the error for a look-up that can neither be cut nor, for want of a name of its own, be kept."""
     return InputError(
         f"the look-up {operator} in {variable!r} cannot be split off: {why}", operator=operator, parameter=variable
     )

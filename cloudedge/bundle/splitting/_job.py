@@ -1,4 +1,4 @@
-"""What is asked of the process that splits."""
+"""The job that the splitting process receives."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Job:
     """One model to split; plain data, because it travels as JSON."""
 
     program: str
-    """The program file, ``.json`` or ``.pdmodel``."""
+    """The path of the program, ``.json`` or ``.pdmodel``."""
     parameters: str
-    """The parameter file; empty: there is none."""
+    """The path of the parameters; empty if there are none."""
     output: str
-    """A folder that is there and empty."""
+    """The path of an existing, empty folder."""
     samples: str = ""
-    """A file of requests; empty: made up from the seed."""
+    """The path of a file of requests; empty to generate requests from the seed."""
     seed: int = 0
     keep: tuple[str, ...] = ()
     table_names: Mapping[str, str] = field(default_factory=dict)
@@ -27,4 +27,4 @@ class Job:
     fetch_aliases: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = 1e-5
     dry_run: bool = False
-    """Only say what would be cut."""
+    """Report the cuts without making them."""

@@ -1,4 +1,4 @@
-"""A saved model in Paddle's memory: what both program formats have in common."""
+"""A saved model in Paddle's memory: the code that both program formats share."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Loaded"]
+__all__ = ["LoadedModel"]
 
 
-class Loaded:
+class LoadedModel:
     """A program with its parameters in the global scope of a process that does nothing else."""
 
     def __init__(self, prefix: Path) -> None:
@@ -25,17 +25,17 @@ class Loaded:
         self._program, self._feeds, _ = paddle.static.load_inference_model(str(prefix), self._executor)
 
     def table(self, parameter: str) -> NDArray[Any]:
-        """Return a parameter as a view on Paddle's own memory; numpy's other ways to one copy it."""
+        """Return a parameter as a view on Paddle's own memory; numpy's other conversions copy it."""
         tensor = self._paddle.static.global_scope().find_var(parameter).get_tensor()
-        return np.from_dlpack(_OnCpu(tensor))
+        return np.from_dlpack(_CpuTensor(tensor))
 
     def drop(self, parameters: list[str]) -> None:
-        """Free parameters that are written elsewhere by now."""
+        """Free parameters that have been written to files."""
         self._paddle.static.global_scope().erase(parameters)
 
 
-class _OnCpu:
-    """A tensor of Paddle's scope, as numpy wants to be handed it."""
+class _CpuTensor:
+    """A tensor of Paddle's scope behind the DLPack interface that numpy reads."""
 
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor

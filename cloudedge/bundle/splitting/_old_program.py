@@ -1,6 +1,6 @@
-"""Old programs (``.pdmodel``, Paddle 2 and 3): reading what they do, and writing them anew with look-ups cut out.
+"""Old programs (``.pdmodel``, Paddle 2 and 3): describe them as a `Graph`, and rewrite them with look-ups cut out.
 
-Runs in a process of its own (see `_child`) that has switched PIR off, which can only be done before Paddle is imported.
+Runs only in the splitting process (see `__main__`), which switches PIR off before it imports Paddle.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from cloudedge.bundle.splitting._cut_plan import (
     Site,
     Slot,
     Unknown,
-    foreign,
+    unsupported_lookup,
 )
-from cloudedge.bundle.splitting._loaded_model import Loaded
+from cloudedge.bundle.splitting._loaded_model import LoadedModel
 from cloudedge.bundle.splitting._trace_ids import INPUT, Origin, trace
 
 __all__ = ["OldProgram"]
 
 _LOOKUP = "lookup_table_v2"
-_BODY = "sub_block"
-"""The attribute of operators that are branches and loops."""
-_FOREIGN_LOOKUPS = {
+_SUB_BLOCK = "sub_block"
+"""The attribute of branch and loop operators that holds their block."""
+_UNSUPPORTED_LOOKUPS = {
     "c_embedding",
     "distributed_lookup_table",
     "fused_embedding_seq_pool",
@@ -40,8 +40,8 @@ _FOREIGN_LOOKUPS = {
     "pull_sparse",
     "pull_sparse_v2",
 }
-"""Look-ups whose rows are elsewhere, pooled or packed, and the one of Paddle 1 that Paddle 3 cannot run."""
-_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+"""Look-ups with remote, pooled or packed rows, and Paddle 1's, which Paddle 3 cannot run."""
+_KIND_OF_OPERATOR: dict[str, tuple[str, tuple[str, ...]]] = {
     "assign": ("assign", ()),
     "cast": ("cast", ()),
     "concat": ("concat", ("axis",)),
@@ -51,12 +51,12 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "transpose2": ("transpose", ("axis",)),
     "unsqueeze2": ("unsqueeze", ("axes",)),
 }
-"""By operator: what it does, and the attributes that say how."""
-_OPERATORS = {kind: (operator, attributes) for operator, (kind, attributes) in _KINDS.items()}
+"""By operator: its kind and the attributes that parametrise it."""
+_OPERATOR_OF_KIND = {kind: (operator, attributes) for operator, (kind, attributes) in _KIND_OF_OPERATOR.items()}
 
 
-class OldProgram(Loaded):
-    """A program and its parameters, loaded."""
+class OldProgram(LoadedModel):
+    """A loaded program with its parameters."""
 
     kind = "old"
     suffix = ".pdmodel"
@@ -69,15 +69,15 @@ class OldProgram(Loaded):
             for name in op.output_arg_names:
                 self._writers.setdefault(name, []).append(op)
         for op in self._all_ops():
-            if op.type in _FOREIGN_LOOKUPS:
+            if op.type in _UNSUPPORTED_LOOKUPS:
                 given = op.input_arg_names
                 read = [n for n in given if self._block.has_var(n) and self._block.var(n).persistable] or given
-                raise foreign(op.type, ", ".join(read), "its rows are elsewhere, pooled or packed")
+                raise unsupported_lookup(op.type, ", ".join(read), "its rows are elsewhere, pooled or packed")
         self._sites = [op for op in self._block.ops if op.type == _LOOKUP]
-        self.graph = self._read()
+        self.graph = self._read_graph()
 
     def save(self, plan: CutPlan, prefix: Path) -> None:
-        """Cut the program and write what is left of it; parameters that nothing reads any more are left out."""
+        """Cut the program and write the rest; parameters that nothing reads any more are left out."""
         static = self._paddle.static
         shapes = {feed.name: feed.shape for feed in self.graph.feeds}
         dims = {table: site.dim for site in self.graph.sites for table, p in plan.tables.items() if p == site.parameter}
@@ -86,13 +86,13 @@ class OldProgram(Loaded):
                 static.data(lookup.input, [*shapes[lookup.feed], dims[lookup.table]], "float32")
             for cut in plan.cuts:
                 op = self._sites[cut.site]
-                rows = self._rows(cut.ids, op, self.graph.sites[cut.site].dim)
+                rows = self._move_rows(cut.ids, op, self.graph.sites[cut.site].dim)
                 for block in self._program.blocks:
                     for reader in block.ops:
                         reader._rename_input(op.output("Out")[0], rows)  # noqa: SLF001 - there is no other way
                 self._block._remove_op(self._block.ops.index(op))  # noqa: SLF001
         fetches = [op.input("X")[0] for op in self._fetch_ops()]
-        needed = self._needed(fetches)
+        needed = self._dependencies(fetches)
         feeds = [*self._feeds, *(lookup.input for lookup in plan.lookups)]
         static.save_inference_model(
             str(prefix),
@@ -102,16 +102,16 @@ class OldProgram(Loaded):
             program=self._program,
         )
 
-    def _rows(self, ids: Ids, before: Any, dim: int) -> str:
-        """Do to the rows what the program did to the ids; returns the name of the variable that holds them."""
+    def _move_rows(self, ids: Ids, before: Any, dim: int) -> str:
+        """Apply to the rows what the program did to the ids; returns the name of the variable that holds them."""
         if isinstance(ids, Slot):
             return ids.feed
         if isinstance(ids, Concat):
-            parts = [self._rows(part, before, dim) for part in ids.parts]
+            parts = [self._move_rows(part, before, dim) for part in ids.parts]
             return self._insert(before, "concat", parts, axis=ids.axis)
         assert isinstance(ids, Move)  # noqa: S101 - a plan holds nothing unknown
-        source, arguments = [self._rows(ids.ids, before, dim)], list(ids.arguments)
-        operator, attributes = _OPERATORS[ids.kind]
+        source, arguments = [self._move_rows(ids.ids, before, dim)], list(ids.arguments)
+        operator, attributes = _OPERATOR_OF_KIND[ids.kind]
         if ids.kind == "flatten":
             return self._insert(before, operator, source, **dict(zip(attributes, arguments, strict=True)))
         behind = {"reshape": [dim], "transpose": [len(arguments)]}.get(ids.kind, [])
@@ -137,17 +137,18 @@ class OldProgram(Loaded):
     def _fetch_ops(self) -> list[Any]:
         return sorted((op for op in self._block.ops if op.type == "fetch"), key=lambda op: op.attr("col"))
 
-    def _needed(self, names: list[str]) -> set[str]:
-        """Return the variables that some variables depend on, themselves included."""
+    def _dependencies(self, names: list[str]) -> set[str]:
+        """Return the variables that `names` depend on, themselves included."""
         needed = set(names)
         for op in reversed(self._block.ops):
             if op.type not in {"feed", "fetch"} and needed & set(op.output_arg_names):
                 needed |= set(op.input_arg_names)
         return needed
 
-    def _read(self) -> Graph:
-        owners = {op._block_attr_id(_BODY): op.type for op in self._all_ops() if op.has_attr(_BODY)}  # noqa: SLF001
-        # Behind those of the main block, which alone are cut: a plan counts sites.
+    def _read_graph(self) -> Graph:
+        nesting = [op for op in self._all_ops() if op.has_attr(_SUB_BLOCK)]
+        owners = {op._block_attr_id(_SUB_BLOCK): op.type for op in nesting}  # noqa: SLF001
+        # Look-ups of nested blocks come after those of the main block, which alone are cut: a plan counts sites.
         nested = [
             (op, owners.get(block.idx, "a block"))
             for block in self._program.blocks
@@ -159,13 +160,13 @@ class OldProgram(Loaded):
             weight = op.input("W")[0]
             if weight in self._writers or not self._block.has_var(weight):
                 made_by = self._writers[weight][0].type if weight in self._writers else "a branch or a loop"
-                raise foreign(op.type, weight, f"{made_by} makes it; it is no parameter")
+                raise unsupported_lookup(op.type, weight, f"{made_by} makes it; it is no parameter")
         weights = {op.input("W")[0] for op, _ in sites}
         other = {
             name: op.type
             for op in self._all_ops()
             for name in op.input_arg_names
-            if name in weights and op.type != _LOOKUP and not op.has_attr(_BODY)
+            if name in weights and op.type != _LOOKUP and not op.has_attr(_SUB_BLOCK)
         }
         return Graph(
             feeds=tuple(Feed(name, self.dtype(name), self._shape(name)) for name in self._feeds),
@@ -200,15 +201,15 @@ class OldProgram(Loaded):
         return tuple(self._block.var(name).shape)
 
     def origin(self, name: str) -> Origin:
-        """Say how a variable comes about."""
+        """Return how a variable comes about."""
         writers = self._writers.get(name, [])
         if len(writers) != 1:
             return Origin(" and ".join(op.type for op in writers) or "no operator", name, "")
         (op,) = writers
         if op.type == "feed":
-            # What has levels of detail is no plain array of ids.
+            # A variable with levels of detail is not a plain array of ids.
             return Origin(op.type, name, "" if self._block.var(name).lod_level else INPUT)
-        kind, attributes = _KINDS.get(op.type, ("", ()))
+        kind, attributes = _KIND_OF_OPERATOR.get(op.type, ("", ()))
         computed = any(op.input(other) for other in op.input_names if other != "X")
         values = [op.attr(attribute) for attribute in attributes]
         arguments = values[0] if values and isinstance(values[0], list) else values

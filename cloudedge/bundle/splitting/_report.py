@@ -1,4 +1,4 @@
-"""What a split did, kept beside what it made."""
+"""The report of a split, kept beside its result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SplitTable(Part):
 
 
 class SplitReport(Part):
-    """What was cut, what stayed, and how near the pieces come to the whole."""
+    """The cut and kept tables, and the largest difference between the pieces' answers and the whole model's."""
 
     program: str = Field(description="pir (.json) or old (.pdmodel)")
     framework_version: str

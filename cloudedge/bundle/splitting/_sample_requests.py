@@ -1,4 +1,4 @@
-"""Requests to compare whole and pieces with: made up from a seed, or given by the user."""
+"""Sample requests that compare the whole model with its pieces: generated from a seed, or given by the user."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ __all__ = ["Request", "make_requests", "read_requests"]
 Request = Mapping[str, NDArray[Any]]
 """One array per input, by the input's name."""
 
-_SIZES = ((1, 1), (3, 4), (2, 9), (33, 6))
-"""Rows, and elements of dimensions that vary: single, short, long and many."""
+_REQUEST_SIZES = ((1, 1), (3, 4), (2, 9), (33, 6))
+"""Pairs of batch size and length of variable dimensions: single, short, long and many."""
 _PADDING_SHARE = 0.3
 
 
 def make_requests(graph: Graph, seed: int) -> list[Request]:
-    """Make requests whose ids are in every table they are looked up in, some of them padding."""
+    """Generate requests with ids that are in every table they are looked up in, some of them padding."""
     random = np.random.default_rng(seed)
-    limits, paddings = _id_facts(graph)
+    limits, paddings = _id_ranges(graph)
     return [
         {
-            feed.name: _array(feed, _shape(feed, *sizes), limits.get(feed.name), paddings.get(feed.name, ()), random)
+            feed.name: _random_array(
+                feed, _shape(feed, *sizes), limits.get(feed.name), paddings.get(feed.name, ()), random
+            )
             for feed in graph.feeds
         }
-        for sizes in _SIZES
+        for sizes in _REQUEST_SIZES
     ]
 
 
-def _id_facts(graph: Graph) -> tuple[dict[str, int], dict[str, set[int]]]:
-    """Return, by input, how many ids every table it is looked up in has, and which ids are padding."""
+def _id_ranges(graph: Graph) -> tuple[dict[str, int], dict[str, set[int]]]:
+    """Return, by input, the number of ids that every table it is looked up in has, and the padding ids."""
     limits: dict[str, int] = {}
     paddings: dict[str, set[int]] = {}
     for site in graph.sites:
@@ -65,7 +67,7 @@ def _shape(feed: Feed, rows: int, length: int) -> list[int]:
     return shape
 
 
-def _array(
+def _random_array(
     feed: Feed, shape: list[int], limit: int | None, paddings: Collection[int], random: np.random.Generator
 ) -> NDArray[Any]:
     dtype = np.dtype(feed.dtype)
@@ -74,11 +76,11 @@ def _array(
     if dtype.kind == "b":
         return random.random(shape) < 0.5  # noqa: PLR2004 - either
     if limit is None:
-        # A length, a count, a flag: nobody knows, and one is the value that most of them can have.
+        # A length, a count or a flag: unknown, and 1 is a value that most of them can have.
         return np.ones(shape, dtype)
     ids = random.integers(0, min(limit, int(np.iinfo(dtype).max) + 1), shape).astype(dtype)
     for padding in paddings:
-        # Padding comes last in a slot, and the first element stays, so that nobody divides by a length of 0.
+        # Padding comes last in a slot, and the first element stays, so that no operator divides by a length of 0.
         hidden = np.sort(random.random(shape) < _PADDING_SHARE, axis=-1)
         if shape[-1] > 1:
             hidden[..., 0] = False
@@ -87,10 +89,10 @@ def _array(
 
 
 def read_requests(path: Path, graph: Graph) -> list[Request]:
-    """Read requests: an .npz of one array per input, or JSON: an object of them, or a list of such objects.
+    """Read requests: an .npz of one array per input, or JSON with one object of arrays or a list of them.
 
     Raises:
-        InputError: it cannot be read, or lacks an input.
+        InputError: the file is unreadable, or lacks an input.
     """
     try:
         if path.suffix == ".npz":
@@ -101,14 +103,14 @@ def read_requests(path: Path, graph: Graph) -> list[Request]:
             found = value if isinstance(value, list) else [value]
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the samples in {path}: {error}", path=str(path)) from error
-    return [_request(sample, graph, f"{path}, request {number}") for number, sample in enumerate(found)]
+    return [_parse_request(sample, graph, f"{path}, request {number}") for number, sample in enumerate(found)]
 
 
-def _request(sample: Any, graph: Graph, what: str) -> Request:
+def _parse_request(sample: Any, graph: Graph, what: str) -> Request:
     names = [feed.name for feed in graph.feeds]
     if not isinstance(sample, dict) or set(sample) != set(names):
         held = sorted(sample) if isinstance(sample, dict) else type(sample).__name__
-        raise InputError(f"{what}: wanted arrays for {', '.join(names)}, found {held}")
+        raise InputError(f"{what}: needs arrays for {', '.join(names)}, found {held}")
     arrays = {}
     for feed in graph.feeds:
         try:

@@ -1,4 +1,4 @@
-"""Comparing a model in pieces with the whole, both as the runtime would load them."""
+"""Compare the answers of a split model with the whole model's, both loaded as the serving runtime loads them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Predictor", "ask_whole", "compare", "last_line", "rows_of"]
 
 
 class Predictor:
-    """A saved model, as the runtime would load it."""
+    """A saved model, loaded as the serving runtime loads it."""
 
     def __init__(self, prefix: Path, suffix: str) -> None:
         from paddle import inference  # noqa: PLC0415 - heavy
 
-        parameters = prefix.with_name(f"{prefix.name}.pdiparams")  # of a program that has any
+        parameters = prefix.with_name(f"{prefix.name}.pdiparams")  # a program may have none
         config = inference.Config(f"{prefix}{suffix}", str(parameters) if parameters.exists() else "")
         config.disable_glog_info()
-        config.disable_mkldnn()  # answers a dense DeepFM wrongly, by 0.05, in Paddle 3.3.1
+        config.disable_mkldnn()  # in Paddle 3.3.1 it is off by 0.05 for a dense DeepFM
         self._predictor = inference.create_predictor(config)
         self.inputs: list[str] = self._predictor.get_input_names()
         self.outputs: list[str] = self._predictor.get_output_names()
@@ -46,23 +46,25 @@ def ask_whole(
     """Return the names of the whole model's outputs, and its answers.
 
     Raises:
-        InputError: it fails, or answers with something that is not a number.
+        InputError: the model fails, or answers NaN.
     """
-    hint = "Give requests the model can answer: --samples FILE" if made_up else "Give samples the model can answer."
+    hint = (
+        "Give requests the model can answer with `--samples FILE`." if made_up else "Give samples the model can answer."
+    )
     try:
         whole = Predictor(prefix, suffix)
         expected = [whole(request) for request in requests]
-    except Exception as error:  # as above
+    except Exception as error:  # Paddle raises whatever its C++ half throws
         raise InputError(f"the whole model does not answer: {last_line(error)}", hint=hint) from error
     for answer in expected:
         for name, array in zip(whole.outputs, answer, strict=True):
             if not np.isfinite(array).all():
-                raise InputError(f"the whole model answers {name} with something that is not a number", hint=hint)
+                raise InputError(f"the whole model answers {name} with NaN", hint=hint)
     return whole.outputs, expected
 
 
 def rows_of(lookups: tuple[Lookup, ...], files: Mapping[str, Path]) -> Callable[[Request], Request]:
-    """Return what looks up a request's rows in the files that were written."""
+    """Return a function that looks up a request's rows in the written table files."""
     values = {table: SafetensorsFile(path).array("values") for table, path in files.items()}
 
     def look_up(request: Request) -> Request:
@@ -83,7 +85,7 @@ def compare(
     """Return the largest absolute difference between the answers.
 
     Raises:
-        InputError: it is larger than allowed, or shapes or types differ.
+        InputError: the difference is over the tolerance, or shapes or types differ.
     """
     worst = 0.0
     for answer, wanted in zip(answers, expected, strict=True):
@@ -95,20 +97,20 @@ def compare(
                 )
             difference = np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0.0)
             worst = max(worst, float(difference))
-            # Not "greater": what is not a number is not near either.
+            # Not "greater": NaN must fail, too.
             if not difference <= tolerance:
                 raise InputError(
                     f"the pieces answer {name} differently from the whole model: by {difference:.3g}, "
-                    f"allowed is {tolerance:.3g}",
-                    hint="Large answers differ by more: --tolerance. Else please report the model.",
+                    f"over the tolerance of {tolerance:.3g}",
+                    hint="If the answers are large numbers, raise `--tolerance`. Otherwise please report the model.",
                     max_abs_difference=float(difference),
                 )
     return worst
 
 
 def last_line(error: BaseException) -> str:
-    """Return what an error of Paddle's says, without its stack traces."""
+    """Return the message of a Paddle error without its stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Paddle puts its message above a hint in brackets that starts a line of its own.
-    told = [line for line in lines if "Error:" in line or line.startswith("(")]
-    return (told or lines or [type(error).__name__])[-1]
+    # Paddle puts its message above a bracketed hint on a line of its own.
+    messages = [line for line in lines if "Error:" in line or line.startswith("(")]
+    return (messages or lines or [type(error).__name__])[-1]

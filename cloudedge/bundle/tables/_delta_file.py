@@ -1,12 +1,12 @@
-"""A table's delta as a file: the new and changed rows and the removed keys, in compressed blocks.
+"""The delta file of a table: new and changed rows and removed keys, in compressed blocks.
 
-A delta is a safetensors file of two arrays. ``frames`` holds, for each block of up to 65,536 rows, a zstd frame of
-its rows and one of its removed keys; ``blocks`` (uint64, four per block) says rows, bytes, removed keys, bytes.
+A delta is a safetensors file of two arrays. ``frames`` holds two zstd frames for each block of up to 65,536 rows: its
+rows and its removed keys. ``blocks`` (uint64, four per block) holds the numbers of rows, bytes, removed keys, bytes.
 Inside a frame, keys are written as differences, and every column by planes (all first bytes, all second bytes, ...),
-so that the few bytes that carry a float's sign and exponent, or a key's high bits, compress away. Blocks are
-read one at a time: memory does not depend on the delta's size.
+so that the few bytes with a float's sign and exponent, or a key's high bits, compress away. Blocks are read one at a
+time: memory does not depend on the delta's size.
 
-The metadata names what the delta applies to and results in: ``base``, ``result`` (checksums) and ``rows``.
+The metadata names the rows before and after: ``base``, ``result`` (checksums) and ``rows``.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from cloudedge.errors import IntegrityError
 
 __all__ = ["DeltaFile", "DeltaWriter"]
 
-_LEVEL = 3  # planes either fall to entropy coding at once or not at all; higher levels gained under 0.5 %
+_ZSTD_LEVEL = 3  # entropy coding does all the work on planes; higher levels gain under 0.5 %
 _BASE, _RESULT, _ROWS = "cloudedge.base", "cloudedge.result", "cloudedge.rows"
 _U8, _U64 = np.dtype("u1"), np.dtype("<u8")
 
 
 class DeltaWriter:
-    """Collects the windows of a difference and writes them as one file."""
+    """Collects the windows of a difference and writes them as one delta file."""
 
     def __init__(self, folder: Path) -> None:
         self._frames = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
         self._blocks: list[tuple[int, int, int, int]] = []
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
 
     def __enter__(self) -> DeltaWriter:  # noqa: PYI034 - typing.Self is not in 3.10
         return self
@@ -71,7 +71,7 @@ class DeltaWriter:
         return self._compressor.compress(b"".join(plane.tobytes() for plane in planes))
 
     def write(self, path: Path, *, base: str, result: str, result_rows: int) -> None:
-        """Write the file: it turns the rows `base` into the `result_rows` rows `result`."""
+        """Write the delta file from the rows `base` to the `result_rows` rows `result`."""
         blocks = np.array(self._blocks, _U64).reshape(-1, 4)
         arrays = {"blocks": ArraySpec(_U64, blocks.shape), "frames": ArraySpec(_U8, (self._frames.tell(),))}
         self._frames.seek(0)
@@ -82,7 +82,7 @@ class DeltaWriter:
 
 
 class DeltaFile:
-    """An open delta."""
+    """An open delta file."""
 
     def __init__(self, path: Path, kind: RowType) -> None:
         self.path = path
@@ -108,7 +108,7 @@ class DeltaFile:
 
     @property
     def count(self) -> int:
-        """How many rows it speaks of: new, changed and removed ones."""
+        """The number of new, changed and removed rows."""
         return int(self._blocks[:, (0, 2)].sum())
 
     def rows(self) -> Iterator[Rows]:
@@ -136,7 +136,7 @@ class DeltaFile:
     def _unpack(self, frame: bytes, count: int, widths: Iterable[int]) -> list[NDArray[np.uint8]]:
         total = count * sum(widths)
         try:
-            # Asked before memory is taken for it: a frame may claim to hold anything.
+            # Check the size before allocating memory for it: a frame may claim any size.
             content = zstandard.frame_content_size(frame)
             raw = b"" if content != total else zstandard.ZstdDecompressor().decompress(frame, max_output_size=total)
         except zstandard.ZstdError as error:
@@ -154,5 +154,5 @@ class DeltaFile:
 
 
 def _differences(keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return ascending keys as differences, the first one whole, as rows of eight bytes."""
+    """Return ascending keys as differences, the first one absolute, as rows of eight bytes."""
     return np.diff(keys, prepend=np.uint64(0)).reshape(-1, 1).view(np.uint8)

@@ -1,7 +1,7 @@
-"""Streams of sorted rows: aligned, merged and compared a window at a time, so that size does not matter.
+"""Streams of sorted rows: align, merge and compare them one window at a time, in memory independent of their size.
 
-A stream is an iterator of `Rows` whose keys ascend within and across windows. `_core` does the work on the rows
-of one window; this module only cuts windows so that all streams cover the same keys.
+A stream is an iterator of `Rows` whose keys ascend within and across windows. `_core` works on the rows of one
+window; this module cuts windows so that all streams cover the same keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ROWS_PER_WINDOW", "VALUE_DTYPES", "Checksum", "Delta", "RowType", "R
 Keys = NDArray[np.uint64]
 
 ROWS_PER_WINDOW = 1 << 16
-"""Rows streamed at a time: a few megabytes, so that many streams fit and each call does real work."""
+"""Rows streamed at a time: a few megabytes, small enough for many streams and large enough for efficient calls."""
 
 VALUE_DTYPES = (np.dtype("<f4"), np.dtype("<f2"), np.dtype("i1"))
 _KEYS = np.dtype("<u8")
@@ -30,14 +30,14 @@ _SCALE = np.dtype("<f4")
 
 @dataclass(frozen=True)
 class RowType:
-    """What every row of a table looks like."""
+    """The element type and dimension of a table's rows."""
 
     dtype: np.dtype[Any]
     dim: int
 
     @property
     def has_scale(self) -> bool:
-        """Whether rows carry a scale of their own (int8 ones do)."""
+        """True if each row has its own scale, as int8 rows do."""
         return self.dtype == np.int8
 
     @property
@@ -56,7 +56,7 @@ class RowType:
 
 @dataclass(frozen=True)
 class Checksum:
-    """What two sets of rows share if and only if (damage and mix-ups considered) they are the same set."""
+    """A sum over rows, equal for equal sets of rows in any order and different after damage or a mix-up."""
 
     low: int = 0
     high: int = 0
@@ -96,17 +96,17 @@ class Rows:
         return Rows(self.keys[indices], tuple(c[indices] for c in self.columns))
 
     def checksum(self) -> Checksum:
-        """Sum up the rows."""
+        """Return the checksum of the rows."""
         return Checksum(*_core.checksum(self.keys, list(self.columns)))
 
     def with_delta(self, delta: Rows, removed: Keys) -> Rows:
-        """Return these rows with `delta` put in and `removed` taken out.
+        """Return these rows with `delta` merged in and `removed` taken out.
 
         Raises:
-            ValueError: a removed key is not there.
+            ValueError: a removed key is missing.
         """
         size = _core.merged_size(self.keys, delta.keys, removed)
-        # A delta that only replaces rows leaves the keys as they are; there is nothing to write then.
+        # A delta that only replaces rows leaves the keys unchanged, so there are none to write.
         keys = None if size == len(self) and not len(removed) else np.empty(size, np.uint64)
         columns = tuple(np.empty((size, c.shape[1]), np.uint8) for c in self.columns)
         _core.merge(self.keys, list(self.columns), delta.keys, list(delta.columns), removed, keys, list(columns))
@@ -115,7 +115,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Delta:
-    """What turns one window of rows into another."""
+    """The difference between two windows of rows."""
 
     rows: Rows
     """New and changed rows, in order."""
@@ -127,7 +127,7 @@ class Delta:
 def aligned(streams: Sequence[Iterator[Rows]]) -> Iterator[tuple[Rows, ...]]:
     """Cut several streams into windows that cover the same keys.
 
-    Each window ends at the smallest last key that any unfinished stream has at hand, so that at most one chunk of
+    Each window ends at the smallest last key of the unfinished streams' current chunks, so that at most one chunk of
     each stream is held, whatever the keys are.
     """
     held: list[Rows | None] = [next(stream, None) for stream in streams]
@@ -150,8 +150,8 @@ def _empty_like(rows: Rows | None) -> Rows:
     return Rows(np.empty(0, np.uint64), tuple(np.empty((0, w), np.uint8) for w in widths))
 
 
-def _shaped(rows: Rows, like: Rows) -> Rows:
-    """Give a stream that never had a row the columns of its neighbour."""
+def _with_columns_of(rows: Rows, like: Rows) -> Rows:
+    """Give a stream without any rows the columns of its neighbour."""
     return rows if rows.columns else _empty_like(like)
 
 
@@ -159,13 +159,13 @@ def merged(base: Iterator[Rows], deltas: Sequence[tuple[Iterator[Rows], Iterator
     """Apply deltas (rows, removed keys) to a base in order, window by window.
 
     Raises:
-        ValueError: a delta removes a key that is not there.
+        ValueError: a delta removes a missing key.
     """
     for now, *rest in aligned([base, *(stream for pair in deltas for stream in pair)]):
         rows = now
         for delta, removed in zip(rest[::2], rest[1::2], strict=True):
             if len(delta) or len(removed):
-                rows = _shaped(rows, delta).with_delta(_shaped(delta, rows), removed.keys)
+                rows = _with_columns_of(rows, delta).with_delta(_with_columns_of(delta, rows), removed.keys)
         if len(rows):
             yield rows
 
@@ -173,7 +173,7 @@ def merged(base: Iterator[Rows], deltas: Sequence[tuple[Iterator[Rows], Iterator
 def difference(before: Iterator[Rows], after: Iterator[Rows]) -> Iterator[Delta]:
     """Compare two streams window by window."""
     for a, b in aligned([before, after]):
-        old, new = _shaped(a, b), _shaped(b, a)
+        old, new = _with_columns_of(a, b), _with_columns_of(b, a)
         added, changed, removed = _core.diff(old.keys, list(old.columns), new.keys, list(new.columns))
         if len(added) or len(changed) or len(removed):
             fresh = np.sort(np.concatenate([added, changed]))

@@ -1,7 +1,7 @@
-"""Named arrays in files: safetensors, read by mapping or piece by piece, and written by streaming.
+"""Named arrays in safetensors files: mapped, read piece by piece, and written as a stream.
 
-The safetensors package offers neither streaming nor views; what is written here is checked against it in the
-tests. Every number in a header is bounded by the file before it is believed.
+The safetensors package offers neither streaming nor views; tests check these files against it. Every number in a
+header is checked against the file's size before it is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """An array's dtype, shape and place in the file."""
+    """An array's dtype, shape and offset in the file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ class ArraySpec:
 
 
 def header_bytes(arrays: Mapping[str, ArraySpec], metadata: Mapping[str, str]) -> bytes:
-    """Return the head of a file whose arrays follow in the given order, padded so that they are aligned."""
+    """Return the header of a file whose arrays follow in the given order, padded to align them."""
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     at = 0
     for name, spec in arrays.items():
@@ -70,7 +70,7 @@ def header_bytes(arrays: Mapping[str, ArraySpec], metadata: Mapping[str, str]) -
 
 
 class ArrayFile:
-    """Arrays at known places of an open file, as views on the mapped file or read piece by piece."""
+    """Arrays at known offsets of an open file, as views on the mapped file or read piece by piece."""
 
     def __init__(self, path: Path, arrays: dict[str, ArraySpec] | None = None) -> None:
         self.path = path
@@ -83,7 +83,7 @@ class ArrayFile:
         self.arrays = arrays or {}
 
     def close(self) -> None:
-        """Close the file; views that were handed out stay valid."""
+        """Close the file; existing views stay valid."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -92,7 +92,7 @@ class ArrayFile:
         self.close()
 
     def array(self, name: str) -> NDArray[Any]:
-        """Return an array as a read-only view on the mapped file: no copy, pages come in as they are used."""
+        """Return an array as a read-only view on the mapped file: no copy, pages are loaded on use."""
         spec = self.arrays[name]
         if spec.size_bytes == 0:
             return np.empty(spec.shape, spec.dtype)
@@ -102,7 +102,7 @@ class ArrayFile:
         return flat.reshape(spec.shape)
 
     def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Read rows `start` to `stop` into memory of their own, so that streaming a file keeps none of it."""
+        """Read rows `start` to `stop` into new memory, so that streaming a file keeps none of it."""
         spec = self.arrays[name]
         out = np.empty((stop - start, *spec.shape[1:]), spec.dtype)
         view = out.reshape(-1).view(np.uint8).data
@@ -110,13 +110,13 @@ class ArrayFile:
         while done < len(view):
             got = os.preadv(self._fd, [view[done:]], spec.offset + start * spec.row_bytes + done)
             if got == 0:
-                raise InputError(f"{self.path} became shorter while it was read", path=str(self.path))
+                raise InputError(f"{self.path} shrank while it was read", path=str(self.path))
             done += got
         return out
 
 
 class SafetensorsFile(ArrayFile):
-    """A safetensors file whose header has been checked."""
+    """A safetensors file with a checked header."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -132,14 +132,14 @@ class SafetensorsFile(ArrayFile):
 
 
 def read_header(read: Callable[[int, int], bytes], size: int) -> tuple[dict[str, ArraySpec], dict[str, str]]:
-    """Read which arrays a safetensors file has, and its metadata.
+    """Read the arrays and the metadata of a safetensors header.
 
     Args:
-        read: Returns so many bytes from an offset on.
+        read: Returns the given number of bytes from an offset on.
         size: The file's size, which bounds every number in the header.
 
     Raises:
-        InputError: it is none; says why.
+        InputError: this is not a safetensors header; the message gives the reason.
     """
     length = int.from_bytes(read(0, 8), "little")
     if size < 8 or length > min(size - 8, _HEADER_LIMIT):  # noqa: PLR2004 - the length field itself
@@ -168,10 +168,10 @@ def _spec(name: str, value: Any, base: int, size: int) -> ArraySpec:
     try:
         dtype, shape, (begin, end) = _DTYPES[value["dtype"]], tuple(value["shape"]), value["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"array {name!r} is described by {value!r}") from error
+        raise InputError(f"array {name!r} has the unreadable description {value!r}") from error
     numbers = (*shape, begin, end)
     if not all(type(n) is int and 0 <= n <= size for n in numbers):
-        raise InputError(f"array {name!r} has an absurd shape or place: {numbers}")
+        raise InputError(f"array {name!r} has an impossible shape or offset: {numbers}")
     spec = ArraySpec(dtype, shape, base + begin)
     if spec.size_bytes != end - begin:
         raise InputError(f"array {name!r} of shape {shape} needs {spec.size_bytes} bytes and has {end - begin}")

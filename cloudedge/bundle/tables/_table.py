@@ -1,8 +1,8 @@
 """A sparse table: a base file and a short chain of deltas, read as one set of sorted rows.
 
 A base is a safetensors file of ``keys`` (uint64, ascending, unique) and ``values`` (rows × dim; float32, float16,
-or int8 with a float32 ``scale`` per row). A delta (see `_delta`) names the checksums of the rows it applies to
-and of the rows it results in, so that a delta on the wrong base is refused before it does anything.
+or int8 with a float32 ``scale`` per row). A delta (see `_delta_file`) names the checksums of the rows before and
+after, so that a delta on the wrong base is refused before it is applied.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _KEYS = np.dtype("<u8")
 
 
 def base_header(kind: RowType, rows: int) -> bytes:
-    """Return the head of a base file."""
+    """Return the header of a base file."""
     return header_bytes(kind.columns(rows), {})
 
 
 def row_type(arrays: Mapping[str, ArraySpec]) -> RowType:
-    """Tell from its header what the rows of a base file look like.
+    """Return the row type of a base file from its header.
 
     Raises:
-        InputError: it is not a table; says why.
+        InputError: the file is not a table; the message gives the reason.
     """
     keys, values = arrays.get("keys"), arrays.get("values")
     if keys is None or values is None:
         raise InputError("it has no 'keys' and 'values'")
     if keys.dtype != _KEYS or len(keys.shape) != 1:
         raise InputError(f"'keys' is {keys.dtype.name}{list(keys.shape)}, not uint64[rows]")
-    # Bundles are not packed of bytes, but rows that came from elsewhere and that nobody here reads are kept so.
+    # Packed bundles hold no uint8 values; tables of opaque bytes from other tools do.
     if len(values.shape) != 2 or values.dtype not in (*VALUE_DTYPES, np.uint8):  # noqa: PLR2004 - rows x dim
         raise InputError(
             f"'values' is {values.dtype.name}{list(values.shape)}, not float32/float16/int8/uint8[rows, dim]"
@@ -55,7 +55,7 @@ def row_type(arrays: Mapping[str, ArraySpec]) -> RowType:
 
 
 class _BaseFile:
-    """The base of a table, checked for shape but not for order."""
+    """The base file of a table, checked for shape but not for order."""
 
     def __init__(self, path: Path) -> None:
         self.file = SafetensorsFile(path)
@@ -91,19 +91,19 @@ class Table:
         self.kind = self._base.kind
         self._deltas = [DeltaFile(path, self.kind) for path in files[1:]]
         self.recorded_checksum = base_checksum
-        """The checksum the rows should have, as recorded when they were packed; empty if nobody did."""
+        """The recorded checksum of the rows; empty if none was recorded."""
         self._rows = self._base.rows
         for delta in self._deltas:
             if delta.base != self.recorded_checksum:
                 raise IntegrityError(
                     f"{delta.path} is a delta for rows {delta.base}, not for {self.recorded_checksum or 'unknown'}",
-                    hint="It belongs to another base; pack the table again without a parent.",
+                    hint="The delta belongs to another base. Pack the table again without a parent.",
                 )
             self.recorded_checksum, self._rows = delta.result, delta.result_rows
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files the table is read from, base first."""
+        """The table's files, base first."""
         return (self._base.file.path, *(delta.path for delta in self._deltas))
 
     @cached_property
@@ -158,7 +158,7 @@ class Table:
         return self._arrays.get("scale")
 
     def lookup(self, keys: ArrayLike) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return the rows of some keys, zeros where there are none, and which were found."""
+        """Return the rows of some keys, with zeros for missing ones, and a mask of the keys that were found."""
         wanted = np.asarray(keys, np.uint64)
         at = np.searchsorted(self.keys, wanted)
         at[at == len(self.keys)] = 0

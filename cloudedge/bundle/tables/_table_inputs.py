@@ -1,4 +1,4 @@
-"""Trained embeddings as people have them, turned into canonical rows: ascending unique keys, no NaN.
+"""Table inputs: read trained embeddings from common formats as canonical rows (ascending unique keys, no NaN).
 
 Accepted: safetensors (``keys``, ``values``, and ``scale`` for int8), npz with the same names, npy (a matrix whose
 row numbers are the keys), a cube SequenceFile, or arrays in memory. Sorted input streams; unsorted input is
@@ -25,10 +25,10 @@ __all__ = ["CanonicalRows", "OnDuplicate", "TableSource", "canonical", "read_sou
 
 OnDuplicate = Literal["refuse", "last"]
 TableSource = str | Path | Mapping[str, NDArray[Any]]
-"""Where a table comes from: a file, or arrays in memory."""
+"""The source of a table: a file, or arrays in memory."""
 
 _ZIP_LOCAL_HEADER = 30
-_KINDS = "wanted .safetensors, .npz (keys, values), .npy (rows by number) or .seq"
+_ACCEPTED_KINDS = "accepted: .safetensors, .npz (keys, values), .npy (rows by number) or .seq"
 
 
 class _Arrays(Protocol):
@@ -39,8 +39,8 @@ class _Arrays(Protocol):
     def array(self, name: str) -> NDArray[Any]: ...
 
 
-class _Memory:
-    """Arrays that are in memory already."""
+class _ArraysInMemory:
+    """Arrays in memory."""
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._held = {name: np.asarray(array) for name, array in arrays.items()}
@@ -55,53 +55,55 @@ class _Memory:
 
 @dataclass(frozen=True)
 class CanonicalRows:
-    """A table's rows in canonical order, ready to be streamed any number of times."""
+    """A table's rows in canonical order, streamable any number of times."""
 
     kind: RowType
     rows: int
     checksum: Checksum
     notes: tuple[str, ...]
-    """What was found and mended on the way, for people."""
+    """Repairs made on the way, for people."""
     file: Path | None
-    """A file that holds exactly these rows as a table, if the input was one."""
+    """The input file, if it holds exactly these rows as a table."""
     stream: Callable[[], Iterator[Rows]]
 
 
 def read_source(source: TableSource) -> tuple[_Arrays, str]:
-    """Open a table's source; returns its arrays and what to call it in messages.
+    """Open a table's source; returns its arrays and its name for messages.
 
     Raises:
-        InputError: it cannot be read, or is none of the accepted kinds.
+        InputError: the source is unreadable, or of no accepted kind.
     """
     if isinstance(source, Mapping):
-        return _Memory(source), "the table"
+        return _ArraysInMemory(source), "the table"
     path = Path(source)
     if not path.is_file():
-        raise InputError(f"there is no file {path}", path=str(path))
+        raise InputError(f"the file {path} does not exist", path=str(path))
     suffix = path.suffix.lower()
     if suffix == ".safetensors":
         return SafetensorsFile(path), str(path)
     if suffix == ".npz":
         return _open_npz(path), str(path)
     if suffix == ".npy":
-        matrix = _load(path)
-        return _Memory({"keys": np.arange(len(matrix), dtype=np.uint64), "values": matrix}), str(path)
+        matrix = _load_npy(path)
+        return _ArraysInMemory({"keys": np.arange(len(matrix), dtype=np.uint64), "values": matrix}), str(path)
     if suffix == ".seq":
         return _open_sequence_file(path), str(path)
-    raise InputError(f"{path}: not a kind of table cloudedge reads ({_KINDS})", path=str(path))
+    raise InputError(f"{path}: cloudedge does not read tables of this kind ({_ACCEPTED_KINDS})", path=str(path))
 
 
 def _open_sequence_file(path: Path) -> _Arrays:
-    from cloudedge import seqfile  # noqa: PLC0415 - only this kind of input needs it
+    from cloudedge import seqfile  # noqa: PLC0415 - needed for this kind of input only
 
     table = seqfile.read_table(path)
     width = table.values.shape[1] if len(table.keys) else 0
     if width % 4:
-        raise InputError(f"{path}: its values have {width} bytes, which is no row of float32", path=str(path))
-    return _Memory({"keys": table.keys, "values": table.values.view(np.float32)})
+        raise InputError(
+            f"{path}: its values have {width} bytes, which is not a whole number of float32", path=str(path)
+        )
+    return _ArraysInMemory({"keys": table.keys, "values": table.values.view(np.float32)})
 
 
-def _load(path: Path) -> NDArray[Any]:
+def _load_npy(path: Path) -> NDArray[Any]:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except (OSError, ValueError, EOFError) as error:
@@ -114,21 +116,21 @@ def _open_npz(path: Path) -> _Arrays:
             members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
             if any(info.compress_type != zipfile.ZIP_STORED for info in members):
                 with np.load(path, allow_pickle=False) as loaded:
-                    return _Memory(dict(loaded))
+                    return _ArraysInMemory(dict(loaded))
             return ArrayFile(path, {i.filename.removesuffix(".npy"): _npy_in_zip(archive, path, i) for i in members})
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is not an npz file: {error}", path=str(path)) from error
 
 
 def _npy_in_zip(archive: zipfile.ZipFile, path: Path, info: zipfile.ZipInfo) -> ArraySpec:
-    """Find where an uncompressed member's numbers are, so that they can be read in place."""
+    """Find the offset of an uncompressed member's numbers, so that they can be read in place."""
     with archive.open(info) as member:
         version = np.lib.format.read_magic(member)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(member)
         header = member.tell()
     if fortran and len(shape) > 1:
-        raise ValueError(f"{info.filename} is stored by columns; save it with numpy.ascontiguousarray")
+        raise ValueError(f"{info.filename} is stored by columns; save it with `numpy.ascontiguousarray`")
     with path.open("rb") as file:
         file.seek(info.header_offset)
         local = file.read(_ZIP_LOCAL_HEADER)
@@ -143,10 +145,10 @@ def canonical(source: TableSource, *, on_duplicate: OnDuplicate) -> CanonicalRow
     """Check a source and return its rows in canonical order.
 
     Raises:
-        InputError: it is no table, has a NaN, or has a key twice and `on_duplicate` is "refuse"; names the rows.
+        InputError: not a table, a NaN, or a repeated key while `on_duplicate` is "refuse"; names the rows.
     """
     arrays, what = read_source(source)
-    kind, rows = _shape(arrays, what)
+    kind, rows = _check_shape(arrays, what)
     names = list(kind.columns(0))
 
     def in_order() -> Iterator[Rows]:
@@ -154,13 +156,13 @@ def canonical(source: TableSource, *, on_duplicate: OnDuplicate) -> CanonicalRow
             keys, *columns = (arrays.read(n, start, min(start + ROWS_PER_WINDOW, rows)) for n in names)
             yield Rows.of(np.ascontiguousarray(keys).astype(np.uint64, copy=False), *columns)
 
-    checksum, disorder = _check(arrays, in_order, names, what)
+    checksum, disorder = _check_rows(arrays, in_order, names, what)
     if disorder < 0:
         is_table = isinstance(arrays, SafetensorsFile) and set(arrays.arrays) == set(names)
         file = arrays.path if isinstance(arrays, SafetensorsFile) and is_table else None
         return CanonicalRows(kind, rows, checksum, (), file, in_order)
 
-    order, notes = _sort(arrays.array("keys").astype(np.uint64, copy=False), disorder, on_duplicate, what)
+    order, notes = _canonical_order(arrays.array("keys").astype(np.uint64, copy=False), disorder, on_duplicate, what)
 
     def sorted_rows() -> Iterator[Rows]:
         views = [arrays.array(name) for name in names]
@@ -174,7 +176,7 @@ def canonical(source: TableSource, *, on_duplicate: OnDuplicate) -> CanonicalRow
     return CanonicalRows(kind, len(order), checksum, tuple(notes), None, sorted_rows)
 
 
-def _shape(arrays: _Arrays, what: str) -> tuple[RowType, int]:
+def _check_shape(arrays: _Arrays, what: str) -> tuple[RowType, int]:
     keys, values = arrays.arrays.get("keys"), arrays.arrays.get("values")
     if keys is None or values is None:
         raise InputError(f"{what} holds {sorted(arrays.arrays)}; a table needs 'keys' and 'values'")
@@ -193,7 +195,9 @@ def _shape(arrays: _Arrays, what: str) -> tuple[RowType, int]:
     return kind, keys.shape[0]
 
 
-def _check(arrays: _Arrays, windows: Callable[[], Iterator[Rows]], names: list[str], what: str) -> tuple[Checksum, int]:
+def _check_rows(
+    arrays: _Arrays, windows: Callable[[], Iterator[Rows]], names: list[str], what: str
+) -> tuple[Checksum, int]:
     """Sum up the rows, refuse NaN, and return the first row that is out of order (-1: none)."""
     checksum, disorder, start, before = Checksum(), -1, 0, None
     floats = [(i - 1, n, arrays.arrays[n].dtype) for i, n in enumerate(names) if arrays.arrays[n].dtype.kind == "f"]
@@ -204,14 +208,14 @@ def _check(arrays: _Arrays, windows: Callable[[], Iterator[Rows]], names: list[s
             disorder = start + found if found >= 0 else -1
         for column, name, dtype in floats:
             values = window.columns[column].view(dtype)
-            # One NaN makes the sum NaN, and a sum needs no second array; infinities of both signs do too.
+            # One NaN makes the sum NaN, without a second array; infinities of both signs do, too.
             with np.errstate(invalid="ignore", over="ignore"):
                 suspect = np.isnan(values.sum(dtype=np.float64))
             if suspect and np.isnan(values).any():
                 row = int(np.isnan(values).any(axis=1).argmax())
                 raise InputError(
                     f"{what}: '{name}' of row {start + row} (key {window.keys[row]}) is not a number",
-                    hint="A model that answers NaN cannot be released; look at the training step that wrote this row.",
+                    hint="Look at the training step that wrote this row: a model that answers NaN cannot be released.",
                     row=start + row,
                     key=int(window.keys[row]),
                 )
@@ -220,10 +224,10 @@ def _check(arrays: _Arrays, windows: Callable[[], Iterator[Rows]], names: list[s
     return checksum, disorder
 
 
-def _sort(
+def _canonical_order(
     keys: NDArray[np.uint64], disorder: int, on_duplicate: OnDuplicate, what: str
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Return the row numbers in canonical order, each key once."""
+    """Return the row numbers in canonical order, one per key."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     notes = []
@@ -238,7 +242,7 @@ def _sort(
             raise InputError(
                 f"{what}: key {ordered[at]} is in row {first} and again in row {second} "
                 f"({repeated} repeated rows in all)",
-                hint="Mend the source, or pass --on-duplicate last to keep the last row of each key.",
+                hint="Repair the source, or keep the last row of each key with `--on-duplicate last`.",
                 key=int(ordered[at]),
                 rows=(first, second),
             )

@@ -1,4 +1,4 @@
-"""Turning a table's rows into layers: a new base, or a delta on the parent's chain when that is smaller."""
+"""Store a table's rows as layers: a new base, or a delta on the parent's chain if that is smaller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["PackedTable", "ParentTable", "pack_table", "should_chain", "table_by
 
 @dataclass(frozen=True)
 class ParentTable:
-    """The parent's version of a table: its layers and its rows."""
+    """The layers and rows of a table in the parent bundle."""
 
     layers: tuple[Descriptor, ...]
     table: Table
@@ -27,7 +27,7 @@ class ParentTable:
 
 @dataclass(frozen=True)
 class PackedTable:
-    """A table's layers and what became of it."""
+    """The layers of a packed table and how it was stored."""
 
     layers: tuple[Descriptor, ...]
     rows: int
@@ -35,7 +35,7 @@ class PackedTable:
     """Bytes that the parent does not have."""
     is_delta: bool
     linked: Path | None = None
-    """The source file, if the hub shares it with its owner."""
+    """The source file, if the hub links it."""
 
 
 def should_chain(chain: tuple[int, ...], delta_bytes: int, base_bytes: int, limits: Limits) -> bool:
@@ -43,9 +43,9 @@ def should_chain(chain: tuple[int, ...], delta_bytes: int, base_bytes: int, limi
 
     Args:
         chain: Sizes of the parent's layers, base first.
-        delta_bytes: What the delta would take.
-        base_bytes: What a new base would take.
-        limits: How long and how heavy a chain may become.
+        delta_bytes: Size of the delta.
+        base_bytes: Size of a new base.
+        limits: Limits of a chain's length and size.
     """
     base, *deltas = chain
     return (
@@ -58,9 +58,9 @@ def should_chain(chain: tuple[int, ...], delta_bytes: int, base_bytes: int, limi
 def pack_table(
     hub: LocalHub, name: str, source: CanonicalRows, parent: ParentTable | None, *, limits: Limits, how: Adoption
 ) -> PackedTable:
-    """Store a table's rows in the hub and return the layers they are in.
+    """Store a table's rows in the hub and return their layers.
 
-    `how` is how a source file that is a canonical table already gets into the hub.
+    `how` is the way a source file that is already a canonical table gets into the hub.
     """
     base_bytes = len(base_header(source.kind, source.rows)) + source.rows * (8 + source.kind.row_bytes)
     with hub.scratch() as scratch:
@@ -108,7 +108,7 @@ def _adopt(
 
 
 def _write_delta(path: Path, before: Table, after: CanonicalRows, worth: Callable[[int], bool]) -> Path | None:
-    """Write the delta between two tables; an empty file if there is none, None once it stops being worth it."""
+    """Write the delta between two tables: an empty file if they are equal, None once it is no longer worth it."""
     path.touch()
     with DeltaWriter(path.parent) as writer:
         for window in difference(before.stream(), after.stream()):

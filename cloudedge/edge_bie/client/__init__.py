@@ -1,4 +1,4 @@
-"""A typed client for BIE's management API, with what goes wrong silently there refused, noticed or repaired here."""
+"""A typed client for BIE's management API that refuses, detects or repairs the API's silent failures."""
 
 from cloudedge.edge_bie.client._app_health import broken, nameless_cause, unready
 from cloudedge.edge_bie.client._apps import App, Mount, Port, Service, Volume

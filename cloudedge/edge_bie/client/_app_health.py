@@ -1,7 +1,6 @@
-"""What a report says of an app beyond `Running`: what is broken, and what is not there yet.
+"""The health of an app in a node's report, beyond `Running`: broken containers and unready parts.
 
-Whoever waits for an app and whoever moves a fleet decide by the same signs; what they conclude from them, and when, is
-theirs.
+Waiting for an app and moving a fleet both use these signs; each draws its own conclusions from them, at its own time.
 """
 
 from __future__ import annotations
@@ -17,34 +16,34 @@ if TYPE_CHECKING:
 __all__ = ["broken", "nameless_cause", "unready"]
 
 _PROBE_PASSED: Final = "ProbePassed"
-_BROKEN: Final = frozenset({
+_BROKEN_REASONS: Final = frozenset({
     "CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "DiskFull", "ErrImageNeverPull",
     "ErrImagePull", "Error", "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "OOMKilled", "PortConflict",
     "ProbeFailed", "RunContainerError", "StorageError",
 })  # fmt: skip
-"""Reasons that another ten seconds do not mend."""
+"""Reasons that do not resolve themselves within ten seconds."""
 
 
 def broken(instance: Instance) -> str:
-    """Say which container another ten seconds will not mend; empty: none.
+    """Describe the container that will not recover by itself; empty: none.
 
-    What checks the bytes is left out: whether it refused is said by its state, with reasons of its own.
+    The container that checks the bytes is left out: its state, with reasons of its own, reports a refusal.
     """
     every = (*instance.containers, *(each for each in instance.init_containers if each.name != VERIFY))
-    return next((f"{each.name}: {each.reason}" for each in every if each.reason in _BROKEN), "")
+    return next((f"{each.name}: {each.reason}" for each in every if each.reason in _BROKEN_REASONS), "")
 
 
 def nameless_cause(report: Report) -> str:
-    """Return why some app was not applied: a stock node that cannot says why, but not always of which."""
+    """Return the cause of an app that was not applied: a stock node reports the cause, but not always the app."""
     return next((each.cause for each in report.app_stats if not each.name and each.cause), "")
 
 
 def unready(stats: AppStats, *, is_job: bool = False) -> Iterator[str]:
-    """Yield what is not as it should be yet, the first thing first.
+    """Yield the parts that are not ready yet, the most important first.
 
     Args:
-        stats: What the node says of the app.
-        is_job: Whether it may end.
+        stats: The node's report of the app.
+        is_job: True if it may end.
     """
     well = ("Running", "Succeeded") if is_job else ("Running",)
     if stats.status not in well:
@@ -53,18 +52,18 @@ def unready(stats: AppStats, *, is_job: bool = False) -> Iterator[str]:
         yield "it has no instance yet"
     for instance in stats.instances:
         if instance.cause or instance.status not in well:
-            yield f"{instance.name} is {instance.status or 'nowhere'} {instance.cause}".rstrip()
+            yield f"{instance.name} is {instance.status or 'not placed'} {instance.cause}".rstrip()
         if not any(each.name not in (PROBE, VERIFY) for each in instance.containers):
             yield f"{instance.name} has no container yet"
         for each in instance.containers:
-            if not (_runs(each) or (is_job and _has_ended_well(each))):
+            if not (_is_running(each) or (is_job and _has_ended_well(each))):
                 yield f"{each.name} is {each.state} {each.reason}".rstrip()
         for each in instance.init_containers:
             if not _has_ended_well(each):
                 yield f"{each.name} is {each.state} {each.reason}".rstrip()
 
 
-def _runs(container: Container) -> bool:
+def _is_running(container: Container) -> bool:
     return container.state == "Running" and (container.name != PROBE or container.reason == _PROBE_PASSED)
 
 

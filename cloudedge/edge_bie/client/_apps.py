@@ -1,4 +1,4 @@
-"""An app: what runs on every node whose labels match its selector."""
+"""Apps: the services, volumes and selector that BIE runs on every matching node."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 __all__ = ["MIRRORED", "App", "Mount", "Port", "Service", "Volume"]
 
 MIRRORED = frozenset({"type", "replica", "hostNetwork", "jobConfig"})
-"""What a service has from older versions of BIE, copied from the app on every read."""
+"""Fields of a service from older versions of BIE, copied from the app on every read."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port of a container, and the host's that leads to it."""
+    """A port of a container, and the host's port that leads to it."""
 
     container: int
     host: int | None = None
@@ -22,37 +22,37 @@ class Port:
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form the API takes."""
+        """Return the API's form."""
         host = {} if self.host is None else {"hostPort": self.host}
         return {**self.extra, **host, "containerPort": self.container, "protocol": self.protocol}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Port:
-        """Read the form the API gives."""
+        """Read the API's form."""
         extra = {k: v for k, v in value.items() if k not in ("containerPort", "hostPort", "protocol")}
         return cls(value.get("containerPort") or 0, value.get("hostPort"), value.get("protocol") or "TCP", extra)
 
 
 @dataclass(frozen=True)
 class Mount:
-    """Where a container sees a volume."""
+    """The path at which a container sees a volume."""
 
     name: str
     path: str
     read_only: bool = False
     auto_clean: bool = False
-    """Old downloads of it are removed; going back then downloads again."""
+    """Old downloads are removed; rolling back then downloads again."""
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form the API takes."""
+        """Return the API's form."""
         flags = {"readOnly": self.read_only, "autoClean": self.auto_clean}
         return {**self.extra, "name": self.name, "mountPath": self.path, **{k: v for k, v in flags.items() if v}}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Mount:
-        """Read the form the API gives."""
-        known = ("name", "mountPath", "readOnly", "autoClean", "immutable")  # the last one is the server's own
+        """Read the API's form."""
+        known = ("name", "mountPath", "readOnly", "autoClean", "immutable")  # the server sets the last one
         extra = {k: v for k, v in value.items() if k not in known}
         return cls(
             value.get("name", ""),
@@ -65,17 +65,17 @@ class Mount:
 
 @dataclass(frozen=True)
 class Volume:
-    """Something to mount: a config, a secret, or what `extra` says (``hostPath``, ``emptyDir``, ``certificate``)."""
+    """A volume: a config, a secret, or a kind in `extra` (``hostPath``, ``emptyDir``, ``certificate``)."""
 
     name: str
     config: str = ""
     secret: str = ""
     version: str = ""
-    """Of the config or secret, pinned by the server whenever the app is written; never sent."""
+    """The config's or secret's version, pinned by the server whenever the app is written; never sent."""
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form the API takes."""
+        """Return the API's form."""
         value: dict[str, Any] = {**self.extra, "name": self.name}
         if self.config:
             value["config"] = {"name": self.config}
@@ -85,7 +85,7 @@ class Volume:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Volume:
-        """Read the form the API gives."""
+        """Read the API's form."""
         config, secret = value.get("config") or {}, value.get("secret") or {}
         extra = {k: v for k, v in value.items() if k not in ("name", "config", "secret")}
         version = (config or secret).get("version") or ""
@@ -106,10 +106,10 @@ class Service:
     limits: Mapping[str, str] = field(default_factory=dict)
     """``cpu`` and ``memory``; requests never reach Kubernetes."""
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Probes, security, pull policy, and whatever else there is."""
+    """Probes, security, pull policy, and all other fields."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form the API takes."""
+        """Return the API's form."""
         value: dict[str, Any] = {**self.extra, "name": self.name, "image": self.image}
         lists: dict[str, list[Any]] = {
             "command": list(self.command),
@@ -125,7 +125,7 @@ class Service:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Service:
-        """Read the form the API gives."""
+        """Read the API's form."""
         known = ("name", "image", "command", "args", "env", "ports", "volumeMounts")
         extra = {k: v for k, v in value.items() if k not in known}
         resources = dict(extra.pop("resources", None) or {})
@@ -147,17 +147,17 @@ class Service:
 
 @dataclass(frozen=True)
 class App:
-    """An app. In a list it comes as a summary, without services, volumes and registries: see `is_summary`."""
+    """An app. A list has summaries, without services, volumes and registries: see `is_summary`."""
 
     name: str
     selector: str = ""
-    """Nodes whose labels match run it; empty: none does."""
+    """Nodes with matching labels run it; empty: none."""
     services: tuple[Service, ...] = ()
     volumes: tuple[Volume, ...] = ()
     registries: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     replica: int = 1
-    """Always sent: without it nodes run nothing, and apply that every ten seconds."""
+    """Always sent: without it, nodes run nothing and apply that every ten seconds."""
     description: str = ""
     workload: str = "deployment"
     type: str = "container"
@@ -169,7 +169,7 @@ class App:
 
     @property
     def configs(self) -> dict[str, str]:
-        """The configs it mounts, each with the version that the app is pinned to."""
+        """The configs it mounts, each with the version to which the app is pinned."""
         return {volume.config: volume.version for volume in self.volumes if volume.config}
 
     @property
@@ -179,11 +179,11 @@ class App:
 
     @property
     def host_ports(self) -> tuple[int, ...]:
-        """The ports that it takes on its host."""
+        """The ports it occupies on its host."""
         return tuple(port.host for service in self.services for port in service.ports if port.host)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the body of a create or an update, without what the server keeps by itself."""
+        """Return the body of a create or an update, without the fields that the server maintains."""
         value: dict[str, Any] = {
             **self.extra,
             "name": self.name,
@@ -228,6 +228,6 @@ class App:
 
 
 def _service(app: Mapping[str, Any], value: Mapping[str, Any]) -> Service:
-    """Read a service without what the server copies into it from the app: sent back, the copy would win."""
+    """Read a service without the fields that the server copies into it from the app: sent back, the copy would win."""
     is_copy = (app.get("mode") or "kube") == "kube"
     return Service.from_json({k: v for k, v in value.items() if not (is_copy and k in MIRRORED)})

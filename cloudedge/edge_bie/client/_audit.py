@@ -1,4 +1,4 @@
-"""The audit: one line of JSON for every write that was attempted, whoever attempted it and whatever came of it."""
+"""The audit log: one line of JSON for every attempted write, with its author and its outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Audit", "AuditFile", "Write", "state_folder"]
 
 @dataclass(frozen=True)
 class Write:
-    """One write."""
+    """One audited write."""
 
     who: str
     at: str
@@ -29,33 +29,33 @@ class Write:
     old_version: str
     new_version: str
     body_sha256: str
-    """Of the body with its secrets masked."""
+    """The digest of the body with its secrets masked."""
     outcome: str
-    """``done``, or why not."""
+    """``done``, or the reason of the failure."""
 
 
 Audit = Callable[[Write], None]
 
 
 def state_folder(settings: CloudConfig) -> Path:
-    """Return where this machine keeps what it did to a control plane."""
+    """Return the folder of this machine's records about a control plane."""
     name = f"{settings.url.partition('://')[2]}/{settings.prefix}/{settings.namespace}"
     return home() / "bie" / re.sub(r"[^a-zA-Z0-9.]+", "-", name).strip("-")
 
 
 class AuditFile:
-    """Appends lines to a file; each is on the disk before the next write begins."""
+    """Appends lines to a file; each is on disk before the next write begins."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
     def of(cls, settings: CloudConfig) -> AuditFile:
-        """Open the one that everything on this machine that writes to a control plane shares."""
+        """Open the audit log that all writers to a control plane on this machine share."""
         return cls(state_folder(settings) / "audit.jsonl")
 
     def __call__(self, write: Write) -> None:
-        """Keep a line."""
+        """Append a line."""
         line = json.dumps(asdict(write), ensure_ascii=False) + "\n"
         with storage_errors("writing the audit", self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""How requests say who sends them: not at all, by Baidu's bce-auth-v1, or by a header of one's own.
+"""Authentication of requests: none, Baidu's bce-auth-v1, or a custom header.
 
-The public product's API is not published, so which of these it wants is a setting.
+The public product's API is not published, so the scheme is a setting.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from cloudedge.errors import ConfigError
 __all__ = ["Signer", "authorization", "open_signer"]
 
 Signer = Callable[[str, str, Mapping[str, str]], Mapping[str, str]]
-"""From method, whole URL and headers to the headers to add; called anew for every try, since signatures age."""
+"""Maps method, whole URL and headers to the headers to add; called again for every try, since signatures age."""
 
 _EXPIRES_S = 1800
 
 
 def open_signer(settings: CloudConfig, clock: Clock) -> Signer:
-    """Return the signer that the settings name; secrets are read when a request is signed, not before.
+    """Return the configured signer; secrets are read when a request is signed, not before.
 
     Raises:
-        ConfigError: what it needs is not set.
+        ConfigError: a setting that the signer needs is missing.
     """
     if settings.signer == "none":
         return lambda _method, _url, _headers: {}
     if settings.signer == "header":
         if settings.auth_value is None:
-            raise ConfigError("the signer 'header' needs auth_value", hint="As env:NAME or file:PATH.")
+            raise ConfigError("the signer 'header' needs auth_value", hint="Set it to `env:NAME` or `file:PATH`.")
         name, value = settings.auth_header, settings.auth_value
         return lambda _method, _url, _headers: {name: reveal(value)}
     if not settings.access_key or settings.secret_key is None:
@@ -47,7 +47,7 @@ def open_signer(settings: CloudConfig, clock: Clock) -> Signer:
             added["x-bce-security-token"] = reveal(token)
         parts = urlsplit(url)
         everything = {**headers, **added, "host": parts.netloc.rpartition("@")[2]}
-        # What travels unchanged through proxies; Content-Length and others may not.
+        # Sign only headers that pass proxies unchanged; Content-Length and others may not.
         signed = sorted({name.lower() for name in everything if name.lower().startswith("x-bce-")} | {"host"})
         query = parse_qsl(parts.query, keep_blank_values=True)
         added["Authorization"] = authorization(
@@ -72,14 +72,14 @@ def authorization(
     """Return the Authorization header of bce-auth-v1.
 
     Args:
-        keys: The access key, which is named in the header, and the secret key, which signs.
+        keys: The access key, which the header names, and the secret key, which signs.
         method: GET, PUT...
-        path: As it is sent, already percent-encoded.
+        path: The path as sent, already percent-encoded.
         query: Names and values, not encoded.
-        headers: At least those to be signed.
-        signed: Their names.
-        at: Now.
-        expires_s: For how long it holds.
+        headers: The headers, at least those to sign.
+        signed: The names of the headers to sign.
+        at: The current time.
+        expires_s: The lifetime of the signature.
     """
     prefix = f"bce-auth-v1/{keys[0]}/{rfc3339(at)}/{expires_s}"
     key = _hmac(keys[1], prefix)

@@ -1,7 +1,7 @@
-"""`Bie`: a control plane with its traps taken out.
+"""`Bie`: the client of a BIE control plane, with safe writes.
 
-What is written is checked before, read back after, and left alone when it is there already. What BIE's two ways of
-showing one thing differ in does not leave this module, nor do its paths.
+A write is checked before, read back after, and skipped if it changes nothing. Callers see neither the differences
+between BIE's two representations of an object, nor its paths.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cloudedge.edge_bie.client._audit import Audit
 from cloudedge.edge_bie.client._configs import Config, Registry, Secret
 from cloudedge.edge_bie.client._http import Transport
 from cloudedge.edge_bie.client._node_calls import NodeCalls
-from cloudedge.edge_bie.client._resources import read_as, whole
+from cloudedge.edge_bie.client._resources import read_as, read_whole_app
 from cloudedge.edge_bie.client._rules import (
     check_app,
     check_config,
@@ -52,7 +52,7 @@ class Bie(NodeCalls):
         """Open a control plane by its address; the rest is as in the ``clouds`` section of cloudedge.yaml.
 
         Raises:
-            ConfigError: one of these cannot be.
+            ConfigError: a setting is invalid.
         """
         return cls(CloudConfig.from_url(url, **settings), clock=clock, audit=audit)
 
@@ -71,21 +71,21 @@ class Bie(NodeCalls):
         return self._transport.url
 
     def turn(self) -> AbstractContextManager[None]:
-        """Be the only one on this machine who writes to this namespace; waits for whoever does.
+        """Hold this machine's only write access to the namespace; waits for the current holder.
 
         Raises:
-            Conflict: somebody else has been at it for too long.
+            Conflict: another process held it for too long.
         """
         return turn(self.settings, self._clock)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._transport.close()
 
     # configs
 
     def configs(self, *, selector: str = "") -> list[Config]:
-        """List configs, BIE's own left out."""
+        """List configs without BIE's own."""
         return [read_as(Config, item) for item in self._resources.every("configs", selector)]
 
     def config(self, name: str) -> Config | None:
@@ -94,16 +94,16 @@ class Bie(NodeCalls):
         return None if found is None else read_as(Config, found)
 
     def put_config(self, config: Config) -> Config:
-        """Create or replace a config; every app that mounts it is then on its new version.
+        """Create or replace a config; every app that mounts it then has its new version.
 
         Raises:
             InputError: nodes could not use it.
-            Conflict: what was read back is not what was written.
+            Conflict: the config read back differs from the one written.
         """
         return self._resources.put("config", "configs", check_config(config), Config)
 
     def delete_config(self, name: str) -> None:
-        """Delete a config; deleting nothing is fine.
+        """Delete a config; a missing one is no error.
 
         Raises:
             Conflict: an app mounts it.
@@ -127,21 +127,21 @@ class Bie(NodeCalls):
 
         Raises:
             InputError: BIE would refuse it.
-            Conflict: what was read back is not what was written, or the name is a registry's.
+            Conflict: the secret read back differs from the one written, or the name belongs to a registry.
         """
         check_secret(secret)
         found = self._resources.get("secret", secret.name, f"secrets/{secret.name}")
         if found is not None and self._is_registry(read_as(Secret, found)):
-            raise Conflict(f"the name {secret.name} is a registry's, and BIE keeps both in one place")
+            raise Conflict(f"the name {secret.name} belongs to a registry, and BIE keeps both in one place")
         return self._resources.put("secret", "secrets", secret, Secret)
 
     def delete_secret(self, name: str) -> None:
-        """Delete a secret; deleting nothing is fine."""
+        """Delete a secret; a missing one is no error."""
         if self.secret(name) is not None:
             self._resources.delete("secret", name, f"secrets/{name}")
 
     def _is_registry(self, secret: Secret) -> bool:
-        """Tell whether it is a registry: read as a secret, BIE shows one with its password, and writes over it."""
+        """Return True for a registry: read as a secret, BIE shows one with its password, and lets it be overwritten."""
         is_alike = set(secret.data) == {"address", "username", "password"}
         return is_alike and secret.name in {registry.name for registry in self.registries()}
 
@@ -152,83 +152,83 @@ class Bie(NodeCalls):
         return [read_as(Registry, item) for item in self._resources.every("registries")]
 
     def registry(self, name: str) -> Registry | None:
-        """Read a registry, or return None; its password is never there."""
+        """Read a registry without its password, or return None."""
         found = self._resources.get("registry", name, f"registries/{name}")
         registry = None if found is None else read_as(Registry, found)
-        # A secret read as a registry is one without an address.
+        # A secret read as a registry has no address.
         return None if registry is None or not registry.address else registry
 
     def put_registry(self, registry: Registry) -> Registry:
-        """Create a registry, or change its description, which is all that BIE lets one change.
+        """Create a registry, or change its description, the only field that BIE can change.
 
         Raises:
-            InputError: it exists with another address or user, or has no password to be created with.
-            Conflict: the name is a secret's.
+            InputError: it exists with another address or user, or lacks the password that creating it needs.
+            Conflict: the name belongs to a secret.
         """
         check_registry(registry)
         current = self.registry(registry.name)
         if current is None and self.secret(registry.name) is not None:
-            raise Conflict(f"the name {registry.name} is a secret's, and BIE keeps both in one place")
+            raise Conflict(f"the name {registry.name} belongs to a secret, and BIE keeps both in one place")
         if current is None and not registry.password:
-            raise InputError(f"registry {registry.name} is not there and cannot be made without a password")
+            raise InputError(f"registry {registry.name} does not exist and cannot be created without a password")
         if current is not None and (current.address, current.username) != (registry.address, registry.username):
             raise InputError(
-                f"registry {registry.name} is {current.username} at {current.address}, and BIE changes neither",
-                hint="Give the new one another name, or delete the old one first.",
+                f"registry {registry.name} is {current.username} at {current.address}, and BIE can change neither",
+                hint="Give the new registry another name, or delete the old one first.",
             )
         return self._resources.put("registry", "registries", registry, Registry)
 
     def refresh_registry(self, name: str, password: str) -> None:
-        """Give a registry a new password. Nobody can read it back: whether it is right shows when a node pulls."""
+        """Give a registry a new password. It cannot be read back: a wrong one shows when a node pulls."""
         write = Written("refresh", "registry", name, "POST", f"registries/{name}/refresh", {"password": password})
         with self._writer.alone("registry", name):
             self._writer.write(write)
 
     def delete_registry(self, name: str) -> None:
-        """Delete a registry; deleting nothing is fine."""
+        """Delete a registry; a missing one is no error."""
         if self.registry(name) is not None:
             self._resources.delete("registry", name, f"registries/{name}")
 
     # apps
 
     def apps(self, *, selector: str = "") -> list[App]:
-        """List summaries of apps, BIE's own left out: no services, volumes or registries are in them."""
+        """List summaries of apps without BIE's own; summaries have no services, volumes or registries."""
         return [read_as(App, item) for item in self._resources.every("apps", selector)]
 
     def app(self, name: str) -> App | None:
         """Read an app, or return None."""
         found = self._resources.get("app", name, f"apps/{name}")
-        return None if found is None else whole(found)
+        return None if found is None else read_whole_app(found)
 
     def put_app(self, app: App) -> App:
-        """Create or replace an app; nodes that match its selector redeploy it.
+        """Create or replace an app; matching nodes redeploy it.
 
         Raises:
-            InputError: nodes could not run it, or it would change its type or mode.
-            Conflict: what was read back is not what was written.
+            InputError: nodes could not run it, or its type or mode would change.
+            Conflict: the app read back differs from the one written.
         """
         return self._resources.put("app", "apps", check_app(app), App)
 
     def delete_app(self, name: str) -> None:
-        """Delete an app; deleting nothing is fine. Nodes that match stop it."""
+        """Delete an app; a missing one is no error. Matching nodes stop it."""
         self._resources.delete("app", name, f"apps/{name}")
 
     def repin(self, name: str) -> None:
-        """Write an app again as it is, which brings it to the newest version of everything it mounts.
+        """Write an app unchanged, which pins it to the newest version of everything it mounts.
 
         Raises:
-            NotFound: there is no such app.
+            NotFound: the app does not exist.
         """
         self._resources.repin_app(name)
 
-    # whatever it is
+    # objects of any kind
 
     def apps_of(self, kind: Mountable, name: str) -> list[App]:
         """List summaries of the apps that mount a config or secret, or pull from a registry."""
         return self._resources.users(_PATHS[kind], name)
 
     def delete(self, kind: Mountable | Literal["app", "node"], name: str) -> None:
-        """Delete something; deleting nothing is fine.
+        """Delete an object; a missing one is no error.
 
         Raises:
             Conflict: an app needs it.

@@ -1,7 +1,7 @@
-"""What a config holds, and the small objects beside it: secrets and registries.
+"""Configs, secrets and registries as BIE stores them.
 
-BIE shows a config in two forms: a list has it the way nodes get it (`from_internal`), a single read the way the console
-shows it (`from_json`). Both become the same `Config`. Keys that cloudedge does not know are kept and written back.
+BIE shows a config in two forms: lists use the nodes' form (`from_internal`), single reads the console's (`from_json`).
+Both become the same `Config`. Unknown keys are kept and written back.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ class File:
 
     url: str = ""
     md5: str = ""
-    """Lower-case hex; the only thing a stock node checks. An upper-case or wrong one is downloaded for ever."""
+    """Lower-case hex; the only digest that a stock node checks. An upper-case or wrong one is downloaded for ever."""
     unpack: str = ""
     """Empty, ``zip``, ``tar`` or ``tgz``."""
     sha256: str = ""
-    """Hex; BIE carries it and reads it nowhere, nodes of ours do."""
+    """Hex; BIE stores it without reading it, cloudedge's nodes check it."""
     source: str = "http"
     extra: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Whatever else the item says, credentials of a bucket included: never shown."""
+    """All other keys of the item, including a bucket's credentials: never shown."""
 
     def to_value(self) -> dict[str, str]:
-        """Return the item's value in the form the API takes."""
+        """Return the item's value in the API's form."""
         about = {"url": self.url, "md5": self.md5, "sha256": self.sha256, "unpack": self.unpack}
         return {"type": "object", "source": self.source, **{k: v for k, v in about.items() if v}, **self.extra}
 
     @classmethod
     def from_value(cls, value: Mapping[str, str]) -> File:
-        """Read the form the API gives."""
+        """Read the API's form."""
         kept = {k: v for k, v in value.items() if k not in (*_FILE, "userID")}
         if value.get("type", "object") != "object":
-            kept["type"] = value["type"]  # a function package: not ours to judge, and kept as it is
+            kept["type"] = value["type"]  # a function package, kept unchanged
         return cls(
             url=value.get("url", ""),
             md5=value.get("md5", ""),
@@ -65,17 +65,17 @@ Item = Text | File
 
 @dataclass(frozen=True)
 class Config:
-    """A config: named content that apps mount. A new version of it redeploys every app that does."""
+    """A config: named content that apps mount. A new version redeploys every app that mounts it."""
 
     name: str
     items: Mapping[str, Item] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
     version: str = ""
-    """The server's; empty before it is written, and never sent."""
+    """Set by the server; empty before the first write, and never sent."""
     namespace: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Fields that cloudedge does not know."""
+    """Unknown fields."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of a create or an update."""
@@ -108,7 +108,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Secret:
-    """Named values that containers get and nobody else should see. BIE gives secrets no labels."""
+    """Named confidential values for containers. BIE gives secrets no labels."""
 
     name: str
     data: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -123,13 +123,13 @@ class Secret:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Secret:
-        """Read a secret; in a list it comes without its data."""
+        """Read a secret; lists have no data."""
         return cls(**_common(value), data=dict(value.get("data") or {}), extra=_rest(value, "data"))
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Where nodes pull images from, and as whom. BIE never gives the password back, and gives registries no labels."""
+    """An image registry and its user. BIE never returns the password, and gives registries no labels."""
 
     name: str
     address: str = ""

@@ -1,4 +1,4 @@
-"""Differences between two JSON values, field by field, fit to be shown to anybody."""
+"""Differences between two JSON values, field by field, with secrets masked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Difference", "compare"]
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that differs; secrets are masked."""
+    """One difference; secrets are masked."""
 
     path: str
     old: Any
@@ -24,10 +24,10 @@ def compare(old: Any, new: Any, *, hide: str = "", path: str = "") -> Iterator[D
     """Compare two values field by field.
 
     Args:
-        old: One.
-        new: The other.
-        hide: Of what is below this path, only that it differs is shown.
-        path: Where in the whole these are.
+        old: The value before.
+        new: The value after.
+        hide: The path below which values are hidden; only the fact of a difference is shown.
+        path: The path of both values in the whole.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
@@ -37,10 +37,10 @@ def compare(old: Any, new: Any, *, hide: str = "", path: str = "") -> Iterator[D
             yield from compare(one, other, hide=hide, path=f"{path}[{i}]")
     elif old != new and (old or new):
         is_hidden = bool(hide) and (path == hide or path.startswith(f"{hide}."))
-        yield Difference(path, _shown(path, old, hide=is_hidden), _shown(path, new, hide=is_hidden))
+        yield Difference(path, _masked_value(path, old, hide=is_hidden), _masked_value(path, new, hide=is_hidden))
 
 
-def _shown(path: str, value: Any, *, hide: bool) -> Any:
+def _masked_value(path: str, value: Any, *, hide: bool) -> Any:
     if value is None or hide:
         return None if value is None else MASK
     leaf = path.rpartition(".")[2]

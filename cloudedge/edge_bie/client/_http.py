@@ -1,8 +1,8 @@
-"""Calls to a BIE control plane: signed, numbered, bounded, and repeated only where a repeat does no harm.
+"""HTTP calls to a BIE control plane: signed, numbered, bounded, and repeated only where that does no harm.
 
-A GET, PUT or DELETE that was answered badly or not at all is sent again, a few times, within a deadline. A POST is
-sent once; whoever creates something looks whether it is there before trying again. Redirects are not followed, since
-the signature and the body would go along.
+A GET, PUT or DELETE with a bad answer or none is sent again, a few times, within a deadline. A POST is sent once; its
+caller checks whether the object exists before trying again. Redirects are not followed, since they would take the
+signature and the body along.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["REQUEST_ID", "Transport", "new_request_id"]
 REQUEST_ID: Final = "x-bce-request-id"
 _TRIES: Final = 5
 _BACKOFF = Backoff(0.4, 5.0)
-_LIMIT: Final = 64 << 20
+_ANSWER_LIMIT: Final = 64 << 20
 _OK: Final = 200
-_POOL: Final = 64
+_POOL_SIZE: Final = 64
 _CHUNK: Final = 1 << 16
 
 
 def new_request_id() -> str:
-    """Return a name for a call, to be found in the control plane's log and in ours."""
+    """Return a name for a call, for the control plane's log and ours."""
     return str(uuid.uuid4())
 
 
 class Transport:
-    """Sends calls to one control plane; shared by threads."""
+    """Sends calls to one control plane; threads may share it."""
 
     def __init__(self, settings: CloudConfig, clock: Clock) -> None:
         filled = settings.prefix.replace("{namespace}", settings.namespace).strip("/")
@@ -58,14 +58,14 @@ class Transport:
         self._session = requests.Session()
         self._session.headers.clear()
         self._session.headers["User-Agent"] = "cloudedge"
-        # One session for all threads: the pool below is made for that, and nothing here needs a cookie.
+        # One session for all threads: its pool is thread-safe, and nothing here needs a cookie.
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-        adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
+        adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL_SIZE)
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
 
     def close(self) -> None:
-        """Give every connection back."""
+        """Close every connection."""
         self._session.close()
 
     def call(
@@ -83,13 +83,13 @@ class Transport:
         Args:
             method: GET, PUT...
             path: Below the API's version, without a leading slash: ``configs/x``.
-            what: The attempt in words, for errors.
-            query: What follows the question mark.
-            body: Anything JSON has.
-            request_id: The call's name; a new one if left out.
+            what: The attempted action, for errors.
+            query: The query parameters.
+            body: A JSON value.
+            request_id: The call's name; a new one by default.
 
         Raises:
-            CloudEdgeError: what the refusal or the silence means; its `request_id` names the call.
+            CloudEdgeError: the meaning of the refusal or the timeout; its `request_id` names the call.
         """
         named = request_id or new_request_id()
         url = f"{self._base}/{quote(path, safe='/')}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
@@ -121,7 +121,7 @@ class Transport:
                 url,
                 data=data,
                 headers=headers,
-                auth=_as_signed,
+                auth=_without_netrc,
                 timeout=self._timeout_s,
                 allow_redirects=False,
                 stream=True,
@@ -130,15 +130,15 @@ class Transport:
                 content = self._read(response, what, request_id)
                 status = response.status_code
         except requests.RequestException as error:
-            raise _broken(error, what, self.url, request_id) from error
+            raise _connection_error(error, what, self.url, request_id) from error
         if status != _OK:
             raise refusal(what, status, content, request_id)
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
             raise Unavailable(
-                f"{what}: {self.url} answered with something that is not JSON (request {request_id})",
-                hint="Is it a BIE control plane, or a proxy in between?",
+                f"{what}: {self.url} did not answer with JSON (request {request_id})",
+                hint="Check that the address is a BIE control plane and not a proxy.",
                 request_id=request_id,
             ) from error
 
@@ -146,29 +146,29 @@ class Transport:
         content, until = bytearray(), self._clock.monotonic() + self._timeout_s
         for chunk in response.iter_content(_CHUNK):
             content += chunk
-            if len(content) > _LIMIT:
-                raise Rejected(f"{what}: an answer of more than {_LIMIT} bytes", request_id=request_id)
-            if self._clock.monotonic() > until:  # drop by drop, each in time
+            if len(content) > _ANSWER_LIMIT:
+                raise Rejected(f"{what}: the answer is over {_ANSWER_LIMIT} bytes", request_id=request_id)
+            if self._clock.monotonic() > until:  # a trickle of bytes, each in time
                 raise Unavailable(f"{what}: the answer took more than {self._timeout_s:.0f} s", request_id=request_id)
         return bytes(content)
 
 
-def _as_signed(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Keep requests from looking for credentials of its own in ~/.netrc."""
+def _without_netrc(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Keep requests from using credentials of ``~/.netrc``."""
     return request
 
 
-def _broken(error: requests.RequestException, what: str, url: str, request_id: str) -> CloudEdgeError:
+def _connection_error(error: requests.RequestException, what: str, url: str, request_id: str) -> CloudEdgeError:
     if isinstance(error, requests.exceptions.SSLError):
         return Rejected(
-            f"{what}: the certificate of {url} is not to be trusted: {error}",
-            hint="Check its name and this machine's clock; a certificate authority of your own goes into ca_file.",
+            f"{what}: the certificate of {url} is not trusted: {error}",
+            hint="Check its name and this machine's clock, and set `ca_file` for a certificate authority of your own.",
             request_id=request_id,
         )
     if isinstance(error, (requests.exceptions.InvalidURL, requests.exceptions.InvalidHeader)):
         return ConfigError(f"{what}: {error}", request_id=request_id)
     return Unavailable(
         f"{what}: {url} did not answer: {error} (request {request_id})",
-        hint="Check the address and the network; run the command again.",
+        hint="Check the address and the network, then run the command again.",
         request_id=request_id,
     )

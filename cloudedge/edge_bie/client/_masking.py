@@ -1,4 +1,4 @@
-"""What must never be shown: keys and passwords, wherever they are in something that is printed, logged or compared."""
+"""Masking of keys and passwords in everything that is printed, logged or compared."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from cloudedge.hub import canonical_json
 __all__ = ["MASK", "body_digest", "is_secret", "masked"]
 
 MASK = "***"
-_SECRET = frozenset(
+_SECRET_KEYS = frozenset(
     {"ak", "sk", "password", "token", "secretkey", "secret_key", "accesskey", "access_key", "authorization", "key.pem"}
 )
-"""`ak` and `sk` come back in clear from every read of a config that refers to a bucket."""
+"""`ak` and `sk` come back in clear from every read of a config with a bucket."""
 
 
 def is_secret(key: str) -> bool:
-    """Tell whether what has this name must not be shown."""
-    return key.lower() in _SECRET
+    """Return True if the value of this key must not be shown."""
+    return key.lower() in _SECRET_KEYS
 
 
 def masked(value: Any, *, everything: bool = False) -> Any:
     """Return a copy of a JSON value with every secret replaced.
 
     Args:
-        value: Anything JSON has.
-        everything: The values below ``data`` are secrets too, as in a secret.
+        value: A JSON value.
+        everything: Mask all values below ``data``, too, as in a secret.
     """
     if isinstance(value, Mapping):
         return {
@@ -44,5 +44,5 @@ def masked(value: Any, *, everything: bool = False) -> Any:
 
 
 def body_digest(body: Any, *, everything: bool = False) -> str:
-    """Return the SHA-256 of a body without its secrets, for the audit."""
+    """Return the SHA-256 of a body without its secrets, for the audit log."""
     return hashlib.sha256(canonical_json(masked(body, everything=everything))).hexdigest()

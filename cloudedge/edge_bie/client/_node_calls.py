@@ -1,4 +1,4 @@
-"""The half of `Bie` that is about nodes: labels, properties, reports."""
+"""The node calls of `Bie`: labels, properties, reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from cloudedge.clock import Clock
 from cloudedge.edge_bie.client._http import Transport
 from cloudedge.edge_bie.client._nodes import Node
-from cloudedge.edge_bie.client._resources import PAGE, Resources, read_as, there
+from cloudedge.edge_bie.client._resources import PAGE, Resources, read_as, require_found
 from cloudedge.edge_bie.client._rules import check_labels, check_node
 from cloudedge.edge_bie.client._writes import Writer, Written
 from cloudedge.errors import Conflict, InputError
@@ -21,7 +21,7 @@ _REPAIRS: Final = 5
 
 @dataclass(frozen=True)
 class Properties:
-    """A node's shadow properties: what is wanted of it, and what it said."""
+    """A node's shadow properties: the desired and the reported ones."""
 
     desired: Mapping[str, str]
     reported: Mapping[str, Any]
@@ -37,7 +37,7 @@ class NodeCalls:
         self._resources = Resources(transport, writer, namespace=namespace)
 
     def nodes(self, *, selector: str = "", page_size: int = PAGE) -> list[Node]:
-        """List nodes with their reports; what they should run is in none of them, see `node`."""
+        """List nodes with their reports; lists do not name the apps a node should run, see `node`."""
         return [read_as(Node, item) for item in self._resources.every("nodes", selector, page_size)]
 
     def node(self, name: str) -> Node | None:
@@ -46,15 +46,15 @@ class NodeCalls:
         return None if found is None else read_as(Node, found)
 
     def stats(self, name: str) -> Node:
-        """Read a node's report, without what it should run.
+        """Read a node's report, without the apps it should run.
 
         Raises:
-            NotFound: there is no such node.
+            NotFound: the node does not exist.
         """
         return read_as(Node, self._resources.read("node", name, f"nodes/{name}/stats"))
 
     def put_node(self, node: Node) -> Node:
-        """Create a node. One that is there already is returned as it is: labels are moved by `set_labels`."""
+        """Create a node. An existing one is returned unchanged: `set_labels` moves labels."""
         check_node(node)
         with self._writer.alone("node", node.name):
             if (current := self.node(node.name)) is not None:
@@ -62,45 +62,47 @@ class NodeCalls:
             write = Written("create", "node", node.name, "POST", "nodes", node.to_json())
             self._writer.create(write, lambda: self.node(node.name))
             found = self._writer.read_back(
-                write, lambda: self.node(node.name), lambda it: "" if it else "it is not there"
+                write, lambda: self.node(node.name), lambda it: "" if it else "it does not exist"
             )
-        return there(found, "node", node.name)
+        return require_found(found, "node", node.name)
 
     def delete_node(self, name: str) -> None:
-        """Forget a node; deleting nothing is fine. The machine itself goes on running what it runs."""
+        """Delete a node's record; a missing one is no error. The machine itself goes on running its apps."""
         self._resources.delete("node", name, f"nodes/{name}")
 
     def set_labels(
         self, name: str, changes: Mapping[str, str | None], *, apps: Collection[str] | Mapping[str, str] = ()
     ) -> Node:
-        """Change labels of a node and leave everything else as it is.
+        """Change labels of a node and leave everything else unchanged.
 
-        An update replaces the whole node, and two at once lose one of them without a word. So the result is read back
-        and the change is made again when it is not there.
+        An update replaces the whole node, and of two concurrent updates one is lost silently. So the node is read back,
+        and the change is repeated if it is missing.
 
         Args:
             name: The node.
-            changes: Label to value; None takes the label away.
-            apps: Apps that the node must be told to run afterwards, or app to version; if the control plane forgot
-                one, it is made to match apps and nodes again.
+            changes: Label to value; None removes the label.
+            apps: Apps (or app to version) that the node must be assigned afterwards; if the control plane missed one,
+                it is made to match apps and nodes again.
 
         Raises:
-            NotFound: there is no such node.
-            Conflict: somebody else keeps changing it.
+            NotFound: the node does not exist.
+            Conflict: another writer keeps changing it.
         """
         check_labels({k: v for k, v in changes.items() if v is not None}, f"node {name}")
 
         def amiss(node: Node | None) -> str:
             if node is None:
-                return "it is not there"
-            told = node.desire_apps
-            versions = apps if isinstance(apps, Mapping) else {app: told.get(app, "?") for app in apps}
+                return "it does not exist"
+            assigned = node.desire_apps
+            versions = apps if isinstance(apps, Mapping) else {app: assigned.get(app, "?") for app in apps}
             lost = [f"label {key}" for key, value in changes.items() if node.labels.get(key) != value]
-            return ", ".join([*lost, *(f"app {app}" for app, version in versions.items() if told.get(app) != version)])
+            return ", ".join(
+                [*lost, *(f"app {app}" for app, version in versions.items() if assigned.get(app) != version)]
+            )
 
         with self._writer.alone("node", name):
             for _ in range(_REPAIRS):
-                node = there(self.node(name), "node", name)
+                node = require_found(self.node(name), "node", name)
                 if not amiss(node):
                     return node
                 labels = {k: v for k, v in {**node.labels, **changes}.items() if v is not None}
@@ -112,10 +114,10 @@ class NodeCalls:
                 except Conflict:
                     self._clock.sleep(0.2 + 0.3 * self._clock.random())
                 else:
-                    return there(found, "node", name)
+                    return require_found(found, "node", name)
         raise Conflict(
             f"labels of node {name} were written {_REPAIRS} times and lost each time",
-            hint="Someone else writes the same node: let one of the two be the only one.",
+            hint="Another writer changes the same node. Let only one of the two write it.",
             node=name,
         )
 
@@ -123,21 +125,21 @@ class NodeCalls:
         """Read a node's shadow properties.
 
         Raises:
-            NotFound: there is no such node.
+            NotFound: the node does not exist.
         """
         state = self._resources.read("node", name, f"nodes/{name}/properties").get("state") or {}
         return Properties(state.get("desire") or {}, state.get("report") or {})
 
     def set_properties(self, name: str, changes: Mapping[str, str | None]) -> Properties:
-        """Change what is wanted of a node; None takes a property away.
+        """Change a node's desired properties; None removes a property.
 
         Raises:
-            NotFound: there is no such node.
-            InputError: a value is no string.
+            NotFound: the node does not exist.
+            InputError: a value is not a string.
         """
         for key, value in changes.items():
             if value is not None and not isinstance(value, str):
-                raise InputError(f"property {key} of node {name} is {value!r}; BIE takes strings only")
+                raise InputError(f"property {key} of node {name} is {value!r}; BIE accepts only strings")
         with self._writer.alone("node", name):
             current = self.properties(name).desired
             wanted = {k: v for k, v in {**current, **changes}.items() if v is not None}
@@ -151,11 +153,11 @@ class NodeCalls:
             )
 
     def install_command(self, name: str, *, mode: str = "kube", method: str = "curl") -> str:
-        """Return the command that makes a machine this node. It holds a token, for one hour: do not log it.
+        """Return the command that makes a machine this node. It holds a token, valid for one hour: do not log it.
 
         Raises:
-            NotFound: there is no such node.
+            NotFound: the node does not exist.
         """
         query = {"mode": mode, "method": method}
-        reply = self._transport.call("GET", f"nodes/{name}/init", what=f"reading how to install {name}", query=query)
+        reply = self._transport.call("GET", f"nodes/{name}/init", what=f"reading the installer of {name}", query=query)
         return str(reply.get("cmd") or "")

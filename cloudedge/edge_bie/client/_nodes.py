@@ -1,4 +1,4 @@
-"""A node, what it should run, and what it said it does; any field of a report may be absent."""
+"""Nodes: the apps they should run and their reports, of which any field may be absent."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ class Instance:
     status: str
     cause: str = ""
     created: str = ""
-    """When, by the node's clock; RFC 3339."""
+    """The creation time by the node's clock; RFC 3339."""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
 
 
 @dataclass(frozen=True)
 class AppStats:
-    """How an app does on a node. `Running` says that a pod exists, not that it answers."""
+    """The state of an app on a node. `Running` means that a pod exists, not that it answers."""
 
     name: str
     version: str = ""
     status: str = ""
-    """Blank for every app of a node that is not online."""
+    """Empty for every app of a node that is not online."""
     cause: str = ""
-    """Why it was not applied; the only sign of failure there is."""
+    """The reason why it was not applied; the only sign of failure."""
     instances: tuple[Instance, ...] = ()
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a node last said."""
+    """The last report of a node."""
 
     time: str = ""
-    """When it arrived, by the server's clock; RFC 3339."""
+    """The arrival time by the server's clock; RFC 3339."""
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Per host: address, arch, os..."""
     stats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Per host: ``usage``, ``capacity``, ``percent`` of cpu, memory, and where it is measured disk and gpu."""
+    """Per host: ``usage``, ``capacity``, ``percent`` of cpu and memory, and of disk and gpu if they are measured."""
     apps: Mapping[str, str] = field(default_factory=dict)
-    """Name to the version that was accepted, which says nothing of health."""
+    """By app: the accepted version, which says nothing about health."""
     app_stats: tuple[AppStats, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def app(self, name: str) -> AppStats | None:
-        """Return how one app does."""
+        """Return the state of one app."""
         return next((stats for stats in self.app_stats if stats.name == name), None)
 
 
@@ -76,7 +76,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     ready: Ready = "never"
     desire_apps: Mapping[str, str] = field(default_factory=dict)
-    """Name to version of the apps it is told to run; empty in lists and in `stats`, which leave it out."""
+    """By app: the version the node should run; lists and `stats` leave it out."""
     report: Report | None = None
     accelerator: str = ""
     description: str = ""
@@ -85,7 +85,7 @@ class Node:
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the body of a create or an update: an update replaces all of it, so all of it is sent."""
+        """Return the body of a create or an update, which replaces the whole node."""
         defaults: dict[str, Any] = {"cluster": False, "nodeMode": "kube", "sysApps": [], "annotations": {}}
         return {
             **defaults,

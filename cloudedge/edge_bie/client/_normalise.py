@@ -1,7 +1,7 @@
-"""When two objects are the same: what the server adds, mirrors or reorders by itself is not a difference.
+"""Equality of objects: fields that the server adds, mirrors or reorders by itself make no difference.
 
-The server's own notion is of no use here: it takes equal probes for different ones, an absent ``autoScaleCfg`` for a
-change, and does not look at ``startupProbe`` at all.
+The server's own comparison does not help: it considers equal probes different and an absent ``autoScaleCfg`` a change,
+and ignores ``startupProbe``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LABELS = frozenset({"baetyl-app-mode"})
 
 
 def normal(thing: Thing) -> dict[str, Any]:
-    """Return what makes an object what it is, in one form whatever form it came in.
+    """Return the significant fields of an object, in one canonical form.
 
-    A registry's password is not part of it: BIE never gives it back.
+    A registry's password is not part of it: BIE never returns it.
     """
     if isinstance(thing, App):
         return _app(thing.to_json())
@@ -43,20 +43,20 @@ def normal(thing: Thing) -> dict[str, Any]:
 
 
 def differences(old: Thing, new: Thing) -> list[Difference]:
-    """Say what writing one over the other would change."""
+    """Return the differences that writing one over the other would make."""
     return list(compare(normal(old), normal(new), hide="data" if isinstance(new, Secret) else ""))
 
 
 def same(one: Thing, other: Thing) -> bool:
-    """Tell whether writing one over the other would change nothing."""
+    """Return True if writing one over the other would change nothing."""
     return normal(one) == normal(other)
 
 
 def kept_by_server(current: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an update has to send back as it was read, whatever else it changes."""
+    """Return the fields that an update must send back unchanged."""
     kept = {k: v for k, v in current.items() if k in (*_SERVER, *_APP)}
     if not _pruned(current.get("autoScaleCfg") or {}):
-        # Stored as an empty object; left out, it counts as a change and redeploys.
+        # Stored as an empty object; leaving it out counts as a change and redeploys.
         kept["autoScaleCfg"] = current.get("autoScaleCfg") or {}
     return kept
 
@@ -67,7 +67,7 @@ def _app(value: Mapping[str, Any]) -> dict[str, Any]:
     app["labels"] = {k: v for k, v in (app.get("labels") or {}).items() if k not in _LABELS}
     if {k: v for k, v in (app.get("jobConfig") or _JOB).items() if v} == _JOB:
         app.pop("jobConfig", None)
-    # A trailing blank is how a change that the server does not notice is made noticeable.
+    # A trailing blank marks a change that the server would not notice otherwise.
     app["description"] = str(app.get("description") or "").rstrip()
     for kind in ("services", "initServices"):
         app[kind] = [_service(service) for service in app.get(kind) or ()]
@@ -99,7 +99,7 @@ def _volume(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pruned(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop what says nothing: absent, null, empty and false are the same to BIE. Elements of lists stay."""
+    """Drop absent, null, empty and false values, which are the same to BIE. Elements of lists stay."""
     cleaned = {key: _inside(inner) for key, inner in value.items()}
     return {k: v for k, v in cleaned.items() if v is not None and v is not False and v not in ("", [], {})}
 

@@ -1,8 +1,8 @@
-"""Where files that nodes download are kept: one URL for each digest, never written a second time.
+"""Object storage for files that nodes download: one URL per digest, never overwritten.
 
-The stores are the hub's own, so an upload is checked on its way, goes on where a killed one stopped and appears only
-when it is whole. A node checks MD5 at most, and a bucket's ETag is none after an upload in parts: both digests are
-computed here, from the bytes.
+The stores are the hub's own, so an upload is verified on its way, continues after a kill and appears only when
+complete. A node checks MD5 at most, and the ETag of a multipart upload is none; so both digests are computed here,
+from the bytes.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ class Stored:
 
     url: str
     md5: str
-    """Lower-case hex, the way BIE wants it."""
+    """Lower-case hex, as BIE requires."""
     sha256: str
     size: int
     sent_bytes: int
-    """Zero if it was there already."""
+    """Zero if it was already stored."""
 
 
 class Objects(Protocol):
-    """A place for files, by digest."""
+    """File storage by digest."""
 
     def url_of(self, digest: str) -> str:
-        """Return where nodes find a file, there or not."""
+        """Return the URL of a file for nodes, stored or not."""
         ...
 
     def put(self, digest: str, size: int, open_at: Callable[[int], BinaryIO]) -> Stored:
-        """Make sure that a file is there.
+        """Store a file unless it is stored already.
 
         Args:
-            digest: ``sha256:`` and hex; what the source must hash to.
-            size: Its bytes.
+            digest: The source's digest, ``sha256:`` and hex.
+            size: Its size in bytes.
             open_at: Opens the source at an offset.
 
         Raises:
-            IntegrityError: the source is something else; nothing of it is kept.
+            IntegrityError: the source has another digest; nothing of it is kept.
         """
         ...
 
@@ -69,30 +69,30 @@ class StoredObjects:
         return f"StoredObjects({self._store.url!r}, {self._public_url!r})"
 
     def url_of(self, digest: str) -> str:
-        """Return where nodes find a file, there or not."""
+        """Return the URL of a file for nodes, stored or not."""
         return f"{self._public_url}/{quote(_key(digest))}"
 
     def put(self, digest: str, size: int, open_at: Callable[[int], BinaryIO]) -> Stored:
-        """Make sure that a file is there; see `Objects.put`."""
+        """Store a file unless it is stored already; see `Objects.put`."""
         blob, key = Descriptor(_MEDIA_TYPE, parse_digest(digest), size), _key(digest)
         md5 = _md5_of(blob, open_at)
         there = self._store.head(key)
         sent = 0
         if there is None or there.size != size:
-            progress = _Count()
+            progress = _ByteCount()
             self._store.upload(key, blob, lambda start: _chunks(open_at, start), progress)
             self._store.settle([key])
             there, sent = self._store.head(key), progress.bytes
         if there is None or there.size != size:
-            raise IntegrityError(f"{self._store.url}: {key} was uploaded and is not there", digest=digest)
+            raise IntegrityError(f"{self._store.url}: {key} is missing after its upload", digest=digest)
         return Stored(self.url_of(digest), md5, blob.digest.removeprefix("sha256:"), size, sent)
 
 
 def open_objects(config: ObjectsConfig) -> Objects:
-    """Open the place that a cloud's ``objects`` section names.
+    """Open the storage of a cloud's ``objects`` section.
 
     Raises:
-        ConfigError: nobody could know the URL that nodes would use.
+        ConfigError: the URL for nodes is unknown.
     """
     public, store = config.public_url, config.store
     scheme = store.url.partition("://")[0] if "://" in store.url else "file"
@@ -101,22 +101,22 @@ def open_objects(config: ObjectsConfig) -> Objects:
     if scheme != "file" or not public:
         raise ConfigError(
             f"objects in {store.url} need a public_url that nodes can download from",
-            hint="Serve the folder by HTTP and name its address; or use s3:// or bos://.",
+            hint="Serve the folder by HTTP and set `public_url` to its address, or use s3:// or bos://.",
         )
     return StoredObjects(DirectoryStore(store.url.removeprefix("file://")), public)
 
 
 def put_file(objects: Objects, path: Path, *, expected: str = "") -> Stored:
-    """Make sure that a local file is there.
+    """Store a local file unless it is stored already.
 
     Args:
-        objects: Where.
+        objects: The storage.
         path: The file.
-        expected: The digest it must have; whatever it has, if left out.
+        expected: The digest it must have; any by default.
 
     Raises:
-        IntegrityError: it changed meanwhile, or is not what was expected.
-        NotFound: there is no such file.
+        IntegrityError: the file changed meanwhile, or has another digest than expected.
+        NotFound: the file does not exist.
     """
 
     def open_at(start: int) -> BinaryIO:
@@ -134,7 +134,7 @@ def _key(digest: str) -> str:
 
 
 def _bucket_url(store: HubConfig, scheme: str) -> str:
-    """Return a bucket's own address; HTTPS unless its endpoint says otherwise."""
+    """Return a bucket's own address; HTTPS unless its endpoint has another scheme."""
     parts = urlsplit(store.url)
     bucket, prefix = parts.netloc, parts.path.strip("/")
     if scheme == "bos" and not store.endpoint:
@@ -154,7 +154,7 @@ def _chunks(open_at: Callable[[int], BinaryIO], start: int) -> Iterator[bytes]:
 
 
 def _md5_of(blob: Descriptor, open_at: Callable[[int], BinaryIO]) -> str:
-    """Read the source once and check that it is what it should be, so that nothing else is ever sent."""
+    """Read the source once and check its digest, so that no other bytes are ever sent."""
     found = digest_chunks(_chunks(open_at, 0), md5=True)
     if (found.size, f"sha256:{found.sha256}") != (blob.size, blob.digest):
         raise IntegrityError(
@@ -163,8 +163,8 @@ def _md5_of(blob: Descriptor, open_at: Callable[[int], BinaryIO]) -> str:
     return found.md5
 
 
-class _Count:
-    """Counts what an upload settled."""
+class _ByteCount:
+    """Counts the bytes that an upload settled."""
 
     def __init__(self) -> None:
         self.bytes = 0

@@ -1,7 +1,7 @@
-"""One writer per account and namespace, as far as this machine goes: whoever writes waits for its turn.
+"""The writer lock: one writer per account and namespace on this machine; others wait.
 
-A turn is as long as writes that belong together: a wave's labels, a publication, an apply. A rollout that waits for
-nodes holds none. There is nothing that would keep two machines apart; let one of them be the writer.
+A writer holds it for writes that belong together: a wave's labels, a publication, an apply. A rollout that waits for
+nodes does not hold it. Nothing keeps two machines apart; let only one of them write.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _POLL_S = 0.1
 
 @contextmanager
 def turn(settings: CloudConfig, clock: Clock, *, wait_s: float = _WAIT_S) -> Iterator[None]:
-    """Be the only one on this machine who writes to a namespace of an account; ends with the process at the latest.
+    """Hold the only write access on this machine to a namespace of an account; ends with the process at the latest.
 
     Raises:
-        Conflict: another process has been writing for too long; the message names it.
+        Conflict: another process held it for too long; the message names it.
     """
 
     def refusal(holder: Holder) -> Conflict:

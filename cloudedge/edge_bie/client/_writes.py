@@ -1,7 +1,8 @@
-"""How things are written to a control plane that checks little, loses some writes and has no transactions.
+"""Safe writes to a control plane that checks little, loses some writes and has no transactions.
 
-Every write is read back and compared; a create is repeated only after a look that nothing is there; two writes to one
-config are at least a second apart, because versions begin with the second and propagate by comparing them as text.
+Every write is read back and compared. A create is repeated only after checking that the object does not exist. Two
+writes to one config are at least a second apart, because versions begin with the second and propagate by comparison
+as text.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from cloudedge.io import Backoff, Patience, who
 
 __all__ = ["Writer", "Written"]
 
-_APART_S: Final = 1.0
-_LOOKS_S: Final = (0.0, 0.2, 0.5, 1.0, 1.5)
-"""Pauses before each look at what was written; a control plane with its cache on shows the old state for 2 s."""
+_WRITE_GAP_S: Final = 1.0
+_READ_BACK_PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 1.5)
+"""Pauses before each reading back; a control plane with its cache on shows the old state for 2 s."""
 _TRIES: Final = 3
 _BACKOFF: Final = Backoff(0.4, 5.0)
 
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Written:
-    """What to write, in words and as a call."""
+    """A write: its description and its call."""
 
     verb: str
     kind: str
@@ -45,13 +46,13 @@ class Written:
 
     @property
     def words(self) -> str:
-        """Say it."""
+        """Return the description."""
         doing = {"create": "creating", "update": "writing", "delete": "deleting"}.get(self.verb, f"{self.verb}ing")
         return f"{doing} {self.kind} {self.name}"
 
 
 class Writer:
-    """Makes writes and keeps the audit."""
+    """Makes writes and records them in the audit log."""
 
     def __init__(self, transport: Transport, clock: Clock, audit: Audit | None) -> None:
         self._transport = transport
@@ -64,25 +65,25 @@ class Writer:
 
     @contextmanager
     def alone(self, kind: str, name: str) -> Iterator[None]:
-        """Keep this client's other threads from writing the same object meanwhile."""
+        """Keep this client's other threads from writing the same object."""
         with self._guard:
             lock = self._locks[f"{kind}/{name}"]
         with lock:
             yield
 
     def apart(self, kind: str, name: str) -> None:
-        """Wait until the last write to something that apps mount is a second ago."""
+        """Wait until the last write to a mountable object is a second ago."""
         if kind not in ("config", "secret"):
             return
         last = self._last.get(f"{kind}/{name}")
-        if last is not None and (rest := last + _APART_S - self._clock.monotonic()) > 0:
+        if last is not None and (rest := last + _WRITE_GAP_S - self._clock.monotonic()) > 0:
             self._clock.sleep(rest)
 
     def write(self, write: Written) -> Any:
-        """Make a call that changes something, and note it.
+        """Make a call that changes something, and record it.
 
         Raises:
-            CloudEdgeError: it was refused, or not answered; which is noted as well.
+            CloudEdgeError: the call was refused or not answered, which is recorded, too.
         """
         request_id = new_request_id()
         outcome, value = "done", None
@@ -96,14 +97,14 @@ class Writer:
         finally:
             self._last[f"{write.kind}/{write.name}"] = self._clock.monotonic()
             new = value.get("version", "") if isinstance(value, Mapping) else ""
-            self._note(write, request_id, str(new or ""), outcome)
+            self._record(write, request_id, str(new or ""), outcome)
         return value
 
     def create(self, write: Written, look: Callable[[], T | None]) -> None:
-        """Create something; after a lost answer, look whether it is there before trying again.
+        """Create an object; after a lost answer, check whether it exists before trying again.
 
         Raises:
-            CloudEdgeError: it was refused, or never answered.
+            CloudEdgeError: the create was refused, or never answered.
         """
         patience = Patience(_TRIES, _BACKOFF, self._clock)
         while True:
@@ -111,11 +112,11 @@ class Writer:
                 self.write(write)
             except Unavailable:
                 if look() is not None:
-                    return  # it was made; whether as wanted is seen when it is read back
+                    return  # it was created; reading it back shows whether correctly
                 if not patience.wait():
                     raise
             except (Conflict, InputError):
-                # "In use already" has no code of its own. A proxy may have sent it twice: the first one counts.
+                # "In use already" has no code of its own. A proxy may have sent the request twice.
                 if look() is None:
                     raise
                 return
@@ -123,30 +124,30 @@ class Writer:
                 return
 
     def read_back(self, write: Written, look: Callable[[], T], amiss: Callable[[T], str]) -> T:
-        """Return what is there once nothing is amiss with it.
+        """Read an object until nothing is wrong with it, and return it.
 
         Args:
-            write: What was written.
-            look: Reads it.
-            amiss: Says what is wrong with what was read, or nothing.
+            write: The write.
+            look: Reads the object.
+            amiss: Describes what is wrong with the object; empty: nothing.
 
         Raises:
-            Conflict: something stayed amiss.
+            Conflict: something stayed wrong.
         """
         wrong = ""
-        for pause_s in _LOOKS_S:
+        for pause_s in _READ_BACK_PAUSES_S:
             self._clock.sleep(pause_s)
             found = look()
             wrong = amiss(found)
             if not wrong:
                 return found
         raise Conflict(
-            f"{write.words}: what was read back is not what was written: {wrong}",
-            hint="Someone else writes it too, or the control plane dropped a part: compare with `cloudedge bie plan`.",
+            f"{write.words}: the object read back differs from the one written: {wrong}",
+            hint="Compare with `cloudedge bie plan`: another writer changes it, or the control plane dropped a part.",
             object=f"{write.kind}/{write.name}",
         )
 
-    def _note(self, write: Written, request_id: str, new_version: str, outcome: str) -> None:
+    def _record(self, write: Written, request_id: str, new_version: str, outcome: str) -> None:
         if self._audit is not None:
             self._audit(
                 Write(

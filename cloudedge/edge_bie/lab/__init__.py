@@ -1,6 +1,6 @@
 """The lab: a control plane for edge nodes that behaves like BIE's, traps included, on one machine without an account.
 
-It needs what `pip install 'cloudedge[serve]'` brings.
+It needs `pip install 'cloudedge[serve]'`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The management API: which address means what, who may see what in lists, and how answers look."""
+"""The management API: routes, visibility in lists, and the form of answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ECHOED = (
 
 @dataclass(frozen=True)
 class _Kind:
-    """What can be done with one kind of object."""
+    """The operations on one kind of object."""
 
     stored: str
     create: Callable[[LabState, Any], Any]
@@ -38,9 +38,9 @@ class _Kind:
     delete: Callable[[LabState, str], None]
     get: Callable[[LabState, str], Any]
     item: Callable[[LabState, Mapping[str, Any]], Any]
-    """As lists show it."""
+    """The form in lists."""
     type: str = ""
-    """Of a secret."""
+    """For secrets only."""
 
 
 def _secret(kind: str) -> _Kind:
@@ -59,7 +59,7 @@ _KINDS = {
     "configs": _Kind(
         "config", _configs.create, _configs.replace, _configs.delete,
         lambda world, name: _configs.view(world.need("config", name)),
-        lambda _, row: write(row, _configs.INTERNAL),  # with all data, and in the form that nodes get
+        lambda _, row: write(row, _configs.INTERNAL),  # with all data, and in the nodes' form
     ),
     "secrets": _secret("secret"),
     "registries": _secret("registry"),
@@ -73,10 +73,10 @@ _KINDS = {
 
 
 def answer(world: LabState, request: Request) -> Any:
-    """Do what a request asks for, and return what is answered.
+    """Carry out a request and return its answer.
 
     Raises:
-        ApiError: no.
+        ApiError: the request is refused.
     """
     match request.path.strip("/").split("/"):
         case ["v1", kind] if kind in _KINDS:
@@ -113,7 +113,7 @@ def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _check_ours(name: Any) -> None:
+def _check_not_reserved(name: Any) -> None:
     if isinstance(name, str) and "baetyl" in name:
         raise reserved()
 
@@ -132,7 +132,7 @@ def _collection(world: LabState, request: Request, kind: str) -> Any:
         raise _no_method()
     body = _body(request)
     if kind != "nodes":
-        _check_ours(body.get("name"))
+        _check_not_reserved(body.get("name"))
     if kind == "apps":
         return _apps.create(world, body, request.query.get("base"))
     return _KINDS[kind].create(world, body)
@@ -150,7 +150,7 @@ def _list(world: LabState, request: Request, kind: str) -> dict[str, Any]:
             options["selector"] = ",".join(filter(None, (options.get("selector", "").strip(), f"!{SYSTEM}")))
         if _KINDS[kind].type:
             options["selector"] += f",{_secrets.TYPE}={_KINDS[kind].type}"
-    wanted = _fuzzy(options.get("name", ""))
+    wanted = _like(options.get("name", ""))
     rows = [
         row
         for row in world.store.all(_KINDS[kind].stored)
@@ -162,7 +162,7 @@ def _list(world: LabState, request: Request, kind: str) -> dict[str, Any]:
     return {"total": len(rows), **{key: value for key, value in options.items() if value}, "items": page}
 
 
-def _fuzzy(name: str) -> Callable[[str], Any]:
+def _like(name: str) -> Callable[[str], Any]:
     """Return the test for a name's LIKE pattern: a part of it, or `%` for anything."""
     if not name:
         return lambda _: True
@@ -183,7 +183,7 @@ def _page(rows: list[Mapping[str, Any]], options: dict[str, Any]) -> list[Mappin
 def _sorted_nodes(
     world: LabState, rows: list[Mapping[str, Any]], options: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
-    """Put nodes that are online first, each group newest first, unless somebody asks for something else."""
+    """Sort nodes: online ones first, each group newest first, unless the request asks for another order."""
     checks: tuple[tuple[str, Iterable[str], str], ...] = (
         ("ready", _READY, "ready"), ("cluster", ("single", "cluster"), "cluster"),
         ("createSort", ("asc", "desc"), "create sort"),
@@ -214,13 +214,13 @@ def _object(world: LabState, request: Request, kind: str, name: str) -> Any:
     if request.method != "DELETE":
         raise _no_method()
     if kind != "nodes":
-        _check_ours(name)
+        _check_not_reserved(name)
     known.delete(world, name)
     return None
 
 
 def _of_app(kind: str, world: LabState, name: str, _: Request) -> dict[str, Any]:
-    """Return what belongs to an app by its label, as only things of system apps do; without data."""
+    """Return objects that belong to an app by its label, as only those of system apps do; without data."""
     world.need("app", name)
     selector = f"baetyl-app-name={name}"
     rows = [row for row in world.store.all(_KINDS[kind].stored) if _selectors.matches(selector, row["labels"])]
@@ -255,7 +255,7 @@ def _property(world: LabState, name: str) -> dict[str, Any]:
 
 
 def _users(kind: str) -> Callable[[LabState, str, Request], Any]:
-    """Return the part that names the apps which mount something."""
+    """Return the handler that lists the apps which mount an object."""
 
     def answer(world: LabState, name: str, _: Request) -> dict[str, Any]:
         world.need(kind, name)
@@ -287,7 +287,7 @@ _PARTS: dict[str, Callable[[LabState, str, Request], Any]] = {
     "GET nodes/stats": lambda world, name, _: show(world, world.need("node", name)),
     "GET nodes/apps": _apps_of_node,
     "GET nodes/functions": _functions,
-    "GET nodes/deploys": lambda *_: None,  # a stub, in the original too
+    "GET nodes/deploys": lambda *_: None,  # a stub in the original, too
     "GET nodes/init": _install,
     "GET nodes/properties": lambda world, name, _: _nodes.properties(world, name),
     "PUT nodes/properties": lambda world, name, request: _nodes.set_properties(world, name, _body(request)),
@@ -296,4 +296,4 @@ _PARTS: dict[str, Callable[[LabState, str, Request], Any]] = {
     "PUT nodes/core/configs": lambda world, name, request: _nodes.set_core(world, name, _body(request)),
     "GET nodes/core/versions": lambda world, name, _: _nodes.versions(world, name),
 }  # fmt: skip
-"""What has an address below an object's."""
+"""Handlers of addresses below an object's."""

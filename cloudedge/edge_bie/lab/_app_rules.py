@@ -1,4 +1,4 @@
-"""The rules for applications: which are refused, what is filled in, and when two count as the same."""
+"""The rules for apps: validation, defaults, and equality."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from cloudedge.edge_bie.lab._state import LabState, check_name
 
 __all__ = ["check", "equal", "mirror", "parse"]
 
-_LONGEST = 55
-_SELECTOR = 255
+_NAME_LIMIT = 55
+_SELECTOR_LIMIT = 255
 _WORKLOADS = ("deployment", "daemonset", "statefulset", "job")
 
 
 def parse(body: Any, name: str) -> dict[str, Any]:
-    """Read an app as people write it, and fill in what is missing."""
+    """Read an app in the users' form, and fill in defaults."""
     app: dict[str, Any] = read({"name": name, **body}, APP_VIEW)
     check_name(app.get("name", ""))
     app["name"] = name or app["name"]
-    if len(app["name"]) > _LONGEST:
+    if len(app["name"]) > _NAME_LIMIT:
         raise invalid("name is too long")
     for service in (*app.get("services", ()), *app.get("initServices", ())):
         check_name(service.get("name", ""), service=True)
@@ -50,7 +50,7 @@ def _check_images(app: Mapping[str, Any]) -> None:
 
 
 def mirror(app: dict[str, Any]) -> None:
-    """Copy what belongs to the app into its services and back, as the control plane does for old clients."""
+    """Copy the app's fields into its services and back, as the control plane does for old clients."""
     services = app.get("services", [])
     first = services[0] if services else {}
     if not app.get("workload"):
@@ -83,16 +83,16 @@ def _mirror_job(app: dict[str, Any], services: list[dict[str, Any]], first: Mapp
 
 
 def check(world: LabState, app: Mapping[str, Any]) -> None:
-    """Refuse what refers to nothing, uses a port twice or should have happened already. Labels are not looked at.
+    """Refuse missing references, repeated ports and times in the past. Labels are not checked.
 
     Raises:
-        ApiError: it is one.
+        ApiError: the app has one of these.
     """
     _check_references(world, app)
     _check_ports(app)
     if app.get("cronStatus") == 1 and app.get("cronTime", "") <= world.now():
         raise invalid("failed to add cron job, time should be set after now")
-    if len(app.get("selector", "")) > _SELECTOR:
+    if len(app.get("selector", "")) > _SELECTOR_LIMIT:
         raise ApiError("UnknownError", "Error 1406 (22001): Data too long for column 'selector' at row 1")
     scale = app.get("autoScaleCfg", {})
     if scale.get("metrics"):
@@ -114,13 +114,13 @@ def _check_references(world: LabState, app: Mapping[str, Any]) -> None:
 def _check_ports(app: Mapping[str, Any]) -> None:
     ports: set[tuple[str, int]] = set()
     for service in (*app.get("services", ()), *app.get("initServices", ())):
-        mapped = [port for port in service.get("ports", ()) if _claim(port, ports)]
+        mapped = [port for port in service.get("ports", ()) if _claim_port(port, ports)]
         if mapped and app["replica"] > 1:
             raise invalid("port mapping is only supported under single replica")
 
 
-def _claim(port: Mapping[str, Any], ports: set[tuple[str, int]]) -> bool:
-    """Note a port of the host; tell whether it is mapped from a container's."""
+def _claim_port(port: Mapping[str, Any], ports: set[tuple[str, int]]) -> bool:
+    """Record a port of the host; returns True if it is mapped from a container's."""
     protocol = "udp" if port.get("protocol") == "UDP" else "tcp"
     is_node_port = port.get("serviceType") == "NodePort"
     number = port.get("nodePort" if is_node_port else "hostPort", 0)
@@ -138,7 +138,7 @@ _COMPARED = (
     "name", "hostname", "image", "replica", "hostNetwork", "runtime", "security", "imagePullPolicy", "jobConfig",
     "functionConfig", "volumeMounts", "ports", "devices", "workingDir", "args", "command", "env", "labels", "functions",
 )  # fmt: skip
-"""Of a service. A startup probe is not compared; the other two are, but never found equal."""
+"""Fields of a service. A startup probe is not compared; the other two are, but never found equal."""
 _COMPARED_OF_APP = (
     "cronStatus", "labels", "replica", "hostNetwork", "preserveUpdates", "dnsPolicy", "workload", "selector",
     "description", "nodeSelector",
@@ -146,9 +146,9 @@ _COMPARED_OF_APP = (
 
 
 def equal(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """Tell whether the control plane takes two apps for the same; several equal ones it does not."""
+    """Return True if the control plane considers two apps equal; for some equal ones it does not."""
     return (
-        new.get("autoScaleCfg") is not None  # a missing one is compared with an empty one, and differs
+        new.get("autoScaleCfg") is not None  # a missing one is compared with an empty one and differs
         and new["autoScaleCfg"] == old["autoScaleCfg"]
         and _same(new, old, _COMPARED_OF_APP)
         and _plain(new.get("jobConfig")) == _plain(old.get("jobConfig"))

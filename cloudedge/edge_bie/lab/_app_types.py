@@ -1,4 +1,4 @@
-"""What an application is made of: its fields, as the control plane keeps and shows them."""
+"""The JSON types of an app, as the control plane stores and shows it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ APP_VIEW = Struct(
     frozenset({"cronStatus", "replica"}),
     defaults={"mode": "kube", "type": "container", "dnsPolicy": "ClusterFirst"},
 )
-"""What people write and read."""
+"""The form that users write and read."""
 APP = Struct(
     {
         **_ABOUT,
@@ -93,6 +93,6 @@ APP = Struct(
     },
     frozenset({"replica"}),
 )
-"""What is kept, and what nodes get."""
+"""The stored form, which nodes get."""
 APP_ITEM = Struct(_ABOUT, frozenset({"selector", "nodeSelector"}))
-"""What lists show."""
+"""The form in lists."""

@@ -1,4 +1,4 @@
-"""Applications: what is kept of one, when the control plane thinks that it changed, and which nodes it goes to."""
+"""Apps: storage, change detection, and distribution to nodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cloudedge.edge_bie.lab._state import APP_MODE, SYSTEM, LabState
 __all__ = ["create", "delete", "follow", "get", "item", "keep", "replace", "view", "wire"]
 
 _WAITING = 1
-"""The state of an app whose time has not come."""
+"""The state of a scheduled app before its time."""
 
 
 def create(world: LabState, body: Any, base: str | None = None) -> dict[str, Any]:
-    """Make an app, on top of another's services and volumes if one is named."""
+    """Create an app, on top of another's services and volumes if one is named."""
     given = parse(body, "")
     check(world, given)
     if world.store.get("app", given["name"]):
@@ -40,7 +40,7 @@ def create(world: LabState, body: Any, base: str | None = None) -> dict[str, Any
 
 
 def replace(world: LabState, name: str, body: Any) -> dict[str, Any]:
-    """Replace an app; it gets a new version, and nodes deploy it again, if it looks different."""
+    """Replace an app; if it looks different, it gets a new version, and nodes deploy it again."""
     given = parse(body, name)
     check(world, given)
     old = world.need("app", name)
@@ -58,13 +58,13 @@ def replace(world: LabState, name: str, body: Any) -> dict[str, Any]:
     if old["selector"] != kept["selector"]:
         _desires.forget(world, old)
     _desires.refresh(world, kept)
-    # The answer repeats what was sent; what was kept shows only when it is read.
+    # The answer repeats the request; only a read shows what was stored.
     sent = {"type": given["type"], "mode": given["mode"], "autoScaleCfg": given.get("autoScaleCfg")}
     return view(world, {**app, **sent, "version": kept["version"], "waiting": ""})
 
 
 def delete(world: LabState, name: str) -> None:
-    """Remove an app, from its nodes too; one that is not there is removed already."""
+    """Delete an app and remove it from its nodes; a missing one is no error."""
     app = world.store.get("app", name)
     if app is not None:
         world.store.delete("app", name)
@@ -72,7 +72,7 @@ def delete(world: LabState, name: str) -> None:
 
 
 def follow(world: LabState, name: str, kind: str, resource: str, version: str) -> None:
-    """Re-version an app because a config or secret changed, if the new version is behind the pinned one as text."""
+    """Give an app a new version because a config or secret changed, if the new version is greater as text."""
     app = world.store.get("app", name)
     if app is None or not any(
         volume.get(kind, {}).get("name") == resource and version > volume[kind].get("version", "")
@@ -84,7 +84,7 @@ def follow(world: LabState, name: str, kind: str, resource: str, version: str) -
 
 
 def keep(world: LabState, app: dict[str, Any], old: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Pin what the app mounts to its newest version and keep the app, unless it equals the old one."""
+    """Pin everything the app mounts to its newest version and store the app, unless it equals the old one."""
     for volume in app["volumes"]:
         for kind in ("config", "secret"):
             if kind in volume:
@@ -94,7 +94,7 @@ def keep(world: LabState, app: dict[str, Any], old: Mapping[str, Any] | None = N
         if equal(app, old):
             return old
         app.update(type=old["type"], mode=old["mode"])
-    # A missing autoScaleCfg is kept as an empty one, and is then different from a missing one.
+    # A missing autoScaleCfg is stored as an empty one, and is then different from a missing one.
     app["autoScaleCfg"] = app.get("autoScaleCfg") or {}
     app.update(version=world.version(), updateTime=world.now())
     world.store.put("app", app["name"], app)
@@ -102,7 +102,7 @@ def keep(world: LabState, app: dict[str, Any], old: Mapping[str, Any] | None = N
 
 
 def view(world: LabState, app: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an app as people write it: registries and certificates out of its secrets again."""
+    """Return an app in the users' form: registries and certificates are separated from secrets again."""
     shown: dict[str, Any] = copy.deepcopy(dict(app))
     shown["selector"] = shown.get("waiting") or shown["selector"]
     shown["registries"], volumes = [], []
@@ -125,20 +125,20 @@ def view(world: LabState, app: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get(world: LabState, name: str) -> dict[str, Any]:
-    """Return an app as people write it; the core and init apps of nodes are not shown."""
+    """Return an app in the users' form; the core and init apps of nodes are hidden."""
     app = world.need("app", name)
     _check_visible(app)
     return view(world, app)
 
 
 def item(app: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an app as lists show it."""
+    """Return an app in its form for lists."""
     labels = {key: value for key, value in app["labels"].items() if key != APP_MODE}
     return dict(write({**app, "labels": labels}, APP_ITEM))
 
 
 def wire(app: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an app as nodes get it."""
+    """Return an app in its form for nodes."""
     return dict(write(app, APP))
 
 
@@ -161,7 +161,7 @@ def _to_app(world: LabState, given: Mapping[str, Any]) -> dict[str, Any]:
     app["volumes"] += [{"name": r["name"], "secret": {"name": r["name"]}} for r in given.get("registries", ())]
     app["labels"] = {**given.get("labels", {}), APP_MODE: given["mode"]}
     if app["cronStatus"] == _WAITING:
-        # Kept away from nodes until its time comes, which it never does: nobody wakes it up.
+        # Kept away from nodes until its time, which never comes: the lab has no scheduler.
         app["waiting"], app["selector"] = app["selector"], ""
     return app
 

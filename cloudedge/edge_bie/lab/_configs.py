@@ -1,4 +1,4 @@
-"""Configs: the view that people write, the internal form that lists and nodes get, and what a change drags along."""
+"""Configs: the users' form, the internal form of lists and nodes, and the apps that a change updates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from cloudedge.edge_bie.lab import _apps
-from cloudedge.edge_bie.lab._errors import ApiError, in_use, invalid, taken
+from cloudedge.edge_bie.lab._errors import in_use, invalid, taken, too_large
 from cloudedge.edge_bie.lab._json_types import BOOL, STR, TIME, Listed, Mapped, Shape, Struct, read, write
 from cloudedge.edge_bie.lab._state import SYSTEM, LabState, check_name
 
@@ -31,7 +31,7 @@ _NEEDED = {
 
 
 def create(world: LabState, body: Any) -> dict[str, Any]:
-    """Make a config."""
+    """Create a config."""
     config = _parse(world, body, "")
     if world.store.get("config", config["name"]):
         raise taken()
@@ -40,7 +40,7 @@ def create(world: LabState, body: Any) -> dict[str, Any]:
 
 
 def replace(world: LabState, name: str, body: Any) -> dict[str, Any]:
-    """Replace a config, and re-version every app that mounts it if its version is behind in the alphabet."""
+    """Replace a config, and give every app that mounts it a new version if its pinned one is smaller as text."""
     config = _parse(world, body, name)
     old = world.need("config", name)
     if SYSTEM in old["labels"] and old["labels"] != config["labels"]:
@@ -55,7 +55,7 @@ def replace(world: LabState, name: str, body: Any) -> dict[str, Any]:
 
 
 def delete(world: LabState, name: str) -> None:
-    """Remove a config that no app mounts; one that is not there is removed already."""
+    """Delete a config that no app mounts; a missing one is no error."""
     if world.store.get("config", name) is None:
         return
     if world.users("config", name):
@@ -64,7 +64,7 @@ def delete(world: LabState, name: str) -> None:
 
 
 def view(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config as people write it."""
+    """Return a config in the users' form."""
     items = []
     for key, value in config["data"].items():
         item = {"type": "kv", "value": value}
@@ -77,10 +77,7 @@ def view(config: Mapping[str, Any]) -> dict[str, Any]:
 def _keep(world: LabState, config: dict[str, Any]) -> dict[str, Any]:
     size = len(orjson.dumps(config["data"]))
     if size >= _LIMIT:
-        raise ApiError(
-            "ErrDataTooLarge",
-            f"数据量过大。\nData too large. Resource ({config['name']}), size=({size}), max=({_LIMIT - 1})",
-        )
+        raise too_large(config["name"], size, _LIMIT)
     config["version"] = world.version()
     world.store.put("config", config["name"], config)
     return config
@@ -100,12 +97,12 @@ def _parse(world: LabState, body: Any, name: str) -> dict[str, Any]:
             data[key] = value.get("value", "")
         elif kind in _NEEDED:
             data[PREFIX + key] = _reference(value)
-        # Any other type is dropped, and nobody is told.
+        # Any other type is dropped silently.
     return {
         "name": name or config["name"],
         "namespace": world.namespace,
         "labels": config.get("labels", {}),
-        "unlabelled": body.get("labels") is None,  # something else than labelled with nothing
+        "unlabelled": body.get("labels") is None,  # not the same as empty labels
         "description": config.get("description", ""),
         "data": data,
         "system": False,

@@ -1,4 +1,4 @@
-"""What no real control plane has: reading counters, moving time, and asking for trouble, under ``/_lab/``."""
+"""The lab's own controls under ``/_lab/``: read counters, speed up time, and inject faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FASTEST = 10_000.0
 
 
 class Control:
-    """Answers requests below ``/_lab/``. Faults never happen to them."""
+    """Answers requests below ``/_lab/``. They never suffer faults."""
 
     def __init__(self, front: Front) -> None:
         self._front = front

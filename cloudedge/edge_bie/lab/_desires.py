@@ -1,4 +1,4 @@
-"""What each node should run: lists of app names and versions, and the patch from what it runs to that."""
+"""The desired apps of each node: lists of names and versions, and the patch from its report to them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refresh(world: LabState, app: Mapping[str, Any]) -> None:
 
 
 def forget(world: LabState, app: Mapping[str, Any]) -> None:
-    """Take an app away from every node that its selector matches."""
+    """Remove an app from every node that its selector matches."""
     key = _list_of(app)
     for node in world.nodes_for(app["selector"]):
         desire = world.store.get("desire", node) or {}
@@ -50,9 +50,9 @@ def _list_of(app: Mapping[str, Any]) -> str:
 
 
 def delta(desire: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch (RFC 7386) from what a node reports to what it should run.
+    """Return the merge patch (RFC 7386) from a node's report to its desired state.
 
-    Properties are always sent whole when some are wanted.
+    Properties are always sent whole if any are desired.
     """
     reported = {key: report[key] for key in _COMPARED if key in report}
     patch = _patch(reported, desire)

@@ -1,7 +1,7 @@
-"""A bad day, repeatable: delays, errors, dropped connections, cut downloads, lost and duplicated writes, from a seed.
+"""Repeatable faults from a seed: delays, errors, broken connections, truncated downloads, lost and doubled writes.
 
-Each kind happens to a share of the requests. The same seed and the same requests in
-the same order give the same faults.
+Each kind happens to a share of the requests. The same seed and the same requests in the same order give the same
+faults.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["Chance", "Faults"]
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong, and how often. Immutable; checked when made."""
+    """The kinds of faults and their shares. Immutable; validated when created."""
 
     seed: int = 1
     delay: float = 0.1
     """Share of requests that take up to `longest_delay_s` longer."""
     longest_delay_s: float = 0.2
     error: float = 0.03
-    """Share answered with status 500, and not done."""
+    """Share answered with status 500 and not done."""
     drop: float = 0.03
     """Share whose connection breaks before anything is done."""
     lost_answer: float = 0.02
@@ -32,12 +32,12 @@ class Faults:
     cut: float = 0.2
     """Share of downloads that break off at a random byte."""
     lost_write: float = 0.02
-    """Share of writes that are answered as if done, and are not."""
+    """Share of writes that are answered as done but are not."""
     duplicate: float = 0.02
-    """Share of writes that are done twice, as behind a proxy that tries again."""
+    """Share of writes that are done twice, as behind a proxy that retries."""
     lost_desire: float = 0.0
-    """Share of changes of a node whose labels are kept and whose apps stay what they were: how BIE loses against
-    another writer. Writing the node again mends it."""
+    """Share of changes of a node whose labels are stored but whose apps stay unchanged: so BIE loses against another
+    writer. Writing the node again repairs it."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -48,10 +48,10 @@ class Faults:
 
     @classmethod
     def from_json(cls, value: Any) -> Faults:
-        """Read what somebody wants to go wrong; what is left out does not.
+        """Parse the requested faults; by default none happen.
 
         Raises:
-            InputError: it makes no sense.
+            InputError: the value is invalid.
         """
         known = {f.name for f in fields(cls)}
         if not isinstance(value, dict) or not value.keys() <= known:
@@ -63,7 +63,7 @@ class Faults:
 
 
 class Chance:
-    """Decides what happens to which request, and counts it."""
+    """Decides which request suffers which fault, and counts them."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -71,7 +71,7 @@ class Chance:
         self._random = random.Random(faults.seed)  # noqa: S311 - repeatable on purpose
 
     def happens(self, kind: str) -> bool:
-        """Draw."""
+        """Draw for one request."""
         share: float = getattr(self.faults, kind)
         if share <= 0 or self._random.random() >= share:
             return False
@@ -79,9 +79,9 @@ class Chance:
         return True
 
     def delay_s(self) -> float:
-        """Return how long a delayed request waits."""
+        """Return the delay of a delayed request."""
         return self._random.random() * self.faults.longest_delay_s
 
     def cut_at(self, length: int) -> int:
-        """Return how many bytes of a download still arrive."""
+        """Return the number of bytes of a download that still arrive."""
         return self._random.randrange(max(1, length))

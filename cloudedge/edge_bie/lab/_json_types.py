@@ -1,7 +1,7 @@
-"""What JSON the control plane reads and writes: its types, with the habits of the Go structs behind them.
+"""The JSON types of the control plane, with the behaviour of the Go structs behind them.
 
-Reading drops what a struct does not have, without a word, and refuses a value of another type. Writing leaves out what
-is empty, except where a struct says otherwise. Both habits are part of the contract: a misspelt field is lost silently.
+Reading drops unknown fields silently, and refuses a value of another type. Writing omits empty values, except where a
+struct declares otherwise. Both are part of the contract: a misspelt field is lost silently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLAIN: dict[str, tuple[type, Any]] = {"string": (str, ""), "int": (int, 0), "bo
 
 @dataclass(frozen=True)
 class Plain:
-    """A string, a number, a boolean, a time, or anything at all."""
+    """A string, a number, a boolean, a time, or any value."""
 
     kind: str
 
@@ -48,18 +48,18 @@ class Struct:
     always: frozenset[str] = frozenset()
     """Written even when empty."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Taken for what is missing or empty."""
+    """Replaces missing or empty values."""
     pointer: bool = True
-    """Whether "not there" is told from "there and empty"."""
+    """True if a missing value differs from an empty one."""
 
 
-Shape = Union[Plain, Listed, Mapped, Struct]  # noqa: UP007 - the classes name it before it is there
+Shape = Union[Plain, Listed, Mapped, Struct]  # noqa: UP007 - the classes refer to it before its definition
 
 STR, INT, BOOL, TIME, ANY = Plain("string"), Plain("int"), Plain("bool"), Plain("time"), Plain("any")
 
 
 def read(value: Any, shape: Shape, where: str = "body") -> Any:
-    """Return what the server understands of a JSON value.
+    """Return the part of a JSON value that the server understands.
 
     Raises:
         ApiError: a value has another type than the struct's field.
@@ -110,7 +110,7 @@ def _mismatch(value: Any, name: str, where: str) -> Exception:
 
 
 def write(value: Any, shape: Shape) -> Any:
-    """Return the JSON value that the server writes: only what the struct has, and nothing empty unless it says so."""
+    """Return the JSON value that the server writes: only the struct's fields, and only declared ones if empty."""
     if isinstance(shape, Listed):
         return [write(item, shape.of) for item in value or ()]
     if isinstance(shape, Mapped):

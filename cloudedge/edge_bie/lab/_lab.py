@@ -1,4 +1,4 @@
-"""The lab behind its three ports, in a thread of its own."""
+"""The lab: its three ports, served by a thread of its own."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ __all__ = ["NAMESPACE", "Lab"]
 
 _log = logging.getLogger("cloudedge.edge_bie.lab")
 NAMESPACE = "baetyl-cloud"
-"""What the open-source control plane calls the only one it has."""
+"""The only namespace of the open-source control plane."""
 _START_S = 30.0
 _STOP_S = 10.0
 _FLUSH_S = 2.0
 
 
 class Lab:
-    """A control plane for edge nodes that behaves like BIE's, and a place for the objects that nodes download.
+    """A control plane for edge nodes that behaves like BIE's, and a server for the objects that nodes download.
 
     >>> with Lab(Path("state")) as lab:  # doctest: +SKIP
     ...     print(lab.admin_url, lab.sync_url, lab.objects_url)
 
     Args:
-        state: Where everything is kept; a lab started there again knows what the last one knew.
+        state: The folder of the lab's state; a lab started there again continues with it.
         admin: Address of the management API; port 0 takes any free one. Likewise `sync` and `objects`.
-        objects_folder: What the objects port serves; `state/objects` if none is given.
-        namespace: The only one there is.
-        faults: What goes wrong; nothing, if none are given.
-        token: What clients of every port must send as ``Authorization: Bearer TOKEN``; required unless all addresses
-            are loopback's. A safeguard of the lab's own: BAETYL's control plane lets everybody in.
-        clock: What time it is, and when a node is offline.
-        seed: Of names and versions; none takes the system's randomness.
+        objects_folder: The folder that the objects port serves; `state/objects` by default.
+        namespace: The only namespace.
+        faults: The faults to inject; none by default.
+        token: The token that clients of every port must send as ``Authorization: Bearer TOKEN``; required unless all
+            addresses are loopback's. A safeguard of the lab: BAETYL's control plane admits everyone.
+        clock: The time, which also decides when a node is offline.
+        seed: The seed of names and versions; the system's randomness by default.
 
     Raises:
-        ConfigError: an address is none, or others than this machine could come without a token.
-        Conflict: something else listens there.
+        ConfigError: an address is invalid, or other machines could connect without a token.
+        Conflict: another process listens there.
         StorageError: the state cannot be read or written.
     """
 
@@ -74,7 +74,7 @@ class Lab:
             if not token and not is_loopback(host):
                 raise ConfigError(
                     f"the lab's {name} port would listen on {host} without a token",
-                    hint="set a token, or listen on 127.0.0.1",
+                    hint="Set a token, or listen on 127.0.0.1.",
                 )
         self.state = state
         self.objects = objects_folder or state / "objects"
@@ -91,7 +91,7 @@ class Lab:
         self._runs = EventLoopThread("edge-lab")
 
     def start(self) -> Lab:
-        """Listen and answer."""
+        """Listen and answer requests."""
         self._runs.start()
         try:
             self._runs.call(self._listen()).result(_START_S)
@@ -102,21 +102,21 @@ class Lab:
 
     @property
     def admin_url(self) -> str:
-        """Where the management API is."""
+        """The address of the management API."""
         return self._urls["admin"]
 
     @property
     def sync_url(self) -> str:
-        """Where nodes report."""
+        """The address that nodes report to."""
         return self._urls["sync"]
 
     @property
     def objects_url(self) -> str:
-        """Where nodes download: the folder `objects`."""
+        """The address that nodes download from: the folder `objects`."""
         return self._urls["objects"]
 
     def traffic(self) -> dict[str, int]:
-        """Return how many bytes of objects each client has been sent."""
+        """Return the number of object bytes sent to each client."""
 
         async def read() -> dict[str, int]:
             return dict(self._front.files.by_client)
@@ -124,7 +124,7 @@ class Lab:
         return self._runs.call(read()).result(_START_S)
 
     def close(self) -> None:
-        """Stop listening, hang up, and write down everything."""
+        """Stop listening, close connections, and write everything to disk."""
         if self._runs.is_running:
             self._runs.call(self._stop()).result(_STOP_S)
         self._runs.stop(_STOP_S)
@@ -161,13 +161,13 @@ class Lab:
         self._flusher = loop.create_task(self._flush())
 
     async def _flush(self) -> None:
-        """Write reports to the disk now and then."""
+        """Write reports to disk now and then."""
         while True:
             await asyncio.sleep(_FLUSH_S)
             try:
                 await self._world.store.commit(lazy=True)
             except StorageError:
-                _log.exception("writing down what nodes reported")
+                _log.exception("writing reports to disk")
 
     async def _stop(self) -> None:
         for server in self._servers:

@@ -1,4 +1,4 @@
-"""How the control plane shows a node: online or not, numbers made readable, and nothing it does not know."""
+"""The control plane's view of a node: readiness, readable numbers, and only known fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["NEVER", "OFFLINE", "ONLINE", "readiness", "show"]
 
 NEVER, ONLINE, OFFLINE = 0, 1, 2
 _GRACE_S = 20
-"""Beyond the frequency of reports."""
+"""Added to the interval of reports."""
 
 _APP = Struct({"name": STR, "version": STR})
 _CONTAINER = Listed(Struct({"name": STR, "usage": Mapped(STR), "state": STR, "reason": STR}))
@@ -74,7 +74,7 @@ _NODE = Struct(
 
 
 def readiness(world: LabState, node: Mapping[str, Any], report: Mapping[str, Any] | None) -> int:
-    """Tell whether a node was never heard of, is online or is offline."""
+    """Return whether a node never reported, is online or is offline."""
     if not report or not report.get("time"):
         return NEVER
     age = (world.clock.now() - datetime.fromisoformat(report["time"].replace("Z", "+00:00"))).total_seconds()
@@ -82,10 +82,10 @@ def readiness(world: LabState, node: Mapping[str, Any], report: Mapping[str, Any
 
 
 def show(world: LabState, node: Mapping[str, Any], *, desire: bool = False, report: bool = True) -> dict[str, Any]:
-    """Return a node as people see it.
+    """Return a node in the users' form.
 
     Raises:
-        ApiError: the node's report has a value of the wrong type somewhere; nobody checked when it came.
+        ApiError: the node's report has a value of the wrong type, since reports are not validated on arrival.
     """
     stored = world.store.get("report", node["name"]) or {}
     shown = {
@@ -103,7 +103,7 @@ def show(world: LabState, node: Mapping[str, Any], *, desire: bool = False, repo
 
 
 def _shown(world: LabState, name: str, stored: Mapping[str, Any], *, online: bool) -> Any:
-    """Return a report as people see it; it is asked for far more often than it changes."""
+    """Return a report in the users' form, cached, since it is read far more often than it changes."""
     kept = world.shown.get(name)
     if kept is not None and kept[0] is stored and kept[1] is online:
         return kept[2]
@@ -133,7 +133,7 @@ def _report(report: dict[str, Any], *, online: bool) -> dict[str, Any]:
 
 
 def _readable(stats: dict[str, Any]) -> None:
-    """Turn quantities into plain numbers, and say how much of each is in use."""
+    """Convert quantities to plain numbers, and add the share in use."""
     usage, capacity, percent = (stats.setdefault(key, {}) for key in ("usage", "capacity", "percent"))
     for resource in ("memory", "cpu"):
         numbers = []
@@ -174,7 +174,7 @@ _UNITS = {
 
 @lru_cache(maxsize=1 << 14)
 def _quantity(resource: str, text: str) -> int:
-    """Read a Kubernetes quantity: bytes of memory, thousandths of a CPU."""
+    """Parse a Kubernetes quantity: bytes of memory, thousandths of a CPU."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ApiError("UnknownError", f"quantities must match the regular expression: {text!r}")

@@ -1,4 +1,4 @@
-"""Nodes: creating one with its system apps, replacing one whole, and the parts that have addresses of their own."""
+"""Nodes: create one with its system apps, replace one whole, and its parts with addresses of their own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PROPERTIES = Struct({"state": Struct({"desire": Mapped(ANY)})})
 
 
 def create(world: LabState, body: Any) -> dict[str, Any]:
-    """Make a node with its system apps, and match it with all apps."""
+    """Create a node with its system apps, and match it with all apps."""
     node = _parse(body, "")
     if world.store.get("node", node["name"]):
         raise taken()
@@ -61,7 +61,7 @@ def create(world: LabState, body: Any) -> dict[str, Any]:
 
 
 def replace(world: LabState, name: str, body: Any) -> dict[str, Any]:
-    """Replace a node: what is left out is gone, labels, accelerator and optional system apps included."""
+    """Replace a node: omitted fields are removed, including labels, accelerator and optional system apps."""
     node = _parse(body, name)
     old = world.need("node", name)
     for key in ("namespace", "createTime", "mode", "frequency", "core", "cluster", "nodeMode"):
@@ -81,7 +81,7 @@ def replace(world: LabState, name: str, body: Any) -> dict[str, Any]:
 
 
 def delete(world: LabState, name: str) -> None:
-    """Remove a node and its system apps; nobody tells the node."""
+    """Delete a node and its system apps; the node is not notified."""
     if world.store.get("node", name) is None:
         return
     _remove_system_apps(world, name, lambda _: True)
@@ -90,7 +90,7 @@ def delete(world: LabState, name: str) -> None:
 
 
 def batch(world: LabState, body: Any) -> dict[str, Any]:
-    """Read several nodes; those that are not there are left out."""
+    """Read several nodes; missing ones are omitted."""
     names = read(body, Struct({"names": Listed(STR)})).get("names", [])
     if len(names) > _BATCH:
         raise invalid("Key: 'NodeNames.Names' Error:Field validation for 'Names' failed on the 'max' tag")
@@ -99,7 +99,7 @@ def batch(world: LabState, body: Any) -> dict[str, Any]:
 
 
 def properties(world: LabState, name: str) -> dict[str, Any]:
-    """Return what a node should know of itself, and what it says it knows."""
+    """Return a node's desired and reported properties."""
     node = world.need("node", name)
     desire = (world.store.get("desire", name) or {}).get("nodeprops") or {}
     report = (world.store.get("report", name) or {}).get("nodeprops") or {}
@@ -109,7 +109,7 @@ def properties(world: LabState, name: str) -> dict[str, Any]:
 
 
 def set_properties(world: LabState, name: str, body: Any) -> dict[str, Any]:
-    """Replace what a node should know of itself."""
+    """Replace a node's desired properties."""
     wanted = read(body, _PROPERTIES).get("state", {}).get("desire", {})
     if not all(isinstance(value, str) for value in wanted.values()):
         raise invalid()
@@ -124,7 +124,7 @@ def set_properties(world: LabState, name: str, body: Any) -> dict[str, Any]:
 
 
 def set_mode(world: LabState, name: str, body: Any) -> None:
-    """Let a node follow the cloud, or itself."""
+    """Set whether a node follows the cloud or itself."""
     mode = read(body, Struct({"mode": STR})).get("mode", "")
     if mode not in {"cloud", "local"}:
         raise invalid()
@@ -132,14 +132,14 @@ def set_mode(world: LabState, name: str, body: Any) -> None:
 
 
 def core(world: LabState, name: str) -> dict[str, Any]:
-    """Return how a node's core is set."""
+    """Return the settings of a node's core."""
     node = world.need("node", name)
     shown = {"frequency": node["frequency"], "logLevel": "debug", "byteUnit": "KB", **node["core"]}
     return {key: value for key, value in shown.items() if value and key != "previous"}
 
 
 def set_core(world: LabState, name: str, body: Any) -> dict[str, Any]:
-    """Set how often a node reports and the ports of its core; its core app gets a new version."""
+    """Set a node's report interval and the ports of its core; its core app gets a new version."""
     wanted = read(body, _CORE)
     if not 1 <= wanted.get("frequency", 0) <= 300:  # noqa: PLR2004 - the control plane's own rule
         raise invalid("invalid frequency")
@@ -158,7 +158,7 @@ def set_core(world: LabState, name: str, body: Any) -> dict[str, Any]:
 
 
 def versions(world: LabState, name: str) -> dict[str, Any]:
-    """Return the core versions a node can have: the previous, the current and the newest."""
+    """Return the core versions that a node can have: the previous, the current and the newest."""
     node = world.need("node", name)
     known = [node["core"].get("previous"), node["core"]["version"], CORE_VERSION]
     return {"versions": list(dict.fromkeys(version for version in known if version))}
@@ -213,7 +213,7 @@ def _with_gpu(accelerator: str, aliases: list[str]) -> list[str]:
 
 
 def _system_app(world: LabState, node: Mapping[str, Any], alias: str) -> None:
-    """Make one of the apps that a node needs for itself, with its config."""
+    """Create one of a node's own system apps, with its config."""
     name, config = f"{alias}-{world.letters(9)}", f"{alias}-conf-{world.letters(9)}"
     labels = {SYSTEM: "true", NODE_NAME: node["name"], "baetyl-app-name": name}
     world.store.put(
@@ -248,5 +248,5 @@ def _remove_system_apps(world: LabState, node: str, chosen: Any) -> None:
 
 
 def not_ready(name: str) -> ApiError:
-    """Return what a node is told that should run nothing, not even its own system."""
+    """Return the error for a node that should run nothing, not even its own system."""
     return ApiError("ErrNodeNotReady", f"The node ({name} )is not ready, please retry later.")

@@ -1,4 +1,4 @@
-"""The objects port: a folder of files, with ranges, and a count of who fetched how much of what."""
+"""The objects port: serves a folder of files, with ranges, and counts the bytes that each client fetched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 class ObjectFiles:
     """Serves files below a folder.
 
-    A client is known by the header ``common-name`` that nodes send to the sync port, by its address otherwise.
+    The header ``common-name``, which nodes send to the sync port, identifies a client; else its address does.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +65,7 @@ class ObjectFiles:
         return FileAnswer(status, b"", "application/octet-stream", headers, part=part)
 
     def _find(self, path: str) -> Path | None:
-        """Return the file that a path means, if it is one and below the folder."""
+        """Return the file of a path, if it is one and below the folder."""
         try:
             found = (self.folder / path.lstrip("/")).resolve()
             return found if found.is_relative_to(self.folder.resolve()) and found.is_file() else None
@@ -73,16 +73,16 @@ class ObjectFiles:
             return None
 
     def reset(self) -> None:
-        """Count from zero again."""
+        """Reset the counts."""
         for counts in (self.by_client, self.by_object, self.requests):
             counts.clear()
 
 
 def _span(wanted: str, size: int) -> tuple[int, int] | None:
-    """Return where a single range begins and how long it is; None if there is nothing of it."""
+    """Return the offset and length of a single range; None if it is empty."""
     match = _RANGE.fullmatch(wanted.strip())
     if match is None or not any(match.groups()):
-        return 0, size  # what is not understood is answered whole
+        return 0, size  # an unsupported range is answered with the whole file
     first, last = match.groups()
     if not first:
         length = min(int(last), size)

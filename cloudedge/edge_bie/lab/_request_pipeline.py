@@ -1,4 +1,4 @@
-"""What happens to every request before and after its meaning: tokens, faults, errors, commits, and a record of it."""
+"""The request pipeline of every port: tokens, faults, errors, commits, and a log of requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cloudedge.http1 import HangUp, HttpAnswer
 __all__ = ["Front"]
 
 _TRACE = "x-bce-request-id"
-_KEPT = 10_000
+_LOG_LENGTH = 10_000
 _NODE = re.compile(r"/v1/nodes/([^/]+)")
 Meaning = Callable[[LabState, Request], Any]
 
@@ -36,23 +36,23 @@ class Front:
         self.world = world
         self.files = files
         self.chance: Chance | None = None
-        self.requests: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self.requests: deque[dict[str, Any]] = deque(maxlen=_LOG_LENGTH)
         self.counts: Counter[str] = Counter()
         self._token = token
         self._control = Control(self)
 
     def port(self, name: str, meaning: Meaning) -> RequestHandler:
-        """Return the handler of a port whose requests mean something to the world."""
+        """Return the handler of a port whose requests read or change the lab's state."""
 
         def handle(request: Request) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
             if request.path == "/health":
                 return HttpAnswer(200, b'{"success":true}', JSON)
-            if not self._may(request):
+            if not self._is_allowed(request):
                 return self._note(name, request, _failure(request, _denied()))
             if name == "admin" and request.path.startswith("/_lab/"):
                 return self._control(request)
             if self.chance is not None:
-                return self._unlucky(name, request, meaning, self.chance)
+                return self._answer_with_faults(name, request, meaning, self.chance)
             answer = self._answer(request, meaning)
             if self.world.store.is_dirty:
                 return self._committed(name, request, answer)
@@ -61,14 +61,14 @@ class Front:
         return handle
 
     def serve_file(self, request: Request) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
-        """HttpAnswer a request of the objects port."""
-        if not self._may(request):
+        """Answer a request of the objects port."""
+        if not self._is_allowed(request):
             return self._note("objects", request, HttpAnswer(401, b"a token is needed\n", "text/plain"))
         if self.chance is None:
             return self._note("objects", request, self.files(request))
-        return self._unlucky("objects", request, None, self.chance)
+        return self._answer_with_faults("objects", request, None, self.chance)
 
-    def _may(self, request: Request) -> bool:
+    def _is_allowed(self, request: Request) -> bool:
         given = request.headers.get("authorization", "")
         return self._token is None or hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
 
@@ -79,7 +79,9 @@ class Front:
             answer = _failure(request, ApiError("UnknownError", error.message))
         return self._note(name, request, answer)
 
-    async def _unlucky(self, name: str, request: Request, meaning: Meaning | None, chance: Chance) -> HttpAnswer:
+    async def _answer_with_faults(
+        self, name: str, request: Request, meaning: Meaning | None, chance: Chance
+    ) -> HttpAnswer:
         if chance.happens("delay"):
             await asyncio.sleep(chance.delay_s())
         if chance.happens("drop"):
@@ -131,13 +133,13 @@ def _denied() -> ApiError:
 
 
 def _failure(request: Request, error: ApiError, headers: Mapping[str, str] | None = None) -> HttpAnswer:
-    # Only the id that the client sent comes back in the body, although another one is in the header.
+    # The body repeats only the id that the client sent, although the header has another one.
     body = {"code": error.code, "message": error.message, "requestId": request.headers.get(_TRACE, "")}
     return HttpAnswer(error.status, orjson.dumps(body), JSON, headers or {})
 
 
 def _route(path: str) -> str:
-    """Leave names out of an address, so that there are few to count."""
+    """Replace names in an address, so that there are few to count."""
     parts = path.strip("/").split("/")
     if parts[0] == "v1" and len(parts) > 2 and parts[1] != "sync":  # noqa: PLR2004 - v1, a kind, a name
         parts[2] = "NAME"

@@ -1,4 +1,4 @@
-"""Secrets and the two things that are secrets underneath: registries and certificates. They share their names."""
+"""Secrets, and the registries and certificates that are stored as secrets. They share their names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from cloudedge.edge_bie.lab import _apps
-from cloudedge.edge_bie.lab._errors import ApiError, in_use, invalid, taken
+from cloudedge.edge_bie.lab._errors import in_use, invalid, taken, too_large
 from cloudedge.edge_bie.lab._json_types import STR, TIME, Mapped, Struct, read, write
 from cloudedge.edge_bie.lab._state import LabState, check_name
 
@@ -17,7 +17,7 @@ __all__ = ["KINDS", "TYPE", "create", "delete", "refresh", "replace", "view", "w
 
 TYPE = "secret-type"
 KINDS = {"secret": "config", "registry": "registry", "certificate": "certificate"}
-"""What each is called in the label `secret-type`."""
+"""By kind: the value of its label `secret-type`."""
 _LIMIT = 64 << 10
 _ABOUT = {"name": STR, "namespace": STR, "createTime": TIME, "updateTime": TIME, "description": STR, "version": STR}
 _LOGIN = {"address": STR, "username": STR, "password": STR}
@@ -30,7 +30,7 @@ _SHAPES = {
 
 
 def create(world: LabState, kind: str, body: Any) -> dict[str, Any]:
-    """Make one."""
+    """Create an object of one kind."""
     given = _parse(kind, body, "")
     if world.store.get("secret", given["name"]):
         raise taken()
@@ -72,7 +72,7 @@ def refresh(world: LabState, name: str, body: Any) -> dict[str, Any]:
 
 
 def delete(world: LabState, kind: str, name: str) -> None:
-    """Remove one that no app uses; one that is not there is removed already."""
+    """Delete an object that no app uses; a missing one is no error."""
     if world.store.get("secret", name) is None:
         return
     if world.users("secret", name):
@@ -81,7 +81,7 @@ def delete(world: LabState, kind: str, name: str) -> None:
 
 
 def view(kind: str, secret: Mapping[str, Any], *, data: bool = True) -> dict[str, Any]:
-    """Return one as people see it; passwords and keys are never shown, a secret's data not in lists."""
+    """Return an object in the users' form; without passwords and keys, and in lists without a secret's data."""
     shown = dict(secret)
     if kind == "registry":
         shown.update({key: secret["data"].get(key, "") for key in ("address", "username")})
@@ -93,7 +93,7 @@ def view(kind: str, secret: Mapping[str, Any], *, data: bool = True) -> dict[str
 
 
 def wire(secret: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a secret as nodes get it: values in base64."""
+    """Return a secret in the nodes' form: values in base64."""
     data = {key: base64.b64encode(value.encode()).decode() for key, value in secret["data"].items()}
     shape = Struct({**_ABOUT, "labels": Mapped(STR), "data": Mapped(STR)})
     return dict(write({**secret, "data": data}, shape))
@@ -126,10 +126,7 @@ def _check(kind: str, data: Mapping[str, str]) -> None:
 def _keep(world: LabState, secret: dict[str, Any]) -> dict[str, Any]:
     size = len(orjson.dumps({key: base64.b64encode(value.encode()).decode() for key, value in secret["data"].items()}))
     if size >= _LIMIT:
-        raise ApiError(
-            "ErrDataTooLarge",
-            f"数据量过大。\nData too large. Resource ({secret['name']}), size=({size}), max=({_LIMIT - 1})",
-        )
+        raise too_large(secret["name"], size, _LIMIT)
     secret["version"] = world.version()
     world.store.put("secret", secret["name"], secret)
     return secret

@@ -32,7 +32,7 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether labels meet it."""
+        """Return True if labels satisfy it."""
         found = labels.get(self.key)
         if self.operator == "in":
             return found is not None and found in self.values
@@ -43,7 +43,7 @@ class Requirement:
 
 @lru_cache(maxsize=1 << 15)
 def parse(selector: str) -> tuple[Requirement, ...] | None:
-    """Return a selector's conditions, all of which have to be met; None for one that makes no sense."""
+    """Return a selector's conditions, all of which must hold; None if it is invalid."""
     if not selector.strip():
         return ()
     found = []
@@ -59,6 +59,6 @@ def parse(selector: str) -> tuple[Requirement, ...] | None:
 
 
 def matches(selector: str, labels: Mapping[str, str]) -> bool:
-    """Tell whether labels match; nothing matches a selector that makes no sense."""
+    """Return True if labels match; an invalid selector matches nothing."""
     requirements = parse(selector)
     return requirements is not None and all(requirement.matches(labels) for requirement in requirements)

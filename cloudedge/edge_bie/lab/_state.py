@@ -1,8 +1,8 @@
-"""What everything in the lab shares: the store, names, versions, the time, and who refers to whom.
+"""The shared state of the lab: the store, names, versions, the time, and references between objects.
 
-A version is Unix seconds and six random characters, as in database mode, or a number that only grows, as in Kubernetes
-mode. Both are compared as text by the control plane, and both go wrong in their own way: two versions of one
-second come in any order, and `1000` is before `999`.
+A version is Unix seconds and six random characters, as in database mode, or a growing number, as in Kubernetes mode.
+The control plane compares both as text, and both go wrong in their own way: two versions of one second come in any
+order, and `1000` is before `999`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from cloudedge.edge_bie.lab._store import LabStore
 __all__ = ["APP_MODE", "HIDDEN_LABELS", "NODE_NAME", "SYSTEM", "LabState", "check_name"]
 
 SYSTEM = "baetyl-cloud-system"
-"""Label of everything the control plane made for itself; lists hide it."""
+"""The label of everything the control plane created for itself; lists hide it."""
 NODE_NAME = "baetyl-node-name"
 APP_MODE = "baetyl-app-mode"
 HIDDEN_LABELS = ("baetyl-accelerator", "baetyl-cluster", "baetyl-node-mode")
-"""Of nodes; kept, matched, never shown."""
+"""Labels of nodes that are stored and matched but never shown."""
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,61}[a-z0-9]")
 _SERVICE = re.compile(r"[a-z0-9][-a-z0-9]{0,61}[a-z0-9]")
 
 
 def check_name(name: str, *, service: bool = False) -> None:
-    """Refuse a name that the control plane does not take.
+    """Refuse a name that the control plane does not accept.
 
     Raises:
-        ApiError: it is one.
+        ApiError: the name is invalid.
     """
     if not (_SERVICE if service else _NAME).fullmatch(name):
         rule = "svc_name" if service else "res_name"
@@ -43,36 +43,36 @@ def check_name(name: str, *, service: bool = False) -> None:
 
 
 class LabState:
-    """The lab's objects and what ties them together."""
+    """The lab's objects and the references between them."""
 
     def __init__(self, folder: Path, *, namespace: str, clock: Clock, seed: int | None = None) -> None:
         self.namespace = namespace
         self.clock = clock
         self.rate = 1.0
-        """How many seconds go by, for nodes being online, in a real second."""
+        """Lab seconds per real second, which decide when a node is offline."""
         self.next_version: int | None = None
-        """In Kubernetes mode: the next one; None in database mode."""
+        """The next version in Kubernetes mode; None in database mode."""
         self.sync_url = ""
         self.shown: dict[str, tuple[Mapping[str, Any], bool, Any]] = {}
-        """Reports as people see them, by node: of which report, and whether the node was online."""
+        """Reports in the users' form by node, with the report they came from and the node's readiness."""
         self._heard: dict[str, str] = {}
         self._hearing: dict[str, str] = {}
         self._heard_at = clock.monotonic()
-        self._random = random.Random(seed)  # noqa: S311 - names, no secrets
+        self._random = random.Random(seed)  # noqa: S311 - for names, not for secrets
         self._exact: dict[tuple[str, str], dict[str, None]] = {}
         self._other: dict[str, None] = {}
         self._users: dict[tuple[str, str], dict[str, None]] = {}
         self._labelled: dict[tuple[str, str], dict[str, None]] = {}
-        self.store = LabStore(folder, self._watch)
+        self.store = LabStore(folder, self._track_change)
 
     # -- time and versions -------------------------------------------------------------------------------------------
 
     def now(self) -> str:
-        """Return the time as the control plane writes it."""
+        """Return the time in the control plane's form."""
         return rfc3339(self.clock.now())
 
     def version(self) -> str:
-        """Make a version."""
+        """Return a new version."""
         if self.next_version is not None:
             self.next_version += 1
             return str(self.next_version - 1)
@@ -83,7 +83,7 @@ class LabState:
         return "".join(self._random.choices(_ALPHABET, k=count))
 
     def hear(self, node: str, time: str) -> None:
-        """Note when a node reported, for lists: they look at a copy that is brought up to date once in a second."""
+        """Record when a node reported, for lists: they read a copy that is updated once a second."""
         self._hearing[node] = time
         if self.clock.monotonic() - self._heard_at >= 1:
             self._heard_at = self.clock.monotonic()
@@ -91,7 +91,7 @@ class LabState:
             self._hearing.clear()
 
     def heard(self) -> Mapping[str, str]:
-        """Return when each node reported, as far as lists know."""
+        """Return by node the last report's time that lists know."""
         nodes = self.store.all("node")
         if len(self._heard) < len(nodes):
             self._heard = {
@@ -99,9 +99,9 @@ class LabState:
             }
         return self._heard
 
-    # -- who refers to whom ------------------------------------------------------------------------------------------
+    # -- references --------------------------------------------------------------------------------------------------
 
-    def _watch(self, kind: str, name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
+    def _track_change(self, kind: str, name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         if kind == "app":
             for place in self._places(old):
                 place.pop(name, None)
@@ -164,10 +164,10 @@ class LabState:
         ]
 
     def need(self, kind: str, name: str, *, called: str = "") -> Mapping[str, Any]:
-        """Return an object.
+        """Return an existing object.
 
         Raises:
-            ApiError: it is not there.
+            ApiError: it does not exist.
         """
         found = self.store.get(kind, name)
         if found is None:

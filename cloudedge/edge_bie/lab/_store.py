@@ -1,8 +1,8 @@
-"""What the lab knows: objects by kind and name, in memory, behind a SQLite file that a restart reads.
+"""The lab's store: objects by kind and name, in memory, behind a SQLite file that a restart reads.
 
-Everything happens on one event loop, so there are no locks. Values are replaced, never changed in place: whoever holds
-one may keep it. `commit` returns when everything written so far is on disk, and writers that come together share one
-commit. Reports of nodes are lazy: they go to disk when something else does, or a moment later.
+Everything happens on one event loop, so there are no locks. Values are replaced, never changed in place, so a reader
+may keep one. `commit` returns when everything written so far is on disk, and concurrent writers share one commit.
+Reports of nodes are lazy: they go to disk with the next other write, or a moment later.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LabStore:
     """Objects by kind and name.
 
     Args:
-        folder: Where `lab.db` is; made if it is not there.
-        watch: Called with kind, name, old and new value after every change, also when a change is undone.
+        folder: The folder of `lab.db`; created if missing.
+        watch: Called with kind, name, old and new value after every change, including undone ones.
     """
 
     def __init__(self, folder: Path, watch: Callable[[str, str, Value | None, Value | None], None]) -> None:
@@ -65,26 +65,26 @@ class LabStore:
         return self._rows.get(kind, {}).get(name)
 
     def all(self, kind: str) -> list[Value]:
-        """Return all of a kind as the control plane lists them: by the second, newest first."""
+        """Return all objects of a kind in the control plane's order: by the second, newest first."""
         return sorted(self._rows.get(kind, {}).values(), key=lambda value: str(value["createTime"]), reverse=True)
 
     def count(self, kind: str) -> int:
-        """Return how many there are."""
+        """Return the number of objects of a kind."""
         return len(self._rows.get(kind, {}))
 
     def age(self, kind: str, name: str) -> int:
-        """Return a number that is higher for what was kept later."""
+        """Return a number that grows with the time of storage."""
         return self._seq.get((kind, name), 0)
 
     def put(self, kind: str, name: str, value: Value, *, lazy: bool = False) -> None:
-        """Make or replace an object."""
+        """Create or replace an object."""
         old = self._set(kind, name, value)
         if self._undo is not None:
             self._undo.append((kind, name, old))
         (self._lazy if lazy else self._dirty)[kind, name] = None
 
     def delete(self, kind: str, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Delete an object, if it exists."""
         if name in self._rows.get(kind, {}):
             old = self._set(kind, name, None)
             if self._undo is not None:
@@ -106,11 +106,11 @@ class LabStore:
         return old
 
     def begin(self) -> None:
-        """Remember from here on what `undo` has to take back."""
+        """Begin to record changes for `undo`."""
         self._undo = []
 
     def undo(self) -> None:
-        """Take back everything since `begin`."""
+        """Undo all changes since `begin`."""
         log, self._undo = self._undo or [], None
         for kind, name, old in reversed(log):
             if old is not None or name in self._rows.get(kind, {}):
@@ -119,11 +119,11 @@ class LabStore:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something has to be on disk before it may be talked about."""
+        """True if changes must reach the disk before they may be answered."""
         return bool(self._dirty)
 
     async def commit(self, *, lazy: bool = False) -> None:
-        """Return when everything written so far is on disk; `lazy` takes the reports along."""
+        """Return when everything written so far is on disk; `lazy` includes the reports."""
         while self._committing is not None:
             await asyncio.shield(self._committing)
         if not (self._dirty or (lazy and self._lazy)):
@@ -155,6 +155,6 @@ class LabStore:
         self._db.execute("COMMIT")
 
     def close(self) -> None:
-        """Let go of the file; `commit` before."""
+        """Close the file; call `commit` before."""
         self._thread.shutdown()
         self._db.close()

@@ -1,4 +1,4 @@
-"""The sync port: what nodes report, what they should run instead, and the objects for that."""
+"""The sync port: receives nodes' reports and answers with their desired apps and the objects for them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _CORE, _INIT = "baetyl-core", "baetyl-init"
 
 
 def identity(request: Request) -> tuple[str, str]:
-    """Return the namespace and name that a node gives itself.
+    """Return the namespace and name that a node sends.
 
     Raises:
-        ApiError: it gives none.
+        ApiError: it sends none.
     """
     namespace, _, name = request.headers.get("common-name", "").partition(".")
     if not namespace or not name:
@@ -38,7 +38,7 @@ def identity(request: Request) -> tuple[str, str]:
 
 
 def answer(world: LabState, request: Request) -> Any:
-    """Do what a node asks for."""
+    """Carry out a node's request."""
     namespace, name = identity(request)
     if request.method != "POST" or request.path not in {"/v1/sync/report", "/v1/sync/desire"}:
         raise ApiError("ErrRequestMethodNotFound", "访问了不存在的api接口。\nThe request method is not found.")
@@ -67,7 +67,7 @@ def _report(world: LabState, name: str, request: Request, report: dict[str, Any]
     if source == _INIT and old:
         report = {**old, **{key: report[key] for key in ("sysapps", "sysappstats") if report.get(key) is not None}}
     else:
-        # The node's own clock is never looked at.
+        # The node's own clock is ignored.
         report["time"] = world.clock.now().astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
     if not report.get("nodeprops"):
         report.pop("nodeprops", None)
@@ -80,7 +80,7 @@ def _report(world: LabState, name: str, request: Request, report: dict[str, Any]
 
 
 def _keep_core(report: dict[str, Any], old: Mapping[str, Any]) -> None:
-    """Keep what is known of the core app if the core leaves itself out; the init app looks after it."""
+    """Keep the known state of the core app if the core omits itself; the init app looks after it."""
     for key in ("sysapps", "sysappstats"):
         entries = report.get(key) or []
         if not any(_CORE in entry.get("name", "") for entry in entries):
@@ -89,7 +89,7 @@ def _keep_core(report: dict[str, Any], old: Mapping[str, Any]) -> None:
 
 
 def _value(world: LabState, namespace: str, info: Mapping[str, str]) -> dict[str, Any]:
-    """Return one object; the version that was asked for is not looked at."""
+    """Return one object; the requested version is ignored."""
     kind = _KINDS.get(info.get("kind", ""))
     if kind is None:
         raise ApiError("UnknownError", "unsupported request type")
@@ -107,7 +107,7 @@ def _value(world: LabState, namespace: str, info: Mapping[str, str]) -> dict[str
 
 
 def _check_sources(config: Mapping[str, Any]) -> None:
-    """Refuse a reference into a store: signing links to one needs a plugin that is not here."""
+    """Refuse a reference into an object store: signing its links needs a plugin that the lab lacks."""
     for key, text in config["data"].items():
         if key.startswith("_object_") and "url" not in orjson.loads(text):
             source = orjson.loads(text)["metadata"].get("source", "")

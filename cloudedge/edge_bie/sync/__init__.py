@@ -1,4 +1,4 @@
-"""BIE's configuration as code: a folder of documents is the desired state, and this makes an account be that."""
+"""BIE configuration as code: makes an account match a folder of documents, the desired state."""
 
 from cloudedge._lazy import renamed_names
 from cloudedge.edge_bie.sync._deployed import Arrival, Verdict, judge, wait_deployed

@@ -8,5 +8,5 @@ import sys
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    # The command line is a layer above; a process of its own keeps it there.
+    # The command line is a layer above; running it as a new process keeps it there.
     os.execv(sys.executable, [sys.executable, "-m", "cloudedge", "bie", *sys.argv[1:]])  # noqa: S606 - no shell

@@ -1,9 +1,9 @@
-"""Whether an app really runs on a node. What BIE calls deployed is that a pod exists.
+"""Detection of deployed apps: whether an app really runs on a node. BIE calls it deployed once a pod exists.
 
-Deployed is: the node is online, was told this version and has accepted it, every instance was created since, every
-container runs, nothing gives a cause; and all that in two reports one after the other. A bad sign counts in two reports
-as well, since a node tries again every ten seconds and a download that broke once is no failure yet. Before the node
-has accepted the version, two more may speak of the one before it, whose trouble is perhaps just what is being mended.
+Deployed means: the node is online, was assigned this version and has accepted it, every instance was created since,
+every container runs, and nothing reports a cause; and all that in two consecutive reports. A failure also needs two
+reports, since a node tries again every ten seconds and one broken download is no failure yet. Before the node has
+accepted the version, two more reports may be about the previous one, whose failure may be what this version fixes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from cloudedge.edge_bie.client import App, AppStats, Bie, Node, Report, broken, 
 
 __all__ = ["Arrival", "Verdict", "judge", "wait_deployed"]
 
-_REPORTS: Final = 2
-_DEAF: Final = 2
-"""Reports that may be about the version before: one that was there, and the one whose answer names the new one."""
-_TOLERANCE: Final = timedelta(minutes=2)
-"""How far a node's clock may be behind the control plane's."""
-_SECONDS: Final = 10
+_REPORTS_NEEDED: Final = 2
+_STALE_REPORTS: Final = 2
+"""Reports that may be about the previous version: the existing one, and the one whose answer names the new version."""
+_CLOCK_TOLERANCE: Final = timedelta(minutes=2)
+"""The most by which a node's clock may be behind the control plane's."""
+_UNIX_TIME_DIGITS: Final = 10
 """Digits of the Unix time that a version begins with."""
 State = Literal["waiting", "deployed", "failed"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one look says."""
+    """The result of one look."""
 
     state: State
     reason: str = ""
@@ -38,7 +38,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Arrival:
-    """How it went for an app on a node."""
+    """The outcome for an app on a node."""
 
     app: str
     node: str
@@ -46,11 +46,11 @@ class Arrival:
 
 
 def judge(node: Node, app: App) -> Verdict:
-    """Say how an app does on a node, from what the node last reported."""
+    """Judge an app on a node by the node's last report."""
     if node.ready != "online" or node.report is None:
         return Verdict("waiting", "the node never connected" if node.ready == "never" else "the node is offline")
     if node.desire_apps.get(app.name) != app.version:
-        return Verdict("waiting", "the node was not told this version yet")
+        return Verdict("waiting", "the node was not assigned this version yet")
     stats = node.report.app(app.name)
     if stats is not None and stats.cause:
         return Verdict("failed", stats.cause)
@@ -67,9 +67,9 @@ def _has_accepted(report: Report, app: App) -> bool:
 def _instances(stats: AppStats, app: App) -> Verdict:
     since = _changed_at(app.version)
     for instance in stats.instances:
-        created = _moment(instance.created)
-        if since is not None and created is not None and created < since - _TOLERANCE:
-            return Verdict("waiting", f"{instance.name} is of the version before")
+        created = _parse_time(instance.created)
+        if since is not None and created is not None and created < since - _CLOCK_TOLERANCE:
+            return Verdict("waiting", f"{instance.name} is of the previous version")
         bad = broken(instance) or instance.cause
         if bad:
             return Verdict("failed", bad)
@@ -79,14 +79,14 @@ def _instances(stats: AppStats, app: App) -> Verdict:
 
 @dataclass
 class _Watch:
-    """What consecutive reports said."""
+    """The sequence of verdicts from consecutive reports."""
 
-    verdict: Verdict = field(default_factory=lambda: Verdict("waiting", "not looked at yet"))
+    verdict: Verdict = field(default_factory=lambda: Verdict("waiting", "not checked yet"))
     reports: tuple[str, ...] = ()
-    needed: int = _REPORTS
+    needed: int = _REPORTS_NEEDED
 
-    def look(self, verdict: Verdict, report: str | None, needed: int = _REPORTS) -> None:
-        """Take in what the newest report says; None: who is gone reports no more, and every look counts."""
+    def look(self, verdict: Verdict, report: str | None, needed: int = _REPORTS_NEEDED) -> None:
+        """Add the newest report's verdict; a deleted node has none (`report` is None), so every look counts."""
         if verdict.state != self.verdict.state or verdict.state == "waiting" or needed != self.needed:
             self.reports = ()
         self.needed = needed
@@ -102,8 +102,8 @@ class _Watch:
     def outcome(self) -> Verdict:
         if self.is_over or self.verdict.state == "waiting":
             return self.verdict
-        said = f"{self.verdict.state} {self.verdict.reason}".strip()
-        return Verdict("waiting", f"{said}, in {len(self.reports)} reports only")
+        state = f"{self.verdict.state} {self.verdict.reason}".strip()
+        return Verdict("waiting", f"{state}, in {len(self.reports)} reports only")
 
 
 def wait_deployed(
@@ -116,19 +116,19 @@ def wait_deployed(
     clock: Clock | None = None,
     on_change: Callable[[Arrival], None] = lambda _: None,
 ) -> list[Arrival]:
-    """Wait until every app runs on every node that it matches, or failed there, or time is over.
+    """Wait until every app runs, or has failed, on every matching node, or until the time is over.
 
     Args:
         bie: The control plane.
-        apps: As they are there now: their versions are what is waited for.
-        timeout_s: For all of it.
-        poll_s: Between two looks.
+        apps: The apps as they are now, whose versions are waited for.
+        timeout_s: Time limit for everything.
+        poll_s: Pause between two looks.
         skip_offline: Do not wait for nodes that are offline now.
         clock: Time.
-        on_change: Told whenever a verdict changes.
+        on_change: Called whenever a verdict changes.
 
     Returns:
-        How it went, for every app and node; those still waiting ran out of time.
+        The outcome of every app and node; those still waiting ran out of time.
     """
     clock = clock or SystemClock()
     deadline = clock.monotonic() + timeout_s
@@ -157,24 +157,25 @@ def _look(
         if which == name and not watch.is_over:
             before = watch.verdict
             if node is None:
-                watch.look(Verdict("failed", "the node is gone"), None)
+                watch.look(Verdict("failed", "the node was deleted"), None)
             else:
-                is_deaf = node.report is None or not _has_accepted(node.report, apps[app])
+                may_be_stale = node.report is None or not _has_accepted(node.report, apps[app])
                 time = node.report.time if node.report else ""
-                watch.look(judge(node, apps[app]), time, _REPORTS + _DEAF if is_deaf else _REPORTS)
+                needed = _REPORTS_NEEDED + (_STALE_REPORTS if may_be_stale else 0)
+                watch.look(judge(node, apps[app]), time, needed)
             if watch.verdict != before:
                 on_change(Arrival(app, name, watch.verdict))
 
 
 def _changed_at(version: str) -> datetime | None:
-    """Return when a version was made, where it says: seconds and six characters."""
-    digits = version[:_SECONDS]
-    if len(version) <= _SECONDS or len(digits) != _SECONDS or not digits.isdecimal():
+    """Return the creation time of a version, if it has the form of seconds and six characters."""
+    digits = version[:_UNIX_TIME_DIGITS]
+    if len(version) <= _UNIX_TIME_DIGITS or len(digits) != _UNIX_TIME_DIGITS or not digits.isdecimal():
         return None
     return datetime.fromtimestamp(int(digits), timezone.utc)
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text.split(".", maxsplit=1)[0].removesuffix("Z"))
     except ValueError:

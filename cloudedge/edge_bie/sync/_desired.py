@@ -1,7 +1,7 @@
-"""From documents to the objects they stand for: files hashed, texts read, secrets looked up, owner labels added.
+"""The desired objects of documents: hash files, read texts, look up secrets, add owner labels.
 
 Nothing is uploaded or written here. Documents come out *resolved*: with URLs and digests instead of paths, and with
-texts instead of files, so that they still mean the same when the folder has changed.
+texts instead of files, so that they mean the same after the folder has changed.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ __all__ = [
 ]
 
 SET_LABEL = "cloudedge-set"
-"""On every config and app of a folder, beside the owner label: whose."""
+"""On every config and app of a folder, beside the owner label: the name of its set."""
 _MOUNTED = ("config", "secret", "certificate")
 KEEP = "\0keep"
-"""Stands for a secret that is to stay whatever it is."""
+"""Stands for a secret that keeps its current value."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A file that has to be where nodes can download it before anything refers to it."""
+    """A file that must be downloadable for nodes before anything refers to it."""
 
     path: Path
     digest: str
@@ -73,7 +73,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class DesiredAccount:
-    """What there should be."""
+    """The desired objects of an account."""
 
     set: str = "default"
     configs: Mapping[str, Config] = field(default_factory=dict)
@@ -90,14 +90,14 @@ class DesiredAccount:
 
 
 def desired_state(documents: Iterable[tuple[Any, Path]], objects: Objects | None = None) -> DesiredAccount:
-    """Work out what documents stand for.
+    """Build the desired objects of documents.
 
     Args:
         documents: Each with the folder its paths are relative to.
-        objects: Where files to upload go; needed only if there are any.
+        objects: The storage of uploaded files; needed only if there are any.
 
     Raises:
-        InputError: BIE would not take it, or nodes would choke on it.
+        InputError: BIE would refuse an object, or nodes could not use it.
         ConfigError: a secret or a place for files is missing.
     """
     known = list(documents)
@@ -118,35 +118,35 @@ def desired_state(documents: Iterable[tuple[Any, Path]], objects: Objects | None
 
 
 def app_of(document: AppDocument) -> App:
-    """Return the app a document stands for, whoever it belongs to.
+    """Return the app of a document, without owner labels.
 
     Raises:
-        InputError: it is not in BIE's form.
+        InputError: it does not have BIE's form.
     """
     try:
-        return App.from_json(_plain_references(document.body))
+        return App.from_json(_expand_references(document.body))
     except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(f"app {document.name} is not in BIE's form: {error!r}") from error
+        raise InputError(f"app {document.name} does not have BIE's form: {error!r}") from error
 
 
 def mark(words: str, owner: str) -> str:
-    """Return a description that says whose it is: BIE gives secrets and registries no labels."""
+    """Return a description that names the owner: BIE gives secrets and registries no labels."""
     return f"{unmarked(words)} [cloudedge: {owner}]".strip()
 
 
 def owner_of(labels: Mapping[str, str]) -> str | None:
-    """Return which set a config or app belongs to; None: it is not ours, "" that it is cloudedge's but of no set."""
+    """Return the set of a config or app; None: not cloudedge's; "": cloudedge's, but of no set."""
     return labels.get(SET_LABEL, "") if labels.get(OWNER_LABEL) == "owned" else None
 
 
 def owner_of_words(words: str) -> str | None:
-    """Return which set a secret or registry belongs to; None: it is not ours."""
+    """Return the set of a secret or registry; None: not cloudedge's."""
     _, found, rest = words.rpartition("[cloudedge: ")
     return rest.removesuffix("]") if found and rest.endswith("]") else None
 
 
 def unmarked(words: str) -> str:
-    """Return a description without the mark."""
+    """Return a description without the owner mark."""
     return words.rpartition("[cloudedge: ")[0].rstrip() if owner_of_words(words) is not None else words
 
 
@@ -180,7 +180,7 @@ class _Builder:
     def config(self, document: ConfigDocument, folder: Path) -> None:
         texts = {key: _text(entry, folder) for key, entry in document.texts.items()}
         files = {key: self._file(entry, folder) for key, entry in document.files.items()}
-        items = {key: Text(text) for key, text in texts.items()} | {key: _reference(e) for key, e in files.items()}
+        items = {key: Text(text) for key, text in texts.items()} | {key: _file_reference(e) for key, e in files.items()}
         self._configs[document.name] = check_config(
             Config(document.name, items, labels=document.labels | self._owned, description=document.description)
         )
@@ -221,25 +221,25 @@ class _Builder:
             return entry
         if self._objects is None:
             raise ConfigError(
-                f"{entry.path} is to be uploaded, and this cloud has no place for files",
-                hint="Give it an objects section in cloudedge.yaml, or name the file's url.",
+                f"{entry.path} cannot be uploaded: this cloud has no storage for files",
+                hint="Add an `objects` section to the cloud in cloudedge.yaml, or give the file's url.",
             )
         path = folder / entry.path
-        md5, sha256, size = _digests(path)
+        md5, sha256, size = _hash_upload(path)
         self._uploads[sha256] = Upload(path, f"sha256:{sha256}", size)
         url = self._objects.url_of(f"sha256:{sha256}")
         return entry.model_copy(update={"path": "", "url": url, "md5": md5, "sha256": sha256})
 
 
-def _reference(entry: FileEntry) -> File:
+def _file_reference(entry: FileEntry) -> File:
     extra = {
         key: KEEP if value is None else reveal(value) if is_secret(key) else value for key, value in entry.extra.items()
     }
     return File(entry.url, entry.md5, entry.unpack, entry.sha256, entry.source, extra)
 
 
-def _plain_references(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Let people write the name alone where BIE wants an object with a name in it."""
+def _expand_references(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Expand a plain name where BIE requires an object with a name."""
     value = dict(body)
     value["volumes"] = [
         {k: {"name": v} if k in _MOUNTED and isinstance(v, str) else v for k, v in volume.items()}
@@ -257,10 +257,10 @@ def _text(entry: str | TextEntry, folder: Path) -> str:
         try:
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"{path} is no text", hint="Name it under files.") from error
+            raise InputError(f"{path} is not a text", hint="List it under files.") from error
 
 
-def _digests(path: Path) -> tuple[str, str, int]:
+def _hash_upload(path: Path) -> tuple[str, str, int]:
     with storage_errors("reading a file to upload", path):
         found = digest_file(path, md5=True)
     return found.md5, found.sha256, found.size

@@ -1,4 +1,4 @@
-"""From what is in an account to documents that say the same. Secrets stay where they are."""
+"""Export of an account as documents. Secrets are not exported."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from cloudedge.io import storage_errors, write_atomically
 __all__ = ["export_documents", "write_documents"]
 
 _FILES: Final = {"set": "set", "config": "configs", "secret": "secrets", "registry": "registries", "app": "apps"}
-_BIES: Final = "baetyl-"
+_BIE_PREFIX: Final = "baetyl-"
 
 
 def export_documents(bie: Bie, *, only: str = "") -> list[Any]:
-    """Read an account.
+    """Read an account as documents.
 
     Args:
         bie: The control plane.
-        only: The objects of this set; everything that is not a fleet's if left out. The documents are then of the one
-            set that there is, so that they can be edited and applied; of set ``default`` if there are none or several.
+        only: Export the objects of this set; by default everything that is not a fleet's. The documents then belong
+            to the only set there is, so that they can be edited and applied; else to ``default``.
     """
 
     def wanted(thing: Thing) -> bool:
-        # Objects of fleets are made anew for every release and are nobody's to edit.
+        # Objects of fleets are created for every release and must not be edited.
         return owner(thing) == only if only else owner(thing) != ""
 
     apps = [app for summary in bie.apps() if wanted(summary) and (app := bie.app(summary.name)) is not None]
@@ -59,16 +59,16 @@ def export_documents(bie: Bie, *, only: str = "") -> list[Any]:
     ]
     documents += [_app(each) for each in apps]
     if not only:
-        labels = {n.name: {k: v for k, v in n.labels.items() if not k.startswith(_BIES)} for n in bie.nodes()}
+        labels = {n.name: {k: v for k, v in n.labels.items() if not k.startswith(_BIE_PREFIX)} for n in bie.nodes()}
         documents += [NodeDocument(name=name, labels=dict(found)) for name, found in sorted(labels.items()) if found]
     return sorted(documents, key=lambda d: (list(_FILES).index(d.kind) if d.kind in _FILES else len(_FILES), d.name))
 
 
 def write_documents(documents: list[Any], path: Path, *, overwrite: bool = False) -> list[Path]:
-    """Write documents to a ``.yaml`` file, or to a folder, a file for each kind.
+    """Write documents to a ``.yaml`` file, or to a folder with one file per kind.
 
     Raises:
-        Conflict: something is there already.
+        Conflict: a file exists already.
     """
     groups: dict[Path, list[Any]] = {}
     for document in documents:
@@ -77,7 +77,7 @@ def write_documents(documents: list[Any], path: Path, *, overwrite: bool = False
         groups.setdefault(name, []).append(document)
     there = [str(file) for file in groups if file.exists()]
     if there and not overwrite:
-        raise Conflict(f"{', '.join(there)} would be overwritten", hint="Name another folder, or give --overwrite.")
+        raise Conflict(f"{', '.join(there)} would be overwritten", hint="Choose another folder, or pass `--overwrite`.")
     for file, group in groups.items():
         with storage_errors("writing documents", file):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _config(config: Config) -> ConfigDocument:
     files = {key: _file(item) for key, item in config.items.items() if isinstance(item, File)}
     return ConfigDocument(
         name=config.name,
-        labels=_foreign(config.labels),
+        labels=_without_owner_labels(config.labels),
         description=config.description,
         texts=dict(texts),
         files=files,
@@ -98,7 +98,7 @@ def _config(config: Config) -> ConfigDocument:
 
 
 def _file(item: File) -> FileEntry:
-    # What masking hides stays where it is: null keeps it.
+    # Masked values are not exported: null keeps them.
     shown = masked(dict(item.extra))
     extra = {key: value if shown[key] == value else None for key, value in item.extra.items()}
     return FileEntry(
@@ -112,11 +112,11 @@ def _app(app: App) -> AppDocument:
         {"name": name, **{kind: ref["name"] if kind in ("config", "secret") else ref for kind, ref in volume.items()}}
         for name, volume in body.pop("volumes", {}).items()
     ]
-    labels = _foreign(app.labels)
+    labels = _without_owner_labels(app.labels)
     more = {key: value for key, value in (("labels", labels), ("volumes", volumes)) if value}
     return AppDocument.model_validate({k: v for k, v in body.items() if k != "labels"} | more | {"kind": "app"})
 
 
-def _foreign(labels: Mapping[str, str]) -> dict[str, str]:
+def _without_owner_labels(labels: Mapping[str, str]) -> dict[str, str]:
     ours = (OWNER_LABEL, SET_LABEL) if owner_of(labels) is not None else ()
     return {k: v for k, v in labels.items() if k not in ours and k != "baetyl-app-mode"}

@@ -1,7 +1,7 @@
-"""What was applied, and when: BIE keeps no history, so it is kept here, in a journal on this machine.
+"""The history of applied states, in a journal on this machine, since BIE keeps none.
 
-A state is kept as resolved documents: texts and digests in full, secrets by name only. The journal's lock makes this
-machine's writers one at a time; there is nothing that would keep two machines apart, so let one of them be the writer.
+A state is kept as resolved documents: texts and digests in full, secrets by name only. The journal's lock admits one
+writer on this machine at a time; nothing keeps two machines apart, so let only one of them write.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AppliedState:
 
 
 class Attempt:
-    """An apply that is under way."""
+    """An apply in progress."""
 
     def __init__(self, writer: Writer, number: int) -> None:
         self._writer = writer
@@ -50,7 +50,7 @@ class Attempt:
 
     @contextmanager
     def step(self, step: SyncStep) -> Iterator[None]:
-        """Note a step before and after it is made."""
+        """Record a step before and after it is made."""
         name = f"{step.verb} {step.kind}/{step.name}"
         self._writer.record(self.number, name, "intent")
         try:
@@ -61,7 +61,7 @@ class Attempt:
         self._writer.record(self.number, name, "done")
 
     def applied_password(self, registry: Registry) -> None:
-        """Remember which password a registry has, in a form that does not give it away."""
+        """Record a registry's password as a salted hash."""
         salt = secrets.token_bytes(16)
         self._writer.remember(
             f"password/{registry.name}", {"salt": salt.hex(), "scrypt": _scrypt(registry.password, salt)}
@@ -75,23 +75,23 @@ class History:
         self._journal = Journal(folder / "history.db", clock=clock)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the journal."""
         self._journal.close()
 
     def states(self, named: str) -> list[AppliedState]:
-        """List what was applied, or tried, of a set: the newest first."""
-        return [_state(each) for each in self._journal.operations(kind=_KIND) if each.subject == named]
+        """List the applied and attempted states of a set, newest first."""
+        return [_applied_state(each) for each in self._journal.operations(kind=_KIND) if each.subject == named]
 
     def last(self, named: str) -> AppliedState | None:
-        """Return the state that was applied last and in whole."""
+        """Return the last state that was applied completely."""
         return next((state for state in self.states(named) if state.state == "done"), None)
 
     def other_than(self, named: str, documents: tuple[Any, ...]) -> AppliedState | None:
-        """Return the newest state applied in whole that says something else."""
+        """Return the newest completely applied state with other documents."""
         return next((s for s in self.states(named) if s.state == "done" and s.documents != documents), None)
 
     def before(self, named: str, number: int | None = None) -> AppliedState:
-        """Return the state to go back to: the one with a number, or the last one that is not the last one.
+        """Return the state to roll back to: the one with the number, or the one before the last.
 
         Raises:
             NotFound: there is none.
@@ -103,13 +103,13 @@ class History:
             found = self.other_than(named, last.documents) if last else None
         if found is None:
             raise NotFound(
-                f"set {named} has no {'state before' if number is None else f'applied state {number}'}",
-                hint="`cloudedge bie history` lists what was applied from this machine.",
+                f"set {named} has no {'previous state' if number is None else f'applied state {number}'}",
+                hint="List the states applied from this machine with `cloudedge bie history`.",
             )
         return found
 
     def knows_password(self, registry: Registry) -> bool | None:
-        """Tell whether a registry's password is the one applied last; None: none was."""
+        """Return True if a registry's password is the one applied last; None: none was applied."""
         known = self._journal.recall(f"password/{registry.name}")
         if known is None:
             return None
@@ -117,20 +117,20 @@ class History:
 
     @contextmanager
     def writing(self) -> Iterator[Writer]:
-        """Be the one who writes.
+        """Hold the write access.
 
         Raises:
-            Conflict: somebody else on this machine is at it.
+            Conflict: another process on this machine holds it.
         """
         with self._journal.writing(who()) as writer:
             left = self._journal.unfinished()
-            if left is not None:  # killed half-way; the next plan begins where that one got to
+            if left is not None:  # killed half-way; the next plan continues from there
                 writer.set_state(left.number, "failed", why="interrupted")
             yield writer
 
     @contextmanager
     def applying(self, writer: Writer, plan: SyncPlan, documents: tuple[Any, ...]) -> Iterator[Attempt]:
-        """Carry out a plan; it is on disk before the block begins, and what came of it after."""
+        """Record a plan before the block carries it out, and the outcome after."""
         what = {
             "documents": [each.model_dump(mode="json") for each in documents],
             "steps": [asdict(step) for step in plan.steps],
@@ -144,7 +144,7 @@ class History:
         writer.set_state(operation.number, "done")
 
 
-def _state(operation: Operation) -> AppliedState:
+def _applied_state(operation: Operation) -> AppliedState:
     plan: Mapping[str, Any] = operation.plan
     return AppliedState(
         number=operation.number,

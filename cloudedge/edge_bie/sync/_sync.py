@@ -1,4 +1,4 @@
-"""`Sync`: makes a control plane what documents say. Looks, plans, writes in order, and remembers what it applied."""
+"""`Sync`: makes a control plane match documents. Observes, plans, writes in order, and records what it applied."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from cloudedge.journal import Writer
 
 __all__ = ["Applied", "Sync"]
 
-Told = Callable[[SyncStep], None]
+OnStep = Callable[[SyncStep], None]
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What an apply did."""
+    """The result of an apply."""
 
     plan: SyncPlan
     number: int | None
-    """Of the state in the history; None if it was applied already."""
+    """The number of the state in the history; None if it was applied already."""
     sent_bytes: int = 0
-    """Of files that had to be uploaded."""
+    """Bytes of uploaded files."""
 
 
 class Sync:
-    """Keeps one control plane as folders of documents say.
+    """Keeps one control plane in the state of a folder of documents.
 
     Args:
         bie: The control plane.
-        objects: Where files to upload go.
-        folder: Where the history is kept; under cloudedge's own folder if left out.
+        objects: The storage of uploaded files.
+        folder: The folder of the history; by default in cloudedge's own.
         clock: Time.
     """
 
@@ -50,7 +50,7 @@ class Sync:
         self.history = History(folder or state_folder(bie.settings), clock)
 
     def close(self) -> None:
-        """Let go of the history."""
+        """Close the history."""
         self.history.close()
 
     def __enter__(self) -> Sync:  # noqa: PYI034 - typing.Self is newer than 3.10
@@ -60,31 +60,31 @@ class Sync:
         self.close()
 
     def plan(self, desired: DesiredAccount, *, adopt: bool = False, delete: bool = False) -> SyncPlan:
-        """Say what it would take, and change nothing."""
+        """Plan the changes, and change nothing."""
         return plan(desired, self.observe(desired), adopt=adopt, delete=delete)
 
     def apply(
-        self, desired: DesiredAccount, *, adopt: bool = False, delete: bool = False, on_step: Told = lambda _: None
+        self, desired: DesiredAccount, *, adopt: bool = False, delete: bool = False, on_step: OnStep = lambda _: None
     ) -> Applied:
-        """Make it so: configs, secrets, registries, apps, labels, then deletes. Does nothing where nothing differs.
+        """Apply the changes: configs, secrets, registries, apps, labels, then deletes. Writes only differences.
 
         Raises:
-            InputError: something stands in the way; nothing was written.
-            CloudEdgeError: a write failed; those before it are made, and the same call goes on from there.
+            InputError: the plan has problems; nothing was written.
+            CloudEdgeError: a write failed; those before it are made, and the same call continues from there.
         """
-        # What was seen before others were done writing is not what there is.
+        # Observe only after other writers are done; an earlier observation would be outdated.
         with self.history.writing() as writer, self.bie.turn():
             observed = self.observe(desired)
             planned = plan(desired, observed, adopt=adopt, delete=delete)
             return self._apply(writer, desired, observed, planned, on_step)
 
     def _apply(
-        self, writer: Writer, desired: DesiredAccount, observed: ObservedAccount, planned: SyncPlan, on_step: Told
+        self, writer: Writer, desired: DesiredAccount, observed: ObservedAccount, planned: SyncPlan, on_step: OnStep
     ) -> Applied:
         if planned.problems:
             raise InputError(
                 f"set {desired.set} cannot be applied: {'; '.join(planned.problems)}",
-                hint="Nothing was written. `cloudedge bie plan` shows the rest.",
+                hint="Look at the whole plan with `cloudedge bie plan`. Nothing was written.",
                 problems=planned.problems,
             )
         last = self.history.last(desired.set)
@@ -95,32 +95,33 @@ class Sync:
             for step in planned.steps:
                 on_step(step)
                 with attempt.step(step):
-                    self._make(step, desired, observed)
+                    self._make_step(step, desired, observed)
                 if step.kind == "registry" and step.verb in ("create", "refresh"):
                     attempt.applied_password(desired.registries[step.name])
-            self._tell_nodes(desired)
+            self._assign_nodes(desired)
             return Applied(planned, attempt.number, sent)
 
     def drift(self, named: str) -> SyncPlan:
-        """Say what others changed since the state that was applied last.
+        """Plan the changes back to the state applied last, which shows what others changed.
 
         Raises:
-            NotFound: none was, from this machine.
+            NotFound: none was applied from this machine.
         """
         last = self.history.last(named)
         if last is None:
             raise NotFound(
-                f"set {named} was never applied from this machine", hint="`cloudedge bie plan` compares with a folder."
+                f"set {named} was never applied from this machine",
+                hint="Compare with the documents with `cloudedge bie plan`.",
             )
         return self.plan(self.recall(last))
 
     def recall(self, state: AppliedState) -> DesiredAccount:
         """Return an applied state as a desired one."""
-        # Paths were resolved when it was applied, but for those of probes.
+        # Paths were resolved when it was applied, except those of probes.
         return desired_state([(document, Path()) for document in state.documents])
 
     def observe(self, desired: DesiredAccount) -> ObservedAccount:
-        """Look at everything a plan has to know of."""
+        """Read everything that a plan needs."""
         summaries = {app.name: app for app in self.bie.apps()}
         whole = {name: app for name in desired.apps if name in summaries and (app := self.bie.app(name)) is not None}
         secrets = {each.name: each for each in self.bie.secrets()}
@@ -148,21 +149,21 @@ class Sync:
                 if owner(found[name]) == desired.set
             },
             passwords={name: is_it for name, is_it in known.items() if is_it is not None},
-            untold=self._untold(whole.values()),
+            untold=self._unassigned_nodes(whole.values()),
             previous=frozenset() if before is None else self._mounted_by(before),
         )
 
-    def _untold(self, apps: Iterable[App]) -> dict[str, tuple[str, ...]]:
-        """Return the nodes that match an app and were not told of its version; each is asked for, lists do not say."""
-        told: dict[str, Mapping[str, str]] = {}
+    def _unassigned_nodes(self, apps: Iterable[App]) -> dict[str, tuple[str, ...]]:
+        """Return by app the matching nodes without its version; reads each node, since lists leave that out."""
+        assigned: dict[str, Mapping[str, str]] = {}
         found: dict[str, tuple[str, ...]] = {}
         for app in apps:
             names = [node.name for node in self.bie.nodes(selector=app.selector)] if app.selector else []
             for name in names:
-                if name not in told:
+                if name not in assigned:
                     node = self.bie.node(name)
-                    told[name] = node.desire_apps if node is not None else {}
-            found[app.name] = tuple(name for name in names if told[name].get(app.name) != app.version)
+                    assigned[name] = node.desire_apps if node is not None else {}
+            found[app.name] = tuple(name for name in names if assigned[name].get(app.name) != app.version)
         return found
 
     def _mounted_by(self, state: AppliedState) -> frozenset[tuple[Kind, str]]:
@@ -183,13 +184,13 @@ class Sync:
                 sent += put_file(self.objects, upload.path, expected=upload.digest).sent_bytes
         return sent
 
-    def _make(self, step: SyncStep, desired: DesiredAccount, observed: ObservedAccount) -> None:
+    def _make_step(self, step: SyncStep, desired: DesiredAccount, observed: ObservedAccount) -> None:
         if step.verb == "delete":
             self.bie.delete(step.kind, step.name)
         elif step.kind == "node":
             self.bie.set_labels(step.name, desired.labels[step.name])
         elif step.verb == "tell":
-            pass  # that is done for every app at the end
+            pass  # done for every app at the end
         elif step.verb == "repin":
             self.bie.repin(step.name)
         elif step.verb == "refresh":
@@ -197,13 +198,13 @@ class Sync:
         else:
             self._put(step, desired, observed)
 
-    def _tell_nodes(self, desired: DesiredAccount) -> None:
-        """Make sure that every node which matches an app was told of it, whichever of the two was written.
+    def _assign_nodes(self, desired: DesiredAccount) -> None:
+        """Make sure that every matching node was assigned its apps, whether the app or the node was written.
 
-        The control plane forgets one when two writes meet; it matches anew when the node is written.
+        The control plane misses an assignment when two writes meet; writing the node makes it match again.
         """
         apps = [app for name in sorted(desired.apps) if (app := self.bie.app(name)) is not None]
-        for name, nodes in self._untold(apps).items():
+        for name, nodes in self._unassigned_nodes(apps).items():
             version = next(app.version for app in apps if app.name == name)
             for node in nodes:
                 self.bie.set_labels(node, {}, apps={name: version})

@@ -1,13 +1,13 @@
-"""The desired state as people write it: YAML documents in a file or a folder.
+"""The document format of the desired state: YAML documents in a file or a folder.
 
-    kind: set         name: seed                      whose objects these are; once at most
+    kind: set         name: seed                      the owner of these objects; at most once
     kind: config      name, labels, description, texts: {key: text or path}, files: {key: url or path, unpack, extra}
     kind: secret      name, description, values: {key: env:NAME, file:PATH or null}
     kind: registry    name, description, address, username, password: env:NAME, file:PATH or null
-    kind: app         an app in BIE's own words (services, volumes, selector...), and probes of ours
-    kind: node        name, labels: {key: value, or null to take it away}
+    kind: app         an app in BIE's own form (services, volumes, selector...), and cloudedge's probes
+    kind: node        name, labels: {key: value, or null to remove it}
 
-Null where a secret should be means: whatever is there stays. Secrets themselves are never in a document.
+Null in place of a secret keeps its current value. Documents never contain secrets themselves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
     "read_documents",
 ]
 
-_LARGEST: Final = 16 << 20
+_SIZE_LIMIT: Final = 16 << 20
 _SUFFIXES: Final = (".yaml", ".yml")
 
 
@@ -48,20 +48,20 @@ class _Document(BaseModel):
 
 
 class SetDocument(_Document):
-    """Whose objects these are: others, with the same owner label and another set, are never touched."""
+    """The owner of these objects; objects of another set are never touched."""
 
     kind: Literal["set"] = "set"
     name: str = Field("default", pattern=r"^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$")
 
 
 class TextEntry(_Document):
-    """A text that is kept in a file beside the document."""
+    """A text in a file beside the document."""
 
     path: str
 
 
 class FileEntry(_Document):
-    """A file that nodes download: one on this machine, to be uploaded, or one that has its URL."""
+    """A file that nodes download: a local one to upload, or one with a URL."""
 
     path: str = ""
     url: str = ""
@@ -70,19 +70,19 @@ class FileEntry(_Document):
     unpack: str = ""
     source: str = "http"
     extra: dict[str, str | None] = {}
-    """Whatever else BIE keeps with it; null keeps what is there. Keys of storage (``ak``, ``sk``, ``token``...) are
-    named, as ``env:NAME`` or ``file:PATH``, and not written."""
+    """All other fields that BIE keeps with it; null keeps the current value. Credentials of storage (``ak``, ``sk``,
+    ``token``...) are given as ``env:NAME`` or ``file:PATH``, not written out."""
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> FileEntry:
+    def _path_or_url(self) -> FileEntry:
         if self.source == "http" and bool(self.path) == bool(self.url):
-            raise ValueError("wanted either path, of a file to upload, or url")
+            raise ValueError("give either path, of a file to upload, or url")
         if self.path and (self.md5 or self.sha256):
             raise ValueError("md5 and sha256 of a file given by its path are computed")
         for key, value in self.extra.items():
             if is_secret(key) and value is not None and not value.startswith(("env:", "file:")):
                 raise ValueError(
-                    f"extra.{key} is a secret: name it as env:NAME or file:PATH, or null to keep what is there"
+                    f"extra.{key} is a secret: give env:NAME or file:PATH, or null to keep the current value"
                 )
         return self
 
@@ -99,7 +99,7 @@ class ConfigDocument(_Document):
 
 
 class SecretDocument(_Document):
-    """A secret: its values are named, not written."""
+    """A secret, whose values are references, not the values themselves."""
 
     kind: Literal["secret"] = "secret"
     name: str
@@ -108,7 +108,7 @@ class SecretDocument(_Document):
 
 
 class RegistryDocument(_Document):
-    """Where images are pulled from."""
+    """A registry to pull images from."""
 
     kind: Literal["registry"] = "registry"
     name: str
@@ -119,19 +119,19 @@ class RegistryDocument(_Document):
 
 
 class Probe(_Document):
-    """A request that a deployed app must answer well."""
+    """A request that a deployed app must answer correctly."""
 
     url: str
     """``{address}`` stands for the node's address."""
     body: Any = None
-    """Sent as JSON; a GET if left out. A text ``@PATH`` stands for the file's content in base64."""
+    """Sent as JSON; without it a GET is sent. A text ``@PATH`` stands for the file's content in base64."""
     expect: dict[str, Any] = {}
     """Fields the answer's JSON must have, with these values."""
     timeout_s: float = Field(10.0, gt=0, le=600)
 
 
 class AppDocument(BaseModel):
-    """An app in BIE's own words; what cloudedge does not know is passed on."""
+    """An app in BIE's own form; unknown fields are passed on."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -141,12 +141,12 @@ class AppDocument(BaseModel):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The app as BIE takes it."""
+        """The app in BIE's form."""
         return {"replica": 1, **(self.model_extra or {}), "name": self.name}
 
 
 class NodeDocument(_Document):
-    """Labels of a node that exists; labels that are not named here stay as they are."""
+    """Labels of an existing node; labels not listed here stay unchanged."""
 
     kind: Literal["node"] = "node"
     name: str
@@ -161,20 +161,20 @@ _DOCUMENTS: TypeAdapter[Any] = TypeAdapter(Document)
 
 
 def load_documents(path: Path) -> list[tuple[Any, Path]]:
-    """Read every document of a file, or of a folder and those below it, each with the folder its paths are relative to.
+    """Read every document of a file or a folder tree, each with the folder that its paths are relative to.
 
     Raises:
-        NotFound: there is nothing at that path.
-        InputError: a document is not understood, or two say the same thing.
+        NotFound: the path does not exist.
+        InputError: a document is invalid, or two describe the same object.
     """
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES and file.is_file())
     elif path.is_file():
         files = [path]
     else:
-        raise NotFound(f"{path} is neither a file nor a folder", hint="Name a folder of YAML documents.")
+        raise NotFound(f"{path} is neither a file nor a folder", hint="Give a folder of YAML documents.")
     if not files:
-        raise InputError(f"{path} has no YAML documents in it", hint="They end in .yaml or .yml.")
+        raise InputError(f"{path} has no YAML documents in it", hint="Give files that end in .yaml or .yml.")
     found = [(document, file.parent, file) for file in files for document in _read(file)]
     seen: dict[tuple[str, str], Path] = {}
     for document, _, file in found:
@@ -186,16 +186,16 @@ def load_documents(path: Path) -> list[tuple[Any, Path]]:
 
 
 def read_documents(values: Iterable[Any], where: str = "documents") -> list[Any]:
-    """Check documents that were YAML or JSON.
+    """Validate documents that were YAML or JSON.
 
     Raises:
-        InputError: one is not understood; says which and where.
+        InputError: one is invalid; the message names it and the place.
     """
     return [_document(value, f"{where}, document {number}") for number, value in enumerate(values, 1)]
 
 
 def dump_documents(documents: Iterable[BaseModel]) -> str:
-    """Write documents the way they are read; what has its default is left out."""
+    """Write documents as YAML, without fields that have their default."""
     parts = []
     for document in documents:
         value = {"kind": getattr(document, "kind", ""), **document.model_dump(mode="json", exclude_defaults=True)}
@@ -204,7 +204,7 @@ def dump_documents(documents: Iterable[BaseModel]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks, where YAML can."""
+    """Writes texts of several lines as blocks, if YAML can."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -216,8 +216,8 @@ _Dumper.add_representer(str, _text)
 
 def _read(file: Path) -> Iterator[Any]:
     try:
-        if file.stat().st_size > _LARGEST:
-            raise InputError(f"{file} is larger than {_LARGEST} bytes", hint="Large content goes into files, by path.")
+        if file.stat().st_size > _SIZE_LIMIT:
+            raise InputError(f"{file} is larger than {_SIZE_LIMIT} bytes", hint="Put large content into files.")
         values = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from error
@@ -235,7 +235,7 @@ def _document(value: Any, where: str) -> Any:
             path = ".".join(str(step) for step in item["loc"]) or "the document"
             message = item["msg"].removeprefix("Value error, ")
             if item["type"] == "string_type":
-                message = 'wanted a string; quote it: "..."'
+                message = 'expected a string; quote it: "..."'
             lines.append(f"  {path}: {message}")
-        # Values are not repeated: one of them may be a secret that somebody pasted.
+        # The message shows no values: one of them may be a pasted secret.
         raise InputError("\n".join(lines)) from None

@@ -1,11 +1,11 @@
-"""What it takes to get from what there is to what should be. Pure: two states in, steps with their reasons out.
+"""The plan from the observed to the desired account. Pure: two states in, steps with their reasons out.
 
-The rules:
-- what is the same, once what the server adds by itself is put aside, is left alone, whoever it belongs to;
-- what differs is changed only if it belongs to this set; something of nobody's is taken over only when asked for, and
-  something of another set never;
-- nothing is deleted unless asked for, and nothing that an app, or the state before, still mounts;
-- what is mounted comes before what mounts it, labels come last; deletes go the other way round.
+Rules:
+- an object that differs only in the server's own fields is left alone, whatever its owner;
+- an object that differs is changed only if it belongs to this set; one without an owner is taken over only on request,
+  one of another set never;
+- nothing is deleted without a request, and nothing that an app, or the previous state, still mounts;
+- mounted objects come before the apps that mount them, labels come last; deletes go in reverse.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SyncStep:
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """What to do, what stands in the way, and what somebody might want to know."""
+    """The steps, the problems that prevent them, and notes for the operator."""
 
     set: str
     steps: tuple[SyncStep, ...] = ()
@@ -47,39 +47,39 @@ class SyncPlan:
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether there is nothing to do and nothing wrong."""
+        """True if there is nothing to do and nothing wrong."""
         return not self.steps and not self.problems
 
 
 @dataclass(frozen=True)
 class ObservedAccount:
-    """What there is, as far as a plan has to know."""
+    """The observed objects that a plan needs."""
 
     configs: Mapping[str, Config] = field(default_factory=dict)
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     registries: Mapping[str, Registry] = field(default_factory=dict)
     apps: Mapping[str, App] = field(default_factory=dict)
-    """Whole where the desired state has them, summaries otherwise."""
+    """Complete if the desired state has them, summaries otherwise."""
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of the nodes that the desired state names and that exist."""
+    """Labels of the existing nodes that the desired state names."""
     users: Mapping[tuple[Kind, str], frozenset[str]] = field(default_factory=dict)
-    """Which apps mount what could be deleted."""
+    """The apps that mount an object that could be deleted."""
     passwords: Mapping[str, bool] = field(default_factory=dict)
-    """Registry to whether the password last applied is the one wanted; absent: none was applied from here."""
+    """By registry: True if the password applied last is the desired one; absent: none was applied from here."""
     untold: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """App to the nodes that match it and were not told of this version: the control plane forgets some."""
+    """By app: matching nodes that were not assigned this version, since the control plane misses some."""
     previous: frozenset[tuple[Kind, str]] = frozenset()
-    """What the apps of the state before mount."""
+    """The objects that the apps of the previous state mount."""
 
 
 def plan(desired: DesiredAccount, observed: ObservedAccount, *, adopt: bool = False, delete: bool = False) -> SyncPlan:
-    """Decide.
+    """Plan the steps.
 
     Args:
-        desired: What there should be.
-        observed: What there is.
-        adopt: Take over objects of nobody's that the desired state names.
-        delete: Delete objects of this set that it does not name.
+        desired: The desired state.
+        observed: The observed state.
+        adopt: Take over objects without an owner that the desired state names.
+        delete: Delete objects of this set that the desired state does not name.
     """
     planner = _Planner(desired, observed, adopt=adopt)
     planner.things("config", desired.configs, observed.configs)
@@ -106,7 +106,7 @@ class _Planner:
             found = observed.get(name)
             wanted, missing = filled(desired[name], found)
             if missing:
-                self.problems.append(f"{kind} {name} has no {', '.join(missing)} to keep: name where to find it")
+                self.problems.append(f"{kind} {name} has no {', '.join(missing)} to keep: give env:NAME or file:PATH")
             elif found is None:
                 self._create(kind, wanted)
             else:
@@ -114,34 +114,34 @@ class _Planner:
 
     def _create(self, kind: Kind, wanted: Thing) -> None:
         if isinstance(wanted, Registry) and not wanted.password:
-            self.problems.append(f"registry {wanted.name} is not there and needs a password to be made")
+            self.problems.append(f"registry {wanted.name} does not exist and needs a password to be created")
             return
-        self.steps.append(SyncStep("create", kind, wanted.name, "it is not there", _differences(None, wanted)))
+        self.steps.append(SyncStep("create", kind, wanted.name, "it does not exist", _differences(None, wanted)))
 
     def _change(self, kind: Kind, wanted: Thing, found: Thing) -> None:
         whose, name = owner(found), wanted.name
         differences = _differences(found, wanted)
         if not differences:
             if whose is None and self._adopt:
-                self.steps.append(SyncStep("adopt", kind, name, "it is nobody's and was asked for"))
+                self.steps.append(SyncStep("adopt", kind, name, "it has no owner, and adoption was requested"))
             elif whose == self._desired.set:
-                self._small_things(kind, wanted, found)
+                self._plan_repairs(kind, wanted, found)
             return
-        refused = _refused(wanted, found)
+        refused = _impossible_change(wanted, found)
         if refused:
             self.problems.append(refused)
         elif whose == self._desired.set or (whose is None and self._adopt):
-            reason = "it differs" if whose is not None else "it is nobody's, differs, and was asked for"
+            reason = "it differs" if whose is not None else "it has no owner and differs, and adoption was requested"
             self.steps.append(SyncStep("update", kind, name, reason, differences))
             if isinstance(wanted, Registry):
                 self._password(wanted)
         elif whose is None:
-            self.problems.append(f"{kind} {name} differs and is not cloudedge's: --adopt takes it over")
+            self.problems.append(f"{kind} {name} differs and is not cloudedge's; take it over with `--adopt`")
         else:
             other = f"set {whose}" if whose else "cloudedge's fleets"
             self.problems.append(f"{kind} {name} differs and belongs to {other}, not to set {self._desired.set}")
 
-    def _small_things(self, kind: Kind, wanted: Thing, found: Thing) -> None:
+    def _plan_repairs(self, kind: Kind, wanted: Thing, found: Thing) -> None:
         if isinstance(wanted, Registry):
             self._password(wanted)
         if isinstance(found, App):
@@ -152,20 +152,20 @@ class _Planner:
                     SyncStep("repin", kind, wanted.name, f"it is on an older version of {', '.join(late)}")
                 )
             elif untold:
-                why = f"{len(untold)} nodes were not told of it, such as {untold[0]}"
+                why = f"{len(untold)} nodes were not assigned it, such as {untold[0]}"
                 self.steps.append(SyncStep("tell", kind, wanted.name, why))
 
     def _is_late(self, volume: Volume) -> bool:
         kind, there = ("config", self._observed.configs) if volume.config else ("secret", self._observed.secrets)
         name = volume.config or volume.secret
         current = there.get(name)
-        is_written = any(s.kind == kind and s.name == name for s in self.steps)  # which brings its apps along
+        is_written = any(s.kind == kind and s.name == name for s in self.steps)  # which updates its apps, too
         return current is not None and not is_written and bool(volume.version) and current.version != volume.version
 
     def _password(self, wanted: Registry) -> None:
         known = self._observed.passwords.get(wanted.name)
         if wanted.password and not known:
-            why = "its password is another" if known is False else "whether its password is this one cannot be seen"
+            why = "its password differs" if known is False else "its password cannot be compared"
             self.steps.append(SyncStep("refresh", "registry", wanted.name, why))
 
     def mounts(self) -> None:
@@ -177,13 +177,13 @@ class _Planner:
         for app in self._desired.apps.values():
             for kind, name in sorted(mounted(app)):
                 if name not in there[kind]:
-                    self.problems.append(f"app {app.name} needs {kind} {name}, which is neither here nor there")
+                    self.problems.append(f"app {app.name} needs {kind} {name}, which does not exist")
 
     def labels(self) -> None:
         for name, wanted in sorted(self._desired.labels.items()):
             found = self._observed.labels.get(name)
             if found is None:
-                self.problems.append(f"there is no node {name}: make it first")
+                self.problems.append(f"node {name} does not exist; create it with `cloudedge bie node {name}`")
                 continue
             differences = tuple(
                 Difference(key, found.get(key), value)
@@ -205,16 +205,16 @@ class _Planner:
             for name in sorted(set(found) - set(named)):
                 if owner(found[name]) != self._desired.set:
                     continue
-                held = self._held(kind, name, going if wanted else set())
+                held = self._reason_to_stay(kind, name, going if wanted else set())
                 if held:
-                    self.notes.append(f"{kind} {name} is no longer wanted and stays: {held}")
+                    self.notes.append(f"{kind} {name} is no longer in the documents and stays: {held}")
                 elif wanted:
-                    self.steps.append(SyncStep("delete", kind, name, "it is no longer wanted"))
+                    self.steps.append(SyncStep("delete", kind, name, "it is no longer in the documents"))
                     going |= {name} if kind == "app" else set()
                 else:
-                    self.notes.append(f"{kind} {name} is no longer wanted: --delete deletes it")
+                    self.notes.append(f"{kind} {name} is no longer in the documents; delete it with `--delete`")
 
-    def _held(self, kind: Kind, name: str, going: set[str]) -> str:
+    def _reason_to_stay(self, kind: Kind, name: str, going: set[str]) -> str:
         users = self._observed.users.get((kind, name), frozenset())
         kept = {
             app
@@ -223,11 +223,11 @@ class _Planner:
         }
         if kept:
             return f"app {min(kept)} mounts it"
-        return "the state before needs it" if (kind, name) in self._observed.previous else ""
+        return "the previous state needs it" if (kind, name) in self._observed.previous else ""
 
 
 def filled(wanted: Any, found: Any) -> tuple[Any, list[str]]:
-    """Put what is there where the desired state keeps it, and say what is missing for that."""
+    """Fill in current values that the desired state keeps, and return the names of missing ones."""
     missing: list[str] = []
 
     def keep(values: Mapping[str, str], there: Mapping[str, str], what: str) -> dict[str, str]:
@@ -248,12 +248,12 @@ def filled(wanted: Any, found: Any) -> tuple[Any, list[str]]:
 
 
 def owner(thing: Thing) -> str | None:
-    """Return which set an object belongs to; None: to nobody that cloudedge knows of."""
+    """Return the set of an object; None: it has no owner that cloudedge knows."""
     return owner_of(thing.labels) if isinstance(thing, (Config, App)) else owner_of_words(thing.description)
 
 
 def mounted(app: App) -> set[tuple[Kind, str]]:
-    """Return what an app needs."""
+    """Return the objects that an app needs."""
     return {
         *(("config", name) for name in app.configs),
         *(("secret", name) for name in app.secrets),
@@ -261,13 +261,13 @@ def mounted(app: App) -> set[tuple[Kind, str]]:
     }
 
 
-def _refused(wanted: Thing, found: Thing) -> str:
-    """Say why BIE would ignore a change."""
+def _impossible_change(wanted: Thing, found: Thing) -> str:
+    """Return the reason why BIE would ignore a change; empty: it would not."""
     if isinstance(wanted, Registry) and isinstance(found, Registry):
         if (wanted.address, wanted.username) != (found.address, found.username):
-            return f"registry {wanted.name}: BIE changes neither address nor user; give the new one another name"
+            return f"registry {wanted.name}: BIE cannot change address or user; give the new one another name"
     elif isinstance(wanted, App) and isinstance(found, App) and (wanted.type, wanted.mode) != (found.type, found.mode):
-        return f"app {wanted.name}: BIE changes neither type nor mode; give the new one another name"
+        return f"app {wanted.name}: BIE cannot change type or mode; give the new one another name"
     return ""
 
 
@@ -277,7 +277,7 @@ def _differences(found: Thing | None, wanted: Thing) -> tuple[Difference, ...]:
 
 
 def _comparable(thing: Thing) -> dict[str, Any]:
-    """Return what counts: everything but whose it is and what the server adds by itself."""
+    """Return the fields to compare: all but the owner and the server's own."""
     value = normal(thing)
     if isinstance(thing, (Secret, Registry)):
         value["description"] = unmarked(thing.description)

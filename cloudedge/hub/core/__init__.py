@@ -1,4 +1,4 @@
-"""The nouns of a hub: digests, manifests, tags, references, and the protocols that backends implement."""
+"""Core types of a hub: digests, manifests, tags, references, and the protocols that backends implement."""
 
 from __future__ import annotations
 

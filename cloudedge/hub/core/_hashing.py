@@ -1,7 +1,7 @@
 """SHA-256 of local files at the speed of the processor, several files at a time.
 
-Reading a file into memory and hashing it take about equally long; done in turn they halve each other. A large
-file is therefore read one buffer ahead by a thread of its own while the last one is hashed.
+Reading a file and hashing it take about equally long. A thread reads a large file one buffer ahead while the last
+buffer is hashed, so that the two overlap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Hashed", "hash_file", "hash_files"]
 
 
 class Hashed(NamedTuple):
-    """What a file held when it was read."""
+    """The digest, size and state of a file when it was read."""
 
     digest: Digest
     size: int
@@ -52,7 +52,7 @@ def hash_file(path: Path, progress: Progress = lambda _: None) -> Hashed:
     finally:
         os.close(fd)
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise IntegrityError(f"{path} changed while it was read", hint="Wait until its writer is done, then repeat.")
+        raise IntegrityError(f"{path} changed while it was read", hint="Run the command again when its writer is done.")
     return Hashed(Digest("sha256:" + sha256.hexdigest()), after.st_size, after.st_mtime_ns)
 
 
@@ -94,7 +94,7 @@ def _read_ahead(fd: int) -> Iterator[memoryview | bytes]:
             yield item
             buffer = item.obj
             item.release()
-            free.put(buffer)  # type: ignore[arg-type]  # a memoryview does not tell what it views
+            free.put(buffer)  # type: ignore[arg-type]  # a memoryview's type does not name its buffer
     finally:
         free.put(None)
         thread.join()

@@ -1,7 +1,7 @@
-"""OCI's nouns: digests, descriptors and manifests, read strictly and kept byte for byte.
+"""OCI's data types: digests, descriptors and manifests, parsed strictly and kept byte for byte.
 
-A manifest *is* its bytes: the digest names them, so whatever a newer cloudedge or another tool put in there
-must come out again unchanged. Reading therefore keeps the raw bytes and looks at the few fields it relies on.
+A manifest *is* its bytes: the digest names them, so fields from a newer cloudedge or another tool must survive
+unchanged. Parsing therefore keeps the raw bytes and reads only the fields it relies on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Reader = Callable[[int], Iterator[bytes]]
 IMAGE_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 IMAGE_INDEX = "application/vnd.oci.image.index.v1+json"
 
-# What the distribution spec asks registries to accept at least, and what the common one accepts at most.
+# The least that the distribution spec asks registries to accept, and the most that the common one accepts.
 MANIFEST_LIMIT = 4 * 1024 * 1024
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -51,10 +51,10 @@ def parse_digest(text: object) -> Digest:
     """Check that `text` is a SHA-256 digest.
 
     Raises:
-        InputError: it is something else.
+        InputError: `text` is not one.
     """
     if not isinstance(text, str) or not _DIGEST.fullmatch(text):
-        raise InputError(f"not a SHA-256 digest: {text!r} (wanted: sha256: and 64 hex digits)")
+        raise InputError(f"not a SHA-256 digest: {text!r} (expected sha256: and 64 hex digits)")
     return Digest(text)
 
 
@@ -64,7 +64,7 @@ def digest_of(data: bytes) -> Digest:
 
 
 def canonical_json(value: object) -> bytes:
-    """Write JSON the one way cloudedge writes it: sorted keys, no spaces, UTF-8."""
+    """Write JSON in cloudedge's canonical form: sorted keys, no spaces, UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -85,7 +85,7 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Digest, size and media type: the three things that always travel together."""
+    """Digest, size and media type of a blob, as OCI writes them."""
 
     media_type: str
     digest: Digest
@@ -94,7 +94,7 @@ class Descriptor:
 
     @classmethod
     def of(cls, data: bytes, media_type: str, annotations: Mapping[str, str] | None = None) -> Descriptor:
-        """Describe bytes at hand."""
+        """Describe the given bytes."""
         return cls(media_type, digest_of(data), len(data), annotations or _NO_ANNOTATIONS)
 
     @classmethod
@@ -102,7 +102,7 @@ class Descriptor:
         """Read a descriptor out of a manifest or an index.
 
         Raises:
-            InputError: a field is missing or absurd.
+            InputError: a field is missing or impossible.
         """
         if not isinstance(value, dict):
             raise InputError(f"{what} is not an object")
@@ -111,13 +111,13 @@ class Descriptor:
         if not isinstance(media_type, str):
             raise InputError(f"{what} has no mediaType")
         if type(size) is not int or not 0 <= size < 1 << 63:
-            raise InputError(f"{what} has an absurd size: {size!r}")
+            raise InputError(f"{what} has an impossible size: {size!r}")
         if not isinstance(annotations, dict) or not all(isinstance(v, str) for v in annotations.values()):
             raise InputError(f"{what} has annotations that are not strings")
         return cls(media_type, parse_digest(value.get("digest")), size, MappingProxyType(annotations))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that goes into a manifest or an index."""
+        """Return the JSON form for a manifest or an index."""
         value: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         if self.annotations:
             value["annotations"] = dict(self.annotations)
@@ -126,7 +126,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Manifest:
-    """An image manifest or an image index: its bytes, and the parts of them we rely on."""
+    """An image manifest or an image index: its raw bytes and the parsed fields."""
 
     raw: bytes = field(repr=False)
     media_type: str
@@ -138,15 +138,15 @@ class Manifest:
 
     @classmethod
     def parse(cls, raw: bytes) -> Manifest:
-        """Read manifest bytes.
+        """Parse manifest bytes.
 
         Raises:
-            InputError: the bytes are no manifest, or one of its fields cannot be.
+            InputError: the bytes are not a manifest, or a field is impossible.
         """
         if len(raw) > MANIFEST_LIMIT:
             raise InputError(f"manifest of {len(raw)} bytes is over the limit of {MANIFEST_LIMIT}")
         value = parse_json(raw, "manifest")
-        if value.get("schemaVersion") != 2:  # noqa: PLR2004 - the only one OCI has
+        if value.get("schemaVersion") != 2:  # noqa: PLR2004 - OCI's only version
             raise InputError(f"manifest has schemaVersion {value.get('schemaVersion')!r}, not 2")
         annotations = value.get("annotations") or {}
         if not isinstance(annotations, dict) or not all(isinstance(v, str) for v in annotations.values()):
@@ -171,10 +171,10 @@ class Manifest:
         layers: list[Descriptor],
         annotations: Mapping[str, str],
     ) -> Manifest:
-        """Make a manifest.
+        """Build a manifest.
 
         Raises:
-            InputError: it would be larger than registries take.
+            InputError: it is larger than registries accept.
         """
         value: dict[str, Any] = {
             "schemaVersion": 2,
@@ -195,7 +195,7 @@ class Manifest:
 
     @property
     def descriptor(self) -> Descriptor:
-        """What points at this manifest."""
+        """The descriptor that points at this manifest."""
         return Descriptor(self.media_type, self.digest, len(self.raw))
 
     @property
@@ -213,7 +213,7 @@ def _descriptors(value: dict[str, Any], key: str) -> tuple[Descriptor, ...]:
 
 
 def verified(chunks: Iterator[bytes], blob: Descriptor, where: str) -> Iterator[bytes]:
-    """Pass a blob's bytes through, and raise instead of ending when they are not what `blob` says.
+    """Pass a blob's bytes through, and raise at the end unless they match `blob`.
 
     Raises:
         IntegrityError: too long, too short, or another digest.
@@ -222,19 +222,19 @@ def verified(chunks: Iterator[bytes], blob: Descriptor, where: str) -> Iterator[
     for chunk in chunks:
         seen += len(chunk)
         if seen > blob.size:
-            raise _wrong(blob, where, f"more than the declared {blob.size} bytes")
+            raise _damaged_blob(blob, where, f"more than the declared {blob.size} bytes")
         sha256.update(chunk)
         yield chunk
     if seen != blob.size:
-        raise _wrong(blob, where, f"{seen} bytes instead of {blob.size}")
+        raise _damaged_blob(blob, where, f"{seen} bytes instead of {blob.size}")
     if sha256.hexdigest() != blob.digest.removeprefix("sha256:"):
-        raise _wrong(blob, where, f"digest sha256:{sha256.hexdigest()}")
+        raise _damaged_blob(blob, where, f"digest sha256:{sha256.hexdigest()}")
 
 
-def _wrong(blob: Descriptor, where: str, found: str) -> IntegrityError:
+def _damaged_blob(blob: Descriptor, where: str, found: str) -> IntegrityError:
     return IntegrityError(
         f"{where}: blob {blob.digest} is damaged: {found}",
-        hint="Push the bundle again from a place where it verifies, or restore the file.",
+        hint="Push the bundle again from a hub where it verifies, or restore the file.",
         digest=blob.digest,
         where=where,
     )

@@ -1,14 +1,13 @@
-"""The two seams of the hub.
+"""The hub protocols: `Hub` for everything above, `ObjectStore` for the backends below.
 
-`Hub` is what everything above uses: manifests and blobs by digest, tags by name. `ObjectStore` is the smaller
-thing a directory, S3 or BOS has to offer so that `LayoutHub` can keep an OCI image layout in it. A registry is
-a `Hub` directly.
+A `Hub` keeps manifests and blobs by digest, and tags by name. An `ObjectStore` is the smaller interface that a
+directory, S3 or BOS offers so that `LayoutHub` can keep an OCI image layout in it. A registry is a `Hub` directly.
 
-The rules both keep:
-- nothing is visible under a digest until all of its bytes are there and hash to it;
-- writing what is there already is done at once and moves no bytes;
+Rules of both:
+- a blob is visible under its digest only when all of its bytes are there and match it;
+- writing a blob that is already there returns at once and moves no bytes;
 - an interrupted upload is continued, not repeated;
-- foreign exceptions do not leave: they become one class of `cloudedge.errors`.
+- only `cloudedge.errors` are raised, never a library's exceptions.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["ANY", "CHUNK", "Hub", "Lock", "ObjectInfo", "ObjectStore", "Progress", "Stored", "SureLock"]
 
 CHUNK: Final = 1024 * 1024
-"""Bytes read, hashed and sent at a time: large enough for full speed, small enough for many at once."""
+"""Bytes read, hashed and sent at a time: large enough for full speed, small enough for many transfers at once."""
 
 Progress = Callable[[int], None]
-"""Told of bytes as they are settled: sent, received, or found to be there already."""
+"""Called with the number of bytes as they settle: sent, received, or already there."""
 
 
 class AnyVersion:
-    """Says: put the object whatever is there now."""
+    """The expectation of a write that replaces any version."""
 
 
 ANY: Final = AnyVersion()
@@ -47,9 +46,9 @@ class ObjectInfo:
     key: str
     size: int
     version: str
-    """Changes whenever the content does; an ETag where there is one."""
+    """Changes with the content; an ETag where the store has one."""
     age_s: float
-    """Seconds since it was written, by the store's own clock."""
+    """Seconds since it was written, by the store's clock."""
 
 
 @dataclass(frozen=True)
@@ -61,32 +60,32 @@ class Stored:
 
 
 class Lock(Protocol):
-    """A lock that is held."""
+    """A held lock."""
 
     def check(self) -> None:
-        """Make sure that it still is; called right before a write that depends on it.
+        """Check that the lock is still held; called right before a write that depends on it.
 
         Raises:
-            Unavailable: others may hold it by now: stop.
+            Unavailable: another process may hold it by now; stop.
         """
         ...
 
 
 class SureLock:
-    """A lock that cannot be lost while its holder lives, or that nobody needs."""
+    """A lock that its living holder cannot lose, or that the hub does not need."""
 
     def check(self) -> None:
-        """Do nothing: it is held."""
+        """Do nothing: the lock is held."""
 
 
 class ObjectStore(Protocol):
-    """Named objects. Keys are relative, with forward slashes; every method may raise `CloudEdgeError`."""
+    """Named objects. Keys are relative paths with forward slashes; every method may raise `CloudEdgeError`."""
 
     url: str
 
     @property
     def compare_and_set(self) -> bool:
-        """Whether `put` compares and writes in one step; where not, the layout holds the lock ``index`` meanwhile."""
+        """True if `put` compares and writes in one step; else the layout holds the lock ``index`` around it."""
         ...
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -94,23 +93,23 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, key: str, start: int = 0) -> Iterator[bytes]:
-        """Stream an object from a byte offset; `NotFound` if it is not there."""
+        """Stream an object from a byte offset; `NotFound` if it does not exist."""
         ...
 
     def put(self, key: str, data: bytes, *, expected: str | AnyVersion | None = ANY) -> None:
-        """Write a small object at once. `expected`: the version it must have now, None for "not there yet".
+        """Write a small object at once. `expected` is the version it must have now; None: it must not exist yet.
 
         Raises:
-            Conflict: it has another version than `expected`.
+            Conflict: its version is not `expected`.
         """
         ...
 
     def upload(self, key: str, blob: Descriptor, read: Reader, progress: Progress) -> None:
-        """Write a large object, continuing an earlier attempt; visible only once it hashes to `blob.digest`."""
+        """Write a large object, continuing an earlier attempt; visible only when it hashes to `blob.digest`."""
         ...
 
     def settle(self, keys: Sequence[str]) -> None:
-        """Make uploaded objects survive a power cut; what `put` wrote does so already."""
+        """Make uploaded objects survive a power cut; those of `put` already do."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -118,42 +117,42 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Delete an object; deleting nothing is fine."""
+        """Delete an object; a missing one is no error."""
         ...
 
     def sweep(self, older_than_s: float) -> int:
-        """Drop unfinished uploads that nobody continued for so long; returns how many."""
+        """Drop unfinished uploads that were not continued for this long; returns how many."""
         ...
 
     def lock(self, name: str, *, shared: bool = False, wait_s: float = 60) -> AbstractContextManager[Lock]:
-        """Hold a named lock, alone or with other sharers; a killed holder loses it.
+        """Hold a named lock, exclusive or shared; a killed holder loses it.
 
         Raises:
-            Conflict: others hold it and did not let go within `wait_s`; says who.
+            Conflict: others still hold it after `wait_s`; names them.
         """
         ...
 
 
 class Hub(Protocol):
-    """A place bundles are kept. `name` is a bundle's name (a repository); versions and tags belong to a name."""
+    """A place where bundles are kept. `name` is a bundle's name (a repository); versions and tags belong to a name."""
 
     url: str
 
     def names(self) -> list[str]:
-        """List the names bundles are kept under."""
+        """List the names of the bundles."""
         ...
 
     def tags(self, name: str) -> list[TagEntry]:
-        """List every tag of a name with its whole history; empty if there is no such name."""
+        """List every tag of a name with its whole history; empty for an unknown name."""
         ...
 
     def move_tag(
         self, name: str, tag: str, target: Descriptor | None, *, by: str, at: str, expected: Expectation = ANY
     ) -> TagEntry | None:
-        """Point a tag at a manifest that is there (None: untag). The one step that publishes.
+        """Point a tag at a stored manifest (None: untag). The one step that publishes.
 
         Raises:
-            Conflict: the tag is not where `expected` says, or is a version and points elsewhere already.
+            Conflict: the tag is not at `expected`, or is a version that already points elsewhere.
         """
         ...
 
@@ -166,15 +165,15 @@ class Hub(Protocol):
         ...
 
     def write_manifest(self, name: str, manifest: Manifest) -> None:
-        """Store a manifest under its digest only; its blobs are there already."""
+        """Store a manifest under its digest only; its blobs must be stored already."""
         ...
 
     def has_blob(self, name: str, blob: Descriptor) -> bool:
-        """Tell whether a whole blob is there."""
+        """Return True if the whole blob is stored."""
         ...
 
     def read_blob(self, name: str, blob: Descriptor, start: int = 0) -> Iterator[bytes]:
-        """Stream a blob from an offset. Not checked: wrap it in `verified` when reading from the start."""
+        """Stream a blob from an offset. Not verified: wrap it in `verified` when reading from the start."""
         ...
 
     def write_blob(self, name: str, blob: Descriptor, read: Reader, progress: Progress) -> None:
@@ -182,19 +181,19 @@ class Hub(Protocol):
         ...
 
     def writing(self) -> AbstractContextManager[Lock]:
-        """Keep garbage collection away while blobs are written and not yet tagged."""
+        """Lock out garbage collection while blobs are written and not yet tagged."""
         ...
 
     def collecting(self) -> AbstractContextManager[Lock]:
-        """Keep writers away while garbage is deleted.
+        """Lock out writers while garbage is deleted.
 
         Raises:
-            Conflict: someone is writing.
+            Conflict: another process is writing.
         """
         ...
 
     def stored(self) -> Iterator[Stored]:
-        """List everything that could be garbage."""
+        """List everything that may be garbage."""
         ...
 
     def discard(self, digest: Digest) -> None:
@@ -202,5 +201,5 @@ class Hub(Protocol):
         ...
 
     def sweep(self, older_than_s: float) -> int:
-        """Drop unfinished uploads that nobody continued for so long; returns how many. Only while `collecting`."""
+        """Drop unfinished uploads that were not continued for this long; returns how many. Only while `collecting`."""
         ...

@@ -1,4 +1,4 @@
-"""References: how people write which bundle they mean, and the order of versions.
+"""References to bundles, parsed and resolved, and the order of versions.
 
 ``ctr:3`` is a version, ``ctr:prod`` a tag, ``ctr`` the newest version, ``ctr@sha256:...`` one exact bundle.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ref", "newest", "next_version", "resolve", "version_key"]
 
-_SHORT = re.compile(r"[0-9a-f]{6,63}")
+_SHORT_DIGEST = re.compile(r"[0-9a-f]{6,63}")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Ref:
 
     @classmethod
     def parse(cls, text: str) -> Ref:
-        """Read a reference.
+        """Parse a reference.
 
         Raises:
             InputError: it has none of the accepted forms.
@@ -41,7 +41,7 @@ class Ref:
             return cls(check_name(name), digest=digest if _is_short(digest) else parse_digest(digest))
         name, colon, tag = text.partition(":")
         if colon and not tag:
-            raise InputError(f"not a reference: {text!r} (wanted: NAME, NAME:VERSION, NAME:TAG or NAME@sha256:DIGEST)")
+            raise InputError(f"not a reference: {text!r} (expected NAME, NAME:VERSION, NAME:TAG or NAME@sha256:DIGEST)")
         return cls(check_name(name), tag=check_tag(tag) if tag else "")
 
     def __str__(self) -> str:
@@ -51,28 +51,28 @@ class Ref:
 
 
 def _is_short(digest: str) -> bool:
-    return bool(_SHORT.fullmatch(digest.removeprefix("sha256:"))) and digest.startswith("sha256:")
+    return bool(_SHORT_DIGEST.fullmatch(digest.removeprefix("sha256:"))) and digest.startswith("sha256:")
 
 
 def version_key(version: str) -> tuple[int, int, int, bool, tuple[tuple[int, int, str], ...]]:
-    """Sort key of a version, by semantic versioning's rules; ``3`` is ``3.0.0``."""
+    """Return the sort key of a version, by semantic versioning's rules; ``3`` is ``3.0.0``."""
     if not is_version(version):
-        raise InputError(f"not a version: {version!r} (wanted: an integer such as 3, or major.minor.patch)")
+        raise InputError(f"not a version: {version!r} (expected an integer such as 3, or major.minor.patch)")
     core, _, pre = version.partition("-")
     major, minor, patch = [int(part) for part in core.split(".")] + ([0, 0] if "." not in core else [])
-    # A pre-release comes before its release; its numeric identifiers before its words.
+    # A pre-release comes before its release; numeric identifiers come before words.
     labels = tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in pre.split(".") if p)
     return major, minor, patch, not pre, labels
 
 
 def newest(entries: list[TagEntry]) -> TagEntry | None:
-    """Return the entry of the newest version that is there."""
+    """Return the entry of the newest version."""
     versions = [e for e in entries if e.is_current and is_version(e.tag)]
     return max(versions, key=lambda e: version_key(e.tag), default=None)
 
 
 def next_version(entries: list[TagEntry]) -> str:
-    """Return the version after the newest there ever was: 3 → 4, 1.4.2 → 1.4.3, nothing → 1."""
+    """Return the version after the newest that ever existed: 3 → 4, 1.4.2 → 1.4.3, none → 1."""
     ever = [e.tag for e in entries if is_version(e.tag)]
     if not ever:
         return "1"
@@ -84,10 +84,10 @@ def next_version(entries: list[TagEntry]) -> str:
 
 
 def resolve(hub: Hub, ref: Ref) -> Descriptor:
-    """Find the manifest a reference means.
+    """Find the manifest of a reference.
 
     Raises:
-        NotFound: the hub has no such name, version, tag or digest; says what it has.
+        NotFound: the hub has no such name, version, tag or digest; the hint lists what it has.
     """
     if ref.digest and not _is_short(ref.digest):
         manifest = hub.read_manifest(ref.name, Digest(ref.digest))
@@ -102,8 +102,8 @@ def resolve(hub: Hub, ref: Ref) -> Descriptor:
     if entry is None:
         known = sorted(e.tag for e in entries if e.is_current and not e.tag.startswith("sha256-"))
         raise NotFound(
-            f"{hub.url}: there is no bundle {ref}",
-            hint=f"There are: {', '.join(known[-20:])}." if known else f"Nothing called {ref.name} is kept there.",
+            f"{hub.url} has no bundle {ref}",
+            hint=f"The hub has {', '.join(known[-20:])}." if known else f"The hub has no bundle named {ref.name}.",
             ref=str(ref),
         )
     return entry.target

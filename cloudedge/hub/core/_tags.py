@@ -1,8 +1,8 @@
-"""Tags and their history, as plain data: which moves are allowed and what a move leaves behind.
+"""Tags and their history as plain data: the rules of a move, and the entries it leaves.
 
-A tag entry says: from `since` on, set by `by`, this tag pointed at this manifest; and, once that ended, until
-when and by whom. The newest entry of a tag that has not ended is where the tag points. Order is the counter
-`seq`, never the wall clock. Versions (`3`, `1.4.0`) are tags that, once set, point at one manifest for ever.
+A tag entry records that from `since` on, set by `by`, the tag pointed at this manifest, and, once that ended, the
+time and the user who ended it. A tag points at the target of its newest entry that has not ended. The counter `seq`
+defines the order, never the wall clock. Versions (`3`, `1.4.0`) are tags that, once set, never move.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Expectation", "TagEntry", "check_name", "check_tag", "current", "is_version", "moved"]
 
 Expectation = Union["Digest", "AnyVersion", None]
-"""Where a tag has to point before it moves: a digest, None for nowhere, `ANY` for wherever."""
+"""The digest a tag must point at before it moves; None: nothing; `ANY`: anything."""
 
 _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
@@ -29,35 +29,35 @@ _NAME_LIMIT = 200
 
 
 def check_name(name: str) -> str:
-    """Return a bundle's name if registries take it too.
+    """Return a bundle's name if registries accept it, too.
 
     Raises:
-        InputError: it has other characters, or is too long.
+        InputError: the name has other characters, or is too long.
     """
     if len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
-        raise InputError(f"not a bundle name: {name!r} (wanted: lower-case letters, digits, and . _ - / between)")
+        raise InputError(f"not a bundle name: {name!r} (expected lower-case letters, digits, and . _ - / between)")
     return name
 
 
 def check_tag(tag: str) -> str:
-    """Return a tag or version if registries take it too.
+    """Return a tag or version if registries accept it, too.
 
     Raises:
-        InputError: it has other characters, or is too long.
+        InputError: the tag has other characters, or is too long.
     """
     if not _TAG.fullmatch(tag):
-        raise InputError(f"not a tag: {tag!r} (wanted: up to 128 letters, digits, and . _ - after the first)")
+        raise InputError(f"not a tag: {tag!r} (expected up to 128 letters, digits, and . _ - after the first)")
     return tag
 
 
 def is_version(tag: str) -> bool:
-    """Tell whether a tag is a version: an integer or major.minor.patch."""
+    """Return True if a tag is a version: an integer or major.minor.patch."""
     return bool(_VERSION.fullmatch(tag))
 
 
 @dataclass(frozen=True)
 class TagEntry:
-    """One stretch of a tag's life."""
+    """One period of a tag at one manifest."""
 
     tag: str
     target: Descriptor
@@ -69,12 +69,12 @@ class TagEntry:
 
     @property
     def is_current(self) -> bool:
-        """Whether the tag points here now."""
+        """True if the tag points here now."""
         return not self.until
 
 
 def current(entries: list[TagEntry], tag: str) -> TagEntry | None:
-    """Return the entry that says where a tag points, if it points anywhere."""
+    """Return the current entry of a tag, if it points anywhere."""
     return next((e for e in entries if e.tag == tag and e.is_current), None)
 
 
@@ -87,11 +87,11 @@ def moved(
     at: str,
     expected: Expectation,
 ) -> list[TagEntry]:
-    """Return the entries after a tag moved; the same list object if that changes nothing.
+    """Return the entries after a move; the same list object if the move changes nothing.
 
     Raises:
-        Conflict: the tag is not where `expected` says, or it is a version that points elsewhere already.
-        NotFound: a tag that points nowhere was to be removed.
+        Conflict: the tag is not at `expected`, or it is a version that already points elsewhere.
+        NotFound: the tag to remove points nowhere.
     """
     now = current(entries, tag)
     if now is not None and target is not None and now.target.digest == target.digest:
@@ -100,20 +100,20 @@ def moved(
         at_digest = now.target.digest if now else None
         if at_digest != expected:
             raise Conflict(
-                f"tag {tag} is at {at_digest or 'nothing'}, not at {expected or 'nothing'}: someone moved it",
-                hint="Look at its history, then repeat the command if it is still what you want.",
+                f"tag {tag} is at {at_digest or 'nothing'}, not at {expected or 'nothing'}: another process moved it",
+                hint="Look at `cloudedge hub history`, then run the command again if you still want it.",
                 tag=tag,
                 found=at_digest,
                 expected=expected,
             )
     if target is None and now is None:
-        raise NotFound(f"there is no tag {tag}", tag=tag)
+        raise NotFound(f"the tag {tag} does not exist", tag=tag)
     if is_version(tag) and target is not None:
         first = next((e for e in entries if e.tag == tag), None)
         if first is not None and first.target.digest != target.digest:
             raise Conflict(
-                f"version {tag} is {first.target.digest} and versions never change",
-                hint="Pack under a new version: --version auto takes the next one.",
+                f"version {tag} is {first.target.digest}, and versions never change",
+                hint="Pack a new version; `--version auto` takes the next one.",
                 tag=tag,
                 found=first.target.digest,
             )

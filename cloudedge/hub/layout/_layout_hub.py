@@ -1,8 +1,7 @@
 """A hub kept as an OCI image layout in an object store: ``oci-layout``, ``index.json``, ``blobs/sha256/*``.
 
-Tags and their history are descriptors in ``index.json``, so one write moves a pointer *and* records the move,
-and any tool that collects garbage in a layout keeps what our history still needs. Descriptors that other
-tools wrote are kept as they are.
+Tags and their history are descriptors in ``index.json``, so that one write moves a tag *and* records the move, and
+any tool that collects garbage in a layout keeps what the history needs. Descriptors of other tools stay unchanged.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ _LAYOUT = "oci-layout"
 _INDEX = "index.json"
 _BLOBS = "blobs/sha256/"
 _INDEX_LIMIT = 64 * 1024 * 1024
-_REF = "org.opencontainers.image.ref.name"
-_TAG = "io.cloudedge.tag"
-_TRIES = 100
+_REF_ANNOTATION = "org.opencontainers.image.ref.name"
+_TAG_ANNOTATION = "io.cloudedge.tag"
+_INDEX_TRIES = 100
+"""Lost races before giving up; each means that another process's write succeeded."""
 _BACKOFF = Backoff(0.01, 0.5, 0.0, 1.0)
-"""Lost races before giving up; each one means that somebody else's write succeeded."""
 
 
 class LayoutHub:
-    """A `Hub` in anything that keeps named objects."""
+    """A `Hub` in any `ObjectStore`."""
 
     def __init__(self, store: ObjectStore, clock: Clock | None = None) -> None:
         self.store = store
@@ -64,22 +63,22 @@ class LayoutHub:
         self._clock = clock or SystemClock()
 
     def names(self) -> list[str]:
-        """List the names bundles are kept under."""
-        found = (_name_and_tag(entry) for entry in self._index()[0]["manifests"])
+        """List the names of the bundles."""
+        found = (_name_and_tag(entry) for entry in self._read_index()[0]["manifests"])
         return sorted({name for name, _ in filter(None, found)})
 
     def tags(self, name: str) -> list[TagEntry]:
         """List every tag of a name with its whole history."""
-        return _entries(self._index()[0], name)
+        return _entries(self._read_index()[0], name)
 
     def move_tag(
         self, name: str, tag: str, target: Descriptor | None, *, by: str, at: str, expected: Expectation = ANY
     ) -> TagEntry | None:
-        """Point a tag at a manifest that is there (None: untag)."""
+        """Point a tag at a stored manifest (None: untag)."""
         check_name(name)
         check_tag(tag)
         if target is not None and self.store.head(blob_key(target.digest)) is None:
-            raise NotFound(f"{self.url}: no manifest {target.digest} to tag", digest=target.digest)
+            raise NotFound(f"{self.url} has no manifest {target.digest} to tag", digest=target.digest)
 
         def change(index: dict[str, Any]) -> bool:
             before = _entries(index, name)
@@ -89,7 +88,7 @@ class LayoutHub:
             _set_entries(index, name, after)
             return True
 
-        return current(_entries(self._update(change), name), tag)
+        return current(_entries(self._update_index(change), name), tag)
 
     def forget(self, name: str, entries: list[TagEntry]) -> None:
         """Drop ended entries from the history."""
@@ -101,17 +100,17 @@ class LayoutHub:
             _set_entries(index, name, after)
             return len(after) != len(before)
 
-        self._update(change)
+        self._update_index(change)
 
     def read_manifest(self, name: str, digest: Digest) -> Manifest:  # noqa: ARG002 - one blob space for all names
         """Read a manifest and check it against its digest."""
-        raw = self._small(blob_key(digest), MANIFEST_LIMIT)
+        raw = self._read_small(blob_key(digest), MANIFEST_LIMIT)
         if raw is None:
-            raise NotFound(f"{self.url}: there is no manifest {digest}", digest=digest)
+            raise NotFound(f"{self.url} has no manifest {digest}", digest=digest)
         if digest_of(raw) != digest:
             raise IntegrityError(
                 f"{self.url}: manifest {digest} is damaged",
-                hint="Push the bundle again from a place where it verifies.",
+                hint="Push the bundle again from a hub where it verifies.",
                 digest=digest,
             )
         return Manifest.parse(raw)
@@ -119,13 +118,13 @@ class LayoutHub:
     def write_manifest(self, name: str, manifest: Manifest) -> None:
         """Store a manifest under its digest only."""
         check_name(name)
-        # Whoever wrote the blobs, perhaps a process that was killed: they are safe before anything refers to them.
+        # A killed process may have written the blobs: sync them before anything refers to them.
         self.store.settle([blob_key(blob.digest) for blob in manifest.blobs])
         if not self.has_blob(name, manifest.descriptor):
             self.store.put(blob_key(manifest.digest), manifest.raw)
 
     def has_blob(self, name: str, blob: Descriptor) -> bool:  # noqa: ARG002 - one blob space for all names
-        """Tell whether a whole blob is there."""
+        """Return True if the whole blob is stored."""
         info = self.store.head(blob_key(blob.digest))
         return info is not None and info.size == blob.size
 
@@ -141,11 +140,11 @@ class LayoutHub:
             self.store.upload(blob_key(blob.digest), blob, read, progress)
 
     def writing(self) -> AbstractContextManager[Lock]:
-        """Keep garbage collection away while blobs are written and not yet tagged."""
+        """Lock out garbage collection while blobs are written and not yet tagged."""
         return self.store.lock("blobs", shared=True, wait_s=600)
 
     def collecting(self) -> AbstractContextManager[Lock]:
-        """Keep writers away while garbage is deleted."""
+        """Lock out writers while garbage is deleted."""
         return self.store.lock("blobs", wait_s=0)
 
     def stored(self) -> Iterator[Stored]:
@@ -154,7 +153,7 @@ class LayoutHub:
             try:
                 digest = parse_digest("sha256:" + info.key.removeprefix(_BLOBS))
             except InputError:
-                continue  # not ours: somebody's file in the way
+                continue  # a foreign file
             yield Stored(digest, info.size)
 
     def discard(self, digest: Digest) -> None:
@@ -162,10 +161,10 @@ class LayoutHub:
         self.store.delete(blob_key(digest))
 
     def sweep(self, older_than_s: float) -> int:
-        """Drop unfinished uploads that nobody continued for so long."""
+        """Drop unfinished uploads that were not continued for this long."""
         return self.store.sweep(older_than_s)
 
-    def _small(self, key: str, limit: int) -> bytes | None:
+    def _read_small(self, key: str, limit: int) -> bytes | None:
         data = b""
         try:
             for chunk in self.store.get(key):
@@ -176,10 +175,10 @@ class LayoutHub:
             return None
         return data
 
-    def _index(self) -> tuple[dict[str, Any], str | None]:
-        """Read ``index.json`` with the version it has; an absent one is empty."""
+    def _read_index(self) -> tuple[dict[str, Any], str | None]:
+        """Read ``index.json`` and its version; a missing one is empty."""
         info = self.store.head(_INDEX)
-        raw = self._small(_INDEX, _INDEX_LIMIT) if info else None
+        raw = self._read_small(_INDEX, _INDEX_LIMIT) if info else None
         if info is None or raw is None:
             return {"schemaVersion": 2, "mediaType": IMAGE_INDEX, "manifests": []}, None
         index = parse_json(raw, f"{self.url}/{_INDEX}")
@@ -188,18 +187,18 @@ class LayoutHub:
             raise InputError(f"{self.url}/{_INDEX}: 'manifests' is not a list of descriptors")
         return index, info.version
 
-    def _update(self, change: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Change ``index.json`` without losing anybody's change; `change` says whether it changed anything."""
+    def _update_index(self, change: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Change ``index.json`` without losing concurrent changes; `change` returns True if it changed the index."""
         if not self.store.compare_and_set:
             with self.store.lock("index") as lock:
-                index, version = self._index()
+                index, version = self._read_index()
                 if change(index):
                     lock.check()
                     self._write_index(index, version, expected=ANY)
                 return index
-        patience = Patience(_TRIES, _BACKOFF, self._clock)
+        patience = Patience(_INDEX_TRIES, _BACKOFF, self._clock)
         while True:
-            index, version = self._index()
+            index, version = self._read_index()
             if not change(index):
                 return index
             try:
@@ -207,8 +206,8 @@ class LayoutHub:
             except Conflict as lost:
                 if not patience.wait():
                     raise Conflict(
-                        f"{self.url}: lost {_TRIES} races to change {_INDEX}",
-                        hint="Many processes move tags in this hub at once; repeat the command.",
+                        f"{self.url}: lost {_INDEX_TRIES} races to change {_INDEX}",
+                        hint="Run the command again; many processes move tags in this hub at once.",
                     ) from lost
             else:
                 return index
@@ -220,21 +219,22 @@ class LayoutHub:
 
 
 def blob_key(digest: Digest) -> str:
-    """Return the key a blob is kept under in a layout."""
+    """Return the key of a blob in a layout."""
     return _BLOBS + parse_digest(digest).removeprefix("sha256:")
 
 
 def _name_and_tag(entry: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the name and tag a descriptor of the index stands for, if it is one of ours."""
+    """Return the name and tag of a descriptor in the index, if cloudedge wrote it."""
     annotations = entry.get("annotations")
     if not isinstance(annotations, dict):
         return None
-    name, colon, tag = str(annotations.get(_REF) or annotations.get(f"{_TAG}.was") or "").rpartition(":")
+    ref = annotations.get(_REF_ANNOTATION) or annotations.get(f"{_TAG_ANNOTATION}.was") or ""
+    name, colon, tag = str(ref).rpartition(":")
     return (name, tag) if colon and name and tag else None
 
 
-def _written(index: dict[str, Any], name: str) -> dict[TagEntry, dict[str, Any]]:
-    """Read a name's tag entries, each with the descriptor it was read from."""
+def _parse_entries(index: dict[str, Any], name: str) -> dict[TagEntry, dict[str, Any]]:
+    """Parse a name's tag entries, each with its descriptor."""
     found = {}
     for value in index["manifests"]:
         named = _name_and_tag(value)
@@ -245,22 +245,22 @@ def _written(index: dict[str, Any], name: str) -> dict[TagEntry, dict[str, Any]]
         entry = TagEntry(
             tag=named[1],
             target=Descriptor(descriptor.media_type, descriptor.digest, descriptor.size),
-            seq=int(notes.get(f"{_TAG}.seq", 0)),
-            since=notes.get(f"{_TAG}.since", ""),
-            by=notes.get(f"{_TAG}.by", ""),
-            until=notes.get(f"{_TAG}.until", ""),
-            ended_by=notes.get(f"{_TAG}.ended-by", ""),
+            seq=int(notes.get(f"{_TAG_ANNOTATION}.seq", 0)),
+            since=notes.get(f"{_TAG_ANNOTATION}.since", ""),
+            by=notes.get(f"{_TAG_ANNOTATION}.by", ""),
+            until=notes.get(f"{_TAG_ANNOTATION}.until", ""),
+            ended_by=notes.get(f"{_TAG_ANNOTATION}.ended-by", ""),
         )
         found[entry] = value
     return found
 
 
 def _entries(index: dict[str, Any], name: str) -> list[TagEntry]:
-    return list(_written(index, name))
+    return list(_parse_entries(index, name))
 
 
 def _set_entries(index: dict[str, Any], name: str, entries: list[TagEntry]) -> None:
-    written = _written(index, name)
+    written = _parse_entries(index, name)
     others = [v for v in index["manifests"] if (_name_and_tag(v) or ("", ""))[0] != name]
     ours = sorted(entries, key=lambda e: (e.tag, e.seq))
     index["manifests"] = others + [written.get(entry) or _to_json(name, entry) for entry in ours]
@@ -268,11 +268,11 @@ def _set_entries(index: dict[str, Any], name: str, entries: list[TagEntry]) -> N
 
 def _to_json(name: str, entry: TagEntry) -> dict[str, Any]:
     notes = {
-        _REF if entry.is_current else f"{_TAG}.was": f"{name}:{entry.tag}",
-        f"{_TAG}.seq": str(entry.seq),
-        f"{_TAG}.since": entry.since,
-        f"{_TAG}.by": entry.by,
+        _REF_ANNOTATION if entry.is_current else f"{_TAG_ANNOTATION}.was": f"{name}:{entry.tag}",
+        f"{_TAG_ANNOTATION}.seq": str(entry.seq),
+        f"{_TAG_ANNOTATION}.since": entry.since,
+        f"{_TAG_ANNOTATION}.by": entry.by,
     }
     if not entry.is_current:
-        notes |= {f"{_TAG}.until": entry.until, f"{_TAG}.ended-by": entry.ended_by}
+        notes |= {f"{_TAG_ANNOTATION}.until": entry.until, f"{_TAG_ANNOTATION}.ended-by": entry.ended_by}
     return {**entry.target.to_json(), "annotations": notes}

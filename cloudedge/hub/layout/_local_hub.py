@@ -1,4 +1,4 @@
-"""A hub in a local directory: a layout whose blobs are files that can be opened, mapped and linked."""
+"""A hub in a local directory: an OCI layout whose blobs are files to open, map and link."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["LocalHub"]
 
 
 class LocalHub(LayoutHub):
-    """Where bundles are packed, pulled to and read from."""
+    """The hub in which bundles are packed and read, and to which they are pulled."""
 
     def __init__(self, root: str | os.PathLike[str] | None = None, clock: Clock | None = None) -> None:
-        """Name the directory; nothing is made until it is written to. None: the user's own hub."""
+        """Set the directory (None: the user's own hub); it is created by the first write."""
         if root is None:
             from cloudedge.config import home  # noqa: PLC0415 - slow to import
 
@@ -32,21 +32,21 @@ class LocalHub(LayoutHub):
         super().__init__(self._files, clock)
 
     def blob_path(self, blob: Descriptor) -> Path:
-        """Return the file a blob is in.
+        """Return the file of a blob.
 
         Raises:
-            IntegrityError: the blob is not there, cut short, or was written to since it was linked.
+            IntegrityError: the blob is missing, truncated, or was changed after it was linked.
         """
         if not self.has_blob("", blob):
             raise IntegrityError(
-                f"{self.url}: blob {blob.digest} is missing, cut short, or was written to after packing",
+                f"{self.url}: blob {blob.digest} is missing, truncated, or was changed after packing",
                 hint="Pull the bundle again from a hub that has it, or pack it again.",
                 digest=blob.digest,
             )
         return self._files.path(blob_key(blob.digest))
 
     def adopt(self, source: Path, hashed: Hashed, *, how: Adoption) -> bool:
-        """Take in a local file that was just hashed; returns whether the hub now shares it with its owner."""
+        """Take in a local file that was just hashed; returns True if the hub now links the owner's file."""
         return self._files.adopt(blob_key(hashed.digest), source, hashed, how=how)
 
     def write_bytes(self, data: bytes, media_type: str, annotations: dict[str, str] | None = None) -> Descriptor:
@@ -58,7 +58,7 @@ class LocalHub(LayoutHub):
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Lend a folder on the hub's file system for files about to be adopted; removed afterwards."""
+        """Lend a folder on the hub's file system for files to adopt; removed afterwards."""
         folder = self._files.path("uploads")
         with storage_errors("writing to the hub", folder):
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,14 @@
 """`BosStore`: objects in a bucket of Baidu Object Storage.
 
-The SDK's habits that are met here: it speaks HTTP unless told otherwise, takes a body that ends early for a
-whole one, retries without jitter, writes signing keys to its debug log, and needs both ends of a range.
+It compensates for the SDK's habits: the SDK speaks HTTP by default, accepts a body that ends early as a whole one,
+retries without jitter, writes signing keys to its debug log, and needs both ends of a range.
 """
 
 from __future__ import annotations
 
 import base64
 import http.client
+import os
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,16 +19,14 @@ from cloudedge.clock import SystemClock
 from cloudedge.errors import (
     CloudEdgeError,
     ConfigError,
-    Conflict,
-    NotFound,
     Rejected,
-    StorageError,
     Unavailable,
 )
 from cloudedge.hub.core import CHUNK
 from cloudedge.hub.objects._lease import TTL_S
 from cloudedge.hub.objects._remote_store import RemoteStore
 from cloudedge.hub.objects._store_calls import (
+    HTTP_EXPLANATIONS,
     Opened,
     class_answer,
     given,
@@ -42,69 +41,51 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudedge.clock import Clock
+    from cloudedge.config import HubConfig
     from cloudedge.hub.core import ObjectInfo
     from cloudedge.hub.objects._multipart import Part
     from cloudedge.hub.objects._store_calls import Answer, Unfinished
 
-__all__ = ["BosSettings", "BosStore"]
+__all__ = ["BosSettings", "BosStore", "open_bos"]
 
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _TIMEOUT_S: Final = 60
 
 _EXPLANATIONS: Final[Mapping[str, tuple[type[CloudEdgeError], str]]] = {
-    # error codes
+    **HTTP_EXPLANATIONS,
     "AccountOverdue": (Rejected, "Settle the account's bill."),
-    "BadDigest": (Unavailable, "The bytes were damaged on their way; run the command again."),
-    "InvalidPart": (Unavailable, "Someone else uploads the same blob; run the command again."),
-    "NoSuchBucket": (NotFound, "Create the bucket, or correct the hub's URL."),
     "RequestExpired": (Rejected, "Set this machine's clock."),
-    "RequestTimeout": (Unavailable, "The connection is slow; run the command again."),
-    "quota": (StorageError, "Free space in the bucket, or ask its owner for a larger quota."),
-    # HTTP statuses
-    "401": (Rejected, "Check the access key and the secret key."),
-    "403": (Rejected, "Check the access key, the secret key and what the bucket's policy allows."),
-    "404": (NotFound, ""),
-    "408": (Unavailable, "Run the command again."),
-    "409": (Conflict, "Someone else writes it at the same time: read it again and repeat the change."),
-    "412": (Conflict, "Someone else wrote it: read it again and repeat the change."),
-    "429": (Unavailable, "The server is busy; run the command again later."),
-    "507": (StorageError, "Make room in the bucket."),
-    "3xx": (ConfigError, "Check the hub's endpoint and region."),
-    "4xx": (Rejected, ""),
-    "5xx": (Unavailable, "The server is in trouble; run the command again later."),
-    # what comes from below the SDK
-    "certificate": (Rejected, "Check the endpoint's name and certificate, and this machine's clock."),
-    "OSError": (Unavailable, "Check the endpoint and the network; run the command again."),
-    "HTTPException": (Unavailable, "The connection broke; run the command again."),
-    "ValueError": (Unavailable, "The answer cannot be read: is the endpoint BOS, or a proxy in between?"),
-    "BceError": (Unavailable, "Check the endpoint and the network; run the command again."),
+    "OSError": (Unavailable, "Check the endpoint and the network, then run the command again."),
+    "HTTPException": (Unavailable, "Run the command again; the connection broke."),
+    "ValueError": (Unavailable, "Check that the endpoint is BOS and not a proxy; its answer is unreadable."),
+    "BceError": (Unavailable, "Check the endpoint and the network, then run the command again."),
 }
 
 
 @dataclass(frozen=True)
 class BosSettings:
-    """How to reach a bucket."""
+    """Address and credentials of a BOS bucket."""
 
     access_key: str
     secret_key: str = field(repr=False)
     session_token: str | None = field(default=None, repr=False)
-    """Comes with temporary keys."""
+    """For temporary keys only."""
     region: str = "bj"
     endpoint: str | None = None
-    """Host, with ``http://`` in front if it has no TLS; None for the region's public one."""
+    """The host, with ``http://`` in front if it has no TLS; None: the region's public one."""
     path_style: bool = False
-    """``host/bucket`` instead of ``bucket.host``; IPv4 hosts have it anyway."""
+    """``host/bucket`` instead of ``bucket.host``; IPv4 hosts always use it."""
 
 
 class BosStore(RemoteStore):
-    """An `ObjectStore` in a BOS bucket: ``bos://bucket/prefix``. Tags are moved under its lock."""
+    """An `ObjectStore` in a BOS bucket: ``bos://bucket/prefix``. Its lock protects tag moves."""
 
     def __init__(
         self, url: str, settings: BosSettings, *, clock: Clock | None = None, lock_ttl_s: float = TTL_S
     ) -> None:
         bucket, prefix = split_url(url, "bos")
         if not _BUCKET.fullmatch(bucket):
-            raise ConfigError(f"not a BOS bucket: {bucket!r} (wanted: 3 to 63 lower-case letters, digits, -)")
+            raise ConfigError(f"not a BOS bucket: {bucket!r} (expected 3 to 63 lower-case letters, digits, -)")
         super().__init__(
             f"bos://{bucket}/{prefix}".rstrip("/"),
             prefix,
@@ -114,8 +95,18 @@ class BosStore(RemoteStore):
         )
 
 
+def open_bos(config: HubConfig) -> BosStore:
+    """Open the bucket of a hub's configuration."""
+    from cloudedge.config import reveal  # noqa: PLC0415 - slow to import
+
+    access_key = config.access_key or os.environ.get("BCE_ACCESS_KEY_ID", "")
+    secret_key = reveal(config.secret_key or "env:BCE_SECRET_ACCESS_KEY")
+    settings = BosSettings(access_key, secret_key, region=config.region or "bj", endpoint=config.endpoint or None)
+    return BosStore(config.url, settings)
+
+
 class _BosCalls:
-    """The calls of `Calls`, in the words of bce-python-sdk."""
+    """The calls of `Calls`, made with bce-python-sdk."""
 
     explanations = _EXPLANATIONS
 
@@ -128,7 +119,9 @@ class _BosCalls:
             from baidubce.retry.retry_policy import NoRetryPolicy  # noqa: PLC0415
             from baidubce.services.bos.bos_client import BosClient  # noqa: PLC0415
         except ImportError as error:
-            raise ConfigError("bos:// hubs need bce-python-sdk", hint="pip install 'cloudedge[bos]'") from error
+            raise ConfigError(
+                "bos:// hubs need bce-python-sdk", hint="Install it with `pip install 'cloudedge[bos]'`."
+            ) from error
         hush("baidubce")
         endpoint = settings.endpoint or f"{settings.region}.bcebos.com"
         self.errors: tuple[type[Exception], ...] = (BceError, OSError, http.client.HTTPException)
@@ -147,7 +140,7 @@ class _BosCalls:
         )
 
     def answer(self, error: Exception) -> Answer:
-        """Read an error: the server's has a status, others wrap what went wrong below."""
+        """Read an error: a server's has a status, others wrap the failure below."""
         cause: Exception = getattr(error, "last_error", None) or error
         status: int | None = getattr(error, "status_code", None)
         if status is not None:
@@ -164,7 +157,7 @@ class _BosCalls:
         return listed(name, int(size), about.etag, modified=parsedate_to_datetime(written), date=about.date)
 
     def open(self, name: str, start: int) -> Opened | None:
-        """Begin to download from an offset."""
+        """Begin a download at an offset."""
         ends = None
         if start:
             size = self.head(name).size
@@ -182,14 +175,14 @@ class _BosCalls:
         self._client.put_object(self._bucket, name, data, len(data), content_md5=md5)
 
     def page(self, prefix: str, token: str | None) -> tuple[list[ObjectInfo], str | None]:
-        """List some objects."""
+        """List one page of objects."""
         found = self._client.list_objects(self._bucket, prefix=prefix, marker=token)
         objects = [
             listed(
                 item.key,
                 int(item.size),
                 item.etag,
-                modified=_moment(item.last_modified),
+                modified=_parse_time(item.last_modified),
                 date=found.metadata.date,
             )
             for item in found.contents or []
@@ -207,7 +200,7 @@ class _BosCalls:
         while True:
             found = self._client.list_multipart_uploads(self._bucket, prefix=prefix, key_marker=marker)
             uploads += [
-                unfinished(u.key, str(u.upload_id), begun=_moment(u.initiated), date=found.metadata.date)
+                unfinished(u.key, str(u.upload_id), begun=_parse_time(u.initiated), date=found.metadata.date)
                 for u in found.uploads or []
             ]
             if not found.is_truncated:
@@ -219,7 +212,7 @@ class _BosCalls:
         return str(given(self._client.initiate_multipart_upload(self._bucket, name).upload_id, "uploadId"))
 
     def list_parts(self, name: str, upload: str) -> dict[int, tuple[int, str]]:
-        """Return size and ETag of the parts that are there."""
+        """Return size and ETag of the uploaded parts."""
         parts: dict[int, tuple[int, str]] = {}
         marker = None
         while True:
@@ -236,7 +229,7 @@ class _BosCalls:
         return str(given(sent.metadata.etag, "ETag"))
 
     def complete_upload(self, name: str, upload: str, etags: Mapping[int, str]) -> None:
-        """Make the object of its parts."""
+        """Complete an upload from its parts."""
         parts = [{"partNumber": number, "eTag": etag} for number, etag in etags.items()]
         self._client.complete_multipart_upload(self._bucket, name, upload, parts)
 
@@ -245,7 +238,7 @@ class _BosCalls:
         self._client.abort_multipart_upload(self._bucket, name, upload)
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 

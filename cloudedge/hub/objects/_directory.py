@@ -1,7 +1,7 @@
-"""Objects in a directory: files written beside their place and renamed into it.
+"""Objects in a directory: files written under a temporary name and renamed.
 
-Locks are flock(2) on files under ``.locks/``, so the kernel takes them from a killed process. Unfinished uploads
-stay under ``uploads/`` and are continued. Nothing is ever changed in place.
+Locks are flock(2) on files under ``.locks/``, so that the kernel releases a killed process's lock. Unfinished uploads
+stay under ``uploads/`` and are continued. No file is ever changed in place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Adoption", "DirectoryStore"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)  # for syncfs(2), which the standard library does not offer
 _SYNC_ALL_FROM = 64
-"""Objects from which on one sync of the file system is cheaper than one of each; it also waits for others' writes."""
+"""From this many objects on, one sync of the file system is cheaper than one each; it waits for others' writes, too."""
 
 
 @contextmanager
@@ -44,9 +44,9 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 class DirectoryStore:
-    """An `ObjectStore` in a directory, which is made when first written to."""
+    """An `ObjectStore` in a directory, which the first write creates."""
 
-    compare_and_set = False  # the lock does it: flock costs nothing here
+    compare_and_set = False  # the lock protects writes instead; flock is cheap
 
     def __init__(self, root: str | os.PathLike[str], clock: Clock | None = None) -> None:
         self.root = Path(root).expanduser().absolute()
@@ -54,11 +54,11 @@ class DirectoryStore:
         self._clock = clock or SystemClock()
 
     def path(self, key: str) -> Path:
-        """Return where an object's file is, or would be."""
+        """Return the path of an object's file, existing or not."""
         return self.root / key
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Describe an object, or return None. A linked file that was written to since is no longer that object."""
+        """Describe an object, or return None. A linked file that was changed since is no longer that object."""
         path = self.path(key)
         try:
             with storage_errors("looking into the hub", path):
@@ -66,9 +66,9 @@ class DirectoryStore:
         except NotFound:
             return None
         try:
-            is_as_linked = self._link_record(key).read_text() == _stamp(stat)
+            is_as_linked = self._link_record(key).read_text() == _file_stamp(stat)
         except FileNotFoundError:
-            is_as_linked = True  # not a link: nobody else can write to it
+            is_as_linked = True  # a file of the hub's own, which no one else writes to
         return _info(key, stat) if is_as_linked else None
 
     def get(self, key: str, start: int = 0) -> Iterator[bytes]:
@@ -82,39 +82,39 @@ class DirectoryStore:
     def put(self, key: str, data: bytes, *, expected: str | AnyVersion | None = ANY) -> None:
         """Write a small object by rename.
 
-        `expected` is compared by looking first: exact as long as a lock keeps other writers away.
+        `expected` is compared with a look first, which is exact while a lock keeps other writers away.
 
         Raises:
-            Conflict: it has another version than `expected`.
+            Conflict: its version is not `expected`.
         """
         path = self.path(key)
         if not isinstance(expected, AnyVersion):
             there = self.head(key)
             if (there.version if there else None) != expected:
-                raise Conflict(f"{self.url}: {key} was changed by someone else", hint="Repeat the command.", key=key)
-        scratch = self._scratch(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+                raise Conflict(f"{self.url}: another process changed {key}", hint="Run the command again.", key=key)
+        temporary = self._scratch(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         with storage_errors("writing to the hub", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, data, scratch=scratch)
+            write_atomically(path, data, scratch=temporary)
 
     def upload(self, key: str, blob: Descriptor, read: Reader, progress: Progress) -> None:
-        """Write a large object, continuing where an earlier attempt stopped."""
+        """Write a large object, continuing an earlier attempt."""
         path = self.path(key)
         part = self._scratch(f"{path.name}.part")
-        # Two writers of one blob: the second waits and then finds it there.
+        # Of two writers of one blob, the second waits and then finds it there.
         with storage_errors("writing to the hub", path), FileLock.take(part, wait_s=None, mode=0o666) as held:
             if (info := self.head(key)) is not None and info.size == blob.size:
                 part.unlink(missing_ok=True)
                 progress(blob.size)
                 return
             if not part.exists() or part.stat().st_ino != os.fstat(held.descriptor).st_ino:
-                # The writer we waited for failed and threw its part away; ours is nameless. Start over.
+                # The writer before us failed and deleted its part, so our file has no name left. Start over.
                 self.upload(key, blob, read, progress)
                 return
             try:
                 self._append(held.descriptor, blob, read, progress)
             except IntegrityError:
-                part.unlink()  # continuing would only repeat the damage
+                part.unlink()  # continuing would repeat the damage
                 raise
             path.parent.mkdir(parents=True, exist_ok=True)
             part.rename(path)
@@ -151,20 +151,20 @@ class DirectoryStore:
     def adopt(self, key: str, source: Path, hashed: Hashed, *, how: Adoption) -> bool:
         """Take in a local file that was just hashed.
 
-        Where the file system can share blocks between files, a copy is one of those, and costs nothing.
+        A copy shares its blocks with the source where the file system can do that, and then costs nothing.
 
         Args:
-            key: Where to.
+            key: The object's key.
             source: The file.
-            hashed: What it held when it was hashed.
-            how: "copy" it; "move" it here; or "link" it, without a copy: whoever writes to it afterwards writes to the
-                hub as well, and `head` then says that the object is gone.
+            hashed: The result of hashing it.
+            how: "copy" it; "move" it here; or "link" it without a copy: a later write to the source then damages the
+                object, and `head` reports it as missing.
 
         Returns:
-            Whether it is linked.
+            True if the object is linked.
 
         Raises:
-            IntegrityError: it was written to after it was hashed.
+            IntegrityError: the file changed after it was hashed.
         """
         path, record = self.path(key), self._link_record(key)
         if (info := self.head(key)) is not None and info.size == hashed.size:
@@ -173,24 +173,24 @@ class DirectoryStore:
         with storage_errors("writing to the hub", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                is_linked = _bring(source, temporary, how)
+                is_linked = _copy_move_or_link(source, temporary, how)
                 stat = (temporary if how == "move" else source).stat()
                 if (stat.st_size, stat.st_mtime_ns) != (hashed.size, hashed.mtime_ns):
-                    raise IntegrityError(f"{source} was written to while it was packed", hint="Pack it again.")
+                    raise IntegrityError(f"{source} changed while it was packed", hint="Pack the bundle again.")
                 if is_linked:
-                    self.put(record.relative_to(self.root).as_posix(), _stamp(stat).encode())
+                    self.put(record.relative_to(self.root).as_posix(), _file_stamp(stat).encode())
                 temporary.rename(path)
                 if not is_linked:
                     record.unlink(missing_ok=True)
             finally:
-                # Also after success: rename() of two names of one file does nothing and leaves both.
+                # Also after success: rename() does nothing for two names of one file and leaves both.
                 temporary.unlink(missing_ok=True)
         return is_linked
 
     def settle(self, keys: Sequence[str]) -> None:
-        """Make some objects survive a power cut: few ones by one, many by a sync of their whole file system.
+        """Make objects survive a power cut: a few one by one, many by a sync of their whole file system.
 
-        Those that are not here are left out: a replica has no tables where shards have them.
+        Missing objects are skipped: a replica has no tables where shards have them.
         """
         with storage_errors("writing to the hub", self.root):
             if len(keys) > _SYNC_ALL_FROM:
@@ -218,18 +218,18 @@ class DirectoryStore:
             if entry.is_dir(follow_symlinks=False):
                 yield from self.list(f"{prefix}{entry.name}/")
             else:
-                with suppress(FileNotFoundError):  # deleted while we look
+                with suppress(FileNotFoundError):  # deleted meanwhile
                     yield _info(f"{prefix}{entry.name}", entry.stat())
 
     def delete(self, key: str) -> None:
-        """Delete an object; deleting nothing is fine."""
+        """Delete an object; a missing one is no error."""
         path = self.path(key)
         with storage_errors("deleting from the hub", path):
             path.unlink(missing_ok=True)
             self._link_record(key).unlink(missing_ok=True)
 
     def sweep(self, older_than_s: float) -> int:
-        """Drop unfinished uploads and scratch folders that nobody continued for so long."""
+        """Drop unfinished uploads and scratch folders that were not continued for this long."""
         folder, gone = self.path("uploads"), 0
         with storage_errors("deleting from the hub", folder):
             for path in folder.iterdir() if folder.is_dir() else ():
@@ -240,10 +240,10 @@ class DirectoryStore:
 
     @contextmanager
     def lock(self, name: str, *, shared: bool = False, wait_s: float = 60) -> Iterator[Lock]:
-        """Hold a named lock, alone or with other sharers."""
+        """Hold a named lock, exclusive or shared."""
 
         def refusal(holder: Holder) -> Conflict:
-            hint = "Run the command again when that one is done."
+            hint = "Run the command again when that process is done."
             return Conflict(f"{self.url}: the lock {name} is held by {holder}", hint=hint, lock=name)
 
         path = self.path(f".locks/{name}")
@@ -254,7 +254,7 @@ class DirectoryStore:
             yield SureLock()
 
     def _link_record(self, key: str) -> Path:
-        """Return the file that says what a linked object looked like when it was linked."""
+        """Return the file that records the state of an object when it was linked."""
         return self.path("links") / key.rpartition("/")[2]
 
     def _scratch(self, name: str) -> Path:
@@ -269,15 +269,15 @@ def _info(key: str, stat: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key, stat.st_size, version, age_s=time.time() - stat.st_mtime)
 
 
-def _stamp(stat: os.stat_result) -> str:
+def _file_stamp(stat: os.stat_result) -> str:
     return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
-_FICLONE = 0x40049409  # linux/fs.h: share the blocks of another file until either is written
+_FICLONE = 0x40049409  # linux/fs.h: share another file's blocks until either is written
 
 
-def _bring(source: Path, target: Path, how: Adoption) -> bool:
-    """Make `target` hold what `source` holds; returns whether the two are one file now."""
+def _copy_move_or_link(source: Path, target: Path, how: Adoption) -> bool:
+    """Give `target` the contents of `source`; returns True if the two are now one file."""
     if how == "move":
         source.rename(target)
         return False
@@ -290,7 +290,7 @@ def _bring(source: Path, target: Path, how: Adoption) -> bool:
             return False
     if how == "link":
         target.unlink()
-        with suppress(OSError):  # another file system, or one that knows no links
+        with suppress(OSError):  # another file system, or one without links
             os.link(source, target, follow_symlinks=True)
             return True
     shutil.copyfile(source, target)

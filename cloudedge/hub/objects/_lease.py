@@ -1,33 +1,32 @@
-"""Locks made of objects, for stores that have none of their own.
+"""Locks made of objects, for stores without locks of their own.
 
-A claim is an object ``locks/<name>/<kind>-<ttl in ms>-<id>``. Its holder writes it again every third of its
-time to live; one that was not written for longer than that is stale, and whoever meets it removes it. Age is
-told by the store's clock alone, so the clocks of the machines that compete need not agree. What is needed of
-the store is that a listing shows every write that was answered before it.
+A claim is an object ``locks/<name>/<kind>-<ttl in ms>-<id>``. Its holder rewrites it every third of its time to live;
+a claim that was not rewritten for longer than that is stale, and any process that sees it removes it. Only the store's
+clock measures age, so the clocks of competing machines need not agree. The store must list every write that it
+answered before.
 
-Taking a lock is a loop of two steps, *write a claim under a name nobody else uses* and *list the claims*, and
-of what `decide` makes of the list:
+Taking a lock repeats two steps, *write a claim under a unique name* and *list the claims*, and follows `decide`:
 
-- a sharer is in once no exclusive claim is listed, and until then leaves its claim standing;
-- an exclusive claimer is in once no other claim is listed; until then it leaves its claim standing only if
-  all others are exclusive and come after it by id, else it withdraws, waits and returns under a new id.
+- a sharer enters once no exclusive claim is listed, and until then leaves its claim standing;
+- an exclusive claimer enters once no other claim is listed; until then it leaves its claim standing only if all others
+  are exclusive and come after it by id, else it withdraws, waits and returns under a new id.
 
-Why two that exclude each other are never both in: each wrote its claim before it listed, and one of the two
-writes came last. The one that wrote last listed after both writes, so it saw the other's claim, which stands
-until its holder leaves. It went in only once the other was gone.
+Two claimers that exclude each other are never both in: each wrote its claim before it listed, and one of the two
+writes came last. The one that wrote last listed after both writes, so it saw the other's claim, which stands until
+its holder leaves. It entered only once the other was gone.
 
-Why nobody waits for ever: a claim that stands while it waits is a sharer's, or the first exclusive one in
-line. A waiting sharer waits for exclusive claims only: those that are not in withdraw once they see it, the
-one that is in leaves when its work is done. The first in line waits for the one that is in, since all after
-it withdraw. So whoever is in goes, and then someone who waits goes in. Sharers come first: an exclusive
-claimer may have to wait for long, but never holds up a sharer by waiting. That suits the two that meet here:
-garbage collection does not wait at all, pushes share and wait for it.
+No claimer waits for ever: a claim that stands while it waits is a sharer's, or the first exclusive one in line. A
+waiting sharer waits for exclusive claims only: those that are not in withdraw once they see it, the one that is in
+leaves when its work is done. The first in line waits for the one that is in, since all after it withdraw. So the
+holder leaves, and then a waiting claimer enters. Sharers come first: an exclusive claimer may wait long, but never
+holds up a sharer by waiting. That suits the two users of these locks: garbage collection does not wait at all, pushes
+share the lock and wait for it.
 
-Why staleness takes nothing from a live holder: a holder counts its lease from *before* it sent the write, and
-a renewal only if the answer came before the lease ran out. Others count from when the store wrote, and allow
-for whole-second dates on top. So a holder knows that its lease is over before anyone else may think so. What
-no lock can stop without the store's help is a request that was under way at that moment; therefore
-`Lease.check` belongs right before a write that matters.
+Staleness takes nothing from a live holder: a holder counts its lease from *before* it sent the write, and a renewal
+only if the answer came before the lease ran out. Others count from the time the store wrote, and add a slack for
+whole-second dates. So a holder knows that its lease is over before any other process may conclude so. Without the
+store's help, no lock can stop a request that is under way at that moment; therefore call `Lease.check` right before
+a write that matters.
 """
 
 from __future__ import annotations
@@ -55,15 +54,15 @@ if TYPE_CHECKING:
 __all__ = ["TTL_S", "Claim", "Lease", "LeaseStep", "decide", "lease"]
 
 TTL_S: Final = 30.0
-"""How long a lock outlives a killed holder. Long enough for two lost heartbeats, short enough to wait for."""
+"""Time that a lock outlives a killed holder: long enough for two lost heartbeats, short enough to wait for."""
 
 _SLACK_S: Final = 2.0  # dates are whole seconds, and a store's machines agree to about one
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-_KEY = re.compile(r"(exclusive|shared)-([0-9]{1,9})-([0-9a-f]{32})")
+_CLAIM_KEY = re.compile(r"(exclusive|shared)-([0-9]{1,9})-([0-9a-f]{32})")
 
 
 class Objects(Protocol):
-    """What a lock needs of a store; each method as `ObjectStore` has it."""
+    """The store operations that a lock needs; each method as in `ObjectStore`."""
 
     url: str
 
@@ -90,7 +89,7 @@ class Objects(Protocol):
 
 @dataclass(frozen=True)
 class Claim:
-    """Somebody's claim as a listing shows it."""
+    """A claim in a listing."""
 
     id: str
     shared: bool
@@ -99,7 +98,7 @@ class Claim:
 
 
 class LeaseStep(enum.Enum):
-    """What to do after a look at the claims."""
+    """The next step after a listing of the claims."""
 
     ENTER = "the lock is ours"
     STAND = "wait, and leave the claim standing"
@@ -109,12 +108,12 @@ class LeaseStep(enum.Enum):
 
 
 def decide(mine: str | None, claims: Sequence[Claim], *, shared: bool) -> LeaseStep:
-    """Say what follows from a listing of live claims, taken after `mine` (if any) was written."""
+    """Return the next step after a listing of live claims, taken after `mine` (if any) was written."""
     rivals = [c for c in claims if c.id != mine and not (shared and c.shared)]
     if mine is None:
         return LeaseStep.CLAIM if shared or not rivals else LeaseStep.WAIT
     if all(c.id != mine for c in claims):
-        return LeaseStep.WITHDRAW  # the store took so long that the claim was stale when it was listed
+        return LeaseStep.WITHDRAW  # a slow store: the claim was stale when it was listed
     if not rivals:
         return LeaseStep.ENTER
     if shared or all(mine < c.id and not c.shared for c in rivals):
@@ -123,7 +122,7 @@ def decide(mine: str | None, claims: Sequence[Claim], *, shared: bool) -> LeaseS
 
 
 class Lease:
-    """A claim of ours, kept alive by a thread until it is withdrawn or found lost."""
+    """This process's claim, kept alive by a thread until it is withdrawn or lost."""
 
     def __init__(self, store: Objects, name: str, *, shared: bool, ttl_s: float, clock: Clock) -> None:
         self.id = uuid.uuid4().hex
@@ -136,7 +135,7 @@ class Lease:
         self._valid_until = 0.0
         self._lost = False
         self._stop = threading.Event()
-        self._heart = threading.Thread(target=self._beat, name=f"lock {name}", daemon=True)
+        self._heart = threading.Thread(target=self._keep_alive, name=f"lock {name}", daemon=True)
 
     def claim(self) -> None:
         """Write the claim and start renewing it."""
@@ -146,7 +145,7 @@ class Lease:
         self._heart.start()
 
     def withdraw(self) -> None:
-        """Take the claim back; should the store not hear of it, the claim goes stale by itself."""
+        """Take the claim back; a claim that the store could not delete goes stale by itself."""
         self._stop.set()
         if self._heart.is_alive():
             self._heart.join()  # a renewal under way must not come after the deletion
@@ -154,21 +153,21 @@ class Lease:
             self._store.delete(self._key)
 
     def in_time(self) -> bool:
-        """Tell, without asking the store, whether nobody can have found the claim stale yet."""
+        """Return True, without asking the store, if no other process can have found the claim stale yet."""
         return not self._lost and self._clock.monotonic() < self._valid_until
 
     def check(self) -> None:
-        """Make sure that the lock is still held; call it right before a write that depends on it.
+        """Check that the lock is still held; call it right before a write that depends on it.
 
         Raises:
-            Unavailable: it is not, or the store cannot be asked: stop.
+            Unavailable: it is lost, or the store does not answer; stop.
         """
-        # The store is asked too: our clock stands still while the machine sleeps, the store's does not.
+        # The store is asked, too: this machine's clock stops while it sleeps, the store's does not.
         if not self.in_time() or not self._stands():
             self._lost = True
             raise Unavailable(
                 f"{self._store.url}: the lock {self.name} was lost: not renewed within {self._ttl_s:g} s",
-                hint="What was written so far is kept; run the same command again.",
+                hint="Run the same command again; what was written so far is kept.",
                 lock=self.name,
             )
 
@@ -176,9 +175,9 @@ class Lease:
         seen = self._store.head(self._key)
         return seen is not None and seen.age_s <= self._ttl_s
 
-    def _beat(self) -> None:
+    def _keep_alive(self) -> None:
         while not self._stop.wait(self._ttl_s / 3) and not self._lost:
-            with suppress(CloudEdgeError):  # the next beat tries again, or the lease runs out
+            with suppress(CloudEdgeError):  # the next renewal tries again, or the lease runs out
                 self._renew()
 
     def _renew(self) -> None:
@@ -200,7 +199,7 @@ def lease(
     """Hold a lock in `store` while the block runs.
 
     Raises:
-        Conflict: others hold it and did not let go within `wait_s`.
+        Conflict: others still hold it after `wait_s`.
         Unavailable: the lock was lost while the block ran, so that others may have run at the same time.
     """
     held = _acquire(store, name, shared=shared, wait_s=wait_s, clock=clock, ttl_s=ttl_s)
@@ -214,14 +213,14 @@ def lease(
 def _acquire(store: Objects, name: str, *, shared: bool, wait_s: float, clock: Clock, ttl_s: float) -> Lease:
     deadline = clock.monotonic() + wait_s
     pause_s = _PAUSE_S
-    step = LeaseStep.CLAIM  # most locks are free: claim first, look then
+    step = LeaseStep.CLAIM  # most locks are free: claim first, then look
     mine: Lease | None = None
     try:
         while True:
             if step is LeaseStep.CLAIM:
                 mine = Lease(store, name, shared=shared, ttl_s=ttl_s, clock=clock)
                 mine.claim()
-            claims = list(_live(store, name))
+            claims = list(_live_claims(store, name))
             step = decide(mine.id if mine else None, claims, shared=shared)
             if mine and step is LeaseStep.ENTER and mine.in_time():
                 entered, mine = mine, None
@@ -229,7 +228,7 @@ def _acquire(store: Objects, name: str, *, shared: bool, wait_s: float, clock: C
             left = deadline - clock.monotonic()
             if left <= 0:
                 others = [c for c in claims if not (mine and c.id == mine.id) and not (shared and c.shared)]
-                raise _refused(store, name, others, wait_s)
+                raise _lock_refused(store, name, others, wait_s)
             if mine and step in (LeaseStep.WITHDRAW, LeaseStep.ENTER):
                 mine.withdraw()
                 mine = None
@@ -241,11 +240,11 @@ def _acquire(store: Objects, name: str, *, shared: bool, wait_s: float, clock: C
             mine.withdraw()
 
 
-def _live(store: Objects, name: str) -> Iterator[Claim]:
-    """List the claims that count, and remove those of holders that were killed."""
+def _live_claims(store: Objects, name: str) -> Iterator[Claim]:
+    """List the live claims, and remove those of killed holders."""
     folder = f"locks/{name}/"
     for info in store.list(folder):
-        match = _KEY.fullmatch(info.key.removeprefix(folder))
+        match = _CLAIM_KEY.fullmatch(info.key.removeprefix(folder))
         if not match:
             continue
         claim = Claim(match[3], shared=match[1] == "shared", ttl_s=int(match[2]) / 1000, key=info.key)
@@ -255,20 +254,20 @@ def _live(store: Objects, name: str) -> Iterator[Claim]:
             yield claim
 
 
-def _refused(store: Objects, name: str, rivals: list[Claim], wait_s: float) -> CloudEdgeError:
+def _lock_refused(store: Objects, name: str, rivals: list[Claim], wait_s: float) -> CloudEdgeError:
     if not rivals:
         return Unavailable(
             f"{store.url}: the lock {name} is free, but claiming it took longer than a claim lives",
-            hint="The store is slow; run the command again.",
+            hint="Run the command again; the store is slow.",
             lock=name,
         )
-    owner, since = "someone who just left", "now"
-    with suppress(CloudEdgeError, ValueError, KeyError, TypeError):  # it may be gone, or not be ours
+    owner, since = "a process that just left", "now"
+    with suppress(CloudEdgeError, ValueError, KeyError, TypeError):  # the claim may be gone, or foreign
         about = json.loads(b"".join(store.get(rivals[0].key)))
         owner, since = str(about["owner"]), str(about["since"])
     return Conflict(
         f"{store.url}: the lock {name} is held by {owner} since {since}; waited {wait_s:g} s for it",
-        hint="Run the command again when that one is done. If it was killed, its lock ends by itself "
+        hint="Run the command again when that process is done. If it was killed, its lock ends by itself "
         f"after {rivals[0].ttl_s:g} s.",
         lock=name,
         owner=owner,

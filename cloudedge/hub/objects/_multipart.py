@@ -1,9 +1,8 @@
-"""Large objects in parts, continued after a crash: which are there, which are missing, when it is done.
+"""Multipart uploads of large objects that continue after a crash.
 
-The source is read from its first byte and hashed whole while it is cut into parts. A part the store has
-already, with the same size and MD5, is not sent again. The upload is completed only after the whole source
-turned out to be what its descriptor says; if it is not, the upload is abandoned. How a store is talked to is
-not known here: `PartUpload` is all that is asked of it.
+The source is read from its first byte and hashed whole while it is cut into parts. A part that the store already has,
+with the same size and MD5, is not sent again. The upload is completed only if the whole source matches its
+descriptor, and abandoned otherwise. `PartUpload` is the only interface to the store.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["PART", "Part", "PartUpload", "opened", "part_size", "upload_parts"]
 
 PART: Final = 8 * 1024 * 1024
-"""Smallest part, and the largest blob that is sent as one object."""
+"""The smallest part, and the largest blob that is sent as one object."""
 
-_MOST_PARTS: Final = 9000  # stores take 10,000
+_MOST_PARTS: Final = 9000  # stores accept 10,000
 _BUFFER: Final = 3 * PART
 _IN_FLIGHT: Final = 2
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a blob: where it is and what it hashes to."""
+    """One part of a blob: its offset and its hashes."""
 
     number: int
     offset: int
@@ -44,10 +43,10 @@ class Part:
 
 
 class PartUpload(Protocol):
-    """An upload that was begun and not completed yet."""
+    """An upload that was begun and is not complete."""
 
     def found(self) -> dict[int, tuple[int, str]]:
-        """Return size and ETag of the parts that are there, by number."""
+        """Return size and ETag of the uploaded parts, by number."""
         ...
 
     def send(self, part: Part, body: IO[bytes]) -> str:
@@ -55,7 +54,7 @@ class PartUpload(Protocol):
         ...
 
     def complete(self, etags: dict[int, str]) -> None:
-        """Make the object of these parts, all at once."""
+        """Complete the object from these parts, at once."""
         ...
 
     def abandon(self) -> None:
@@ -64,7 +63,7 @@ class PartUpload(Protocol):
 
 
 def part_size(size: int) -> int:
-    """Return the size of the parts of a blob: the same at every attempt, or none could be continued."""
+    """Return the part size of a blob; it must be the same at every attempt, or no upload could be continued."""
     return max(PART, -(-size // _MOST_PARTS))
 
 
@@ -83,14 +82,14 @@ def opened(read: Reader, start: int = 0) -> Iterator[Iterator[bytes]]:
 def upload_parts(
     upload: PartUpload, blob: Descriptor, read: Reader, progress: Callable[[int], None], where: str
 ) -> None:
-    """Send what is missing of a blob and complete it.
+    """Send the missing parts of a blob and complete it.
 
     Raises:
-        IntegrityError: the source is not what `blob` says; the upload is abandoned.
+        IntegrityError: the source does not match `blob`; the upload is abandoned.
     """
     size = part_size(blob.size)
-    # A part is read once and kept until it is sent. Parts too large for that, of blobs over 100 GiB, are read
-    # a second time instead; the store checks them against the MD5 of the first time.
+    # A part is read once and kept until it is sent. Larger parts, of blobs over 100 GiB, are read a second time
+    # instead; the store checks them against the first reading's MD5.
     keep = 2 * size <= _BUFFER
     most = min(_IN_FLIGHT, _BUFFER // size - 1) if keep else _IN_FLIGHT
     found = upload.found()
@@ -106,7 +105,7 @@ def upload_parts(
 
     with ThreadPoolExecutor(most, thread_name_prefix="part") as pool, opened(read) as chunks:
         try:
-            for part, body in _cut(verified(chunks, blob, where), size, keep=keep):
+            for part, body in _cut_parts(verified(chunks, blob, where), size, keep=keep):
                 if found.get(part.number) == (part.size, part.md5.hex()):
                     etags[part.number] = part.md5.hex()
                     progress(part.size)
@@ -114,7 +113,7 @@ def upload_parts(
                     land(most - 1)
                     send = pool.submit(upload.send, part, body) if body else pool.submit(_resend, upload, part, read)
                     flying[send] = part
-                del body  # or a part that was found is kept while the next one is filled
+                del body  # otherwise a part that was found stays in memory while the next one fills
             land(0)
         except IntegrityError:
             wait(flying)
@@ -123,8 +122,8 @@ def upload_parts(
     upload.complete(etags)
 
 
-def _cut(chunks: Iterator[bytes], size: int, *, keep: bool) -> Iterator[tuple[Part, io.BytesIO | None]]:
-    """Cut a stream into parts and hash each; with `keep`, hand over its bytes as well."""
+def _cut_parts(chunks: Iterator[bytes], size: int, *, keep: bool) -> Iterator[tuple[Part, io.BytesIO | None]]:
+    """Cut a stream into parts and hash each; with `keep`, pass its bytes on as well."""
     number, offset, length = 1, 0, 0
     md5, body = hashlib.md5(usedforsecurity=False), None
     for chunk in chunks:
@@ -139,7 +138,7 @@ def _cut(chunks: Iterator[bytes], size: int, *, keep: bool) -> Iterator[tuple[Pa
             length += len(piece)
             if length == size:
                 yield Part(number, offset, length, md5.digest()), body
-                body = None  # it is being sent now, and must go when it was
+                body = None  # the sender owns it now, so that it is freed once sent
                 number, offset, length = number + 1, offset + length, 0
     if length:
         if body is not None:
@@ -148,7 +147,7 @@ def _cut(chunks: Iterator[bytes], size: int, *, keep: bool) -> Iterator[tuple[Pa
 
 
 def _buffer(size: int) -> io.BytesIO:
-    """Make a buffer of exactly this size; one that grows takes an eighth more than it needs."""
+    """Allocate a buffer of exactly this size; one that grows takes an eighth more."""
     body = io.BytesIO()
     body.seek(size - 1)
     body.write(b"\0")
@@ -157,18 +156,18 @@ def _buffer(size: int) -> io.BytesIO:
 
 
 def _resend(upload: PartUpload, part: Part, read: Reader) -> str:
-    source = _Again(read, part)
+    source = _RereadPart(read, part)
     with io.BufferedReader(source, CHUNK) as body:
         try:
             return upload.send(part, body)
         except Exception as error:
-            if source.failure is not None:  # a store's client takes it for a broken connection
+            if source.failure is not None:  # a store's client reports it as a broken connection
                 raise source.failure from error
             raise
 
 
-class _Again(io.RawIOBase):
-    """A part as a file that is read from the source anew, as often as it has to be sent."""
+class _RereadPart(io.RawIOBase):
+    """A part as a file that is read from the source again each time it is sent."""
 
     def __init__(self, read: Reader, part: Part) -> None:
         self._read = read
@@ -214,7 +213,7 @@ class _Again(io.RawIOBase):
         while not self._rest:
             chunk = next(self._chunks, None)
             if chunk is None:
-                raise IntegrityError("the source became shorter while it was sent", offset=self._part.offset)
+                raise IntegrityError("the source shrank while it was sent", offset=self._part.offset)
             self._rest = memoryview(chunk)
         taken, self._rest = self._rest[:wanted], self._rest[wanted:]
         buffer[: len(taken)] = taken

@@ -1,8 +1,7 @@
-"""An object store over HTTP: what S3 and BOS have in common.
+"""An object store over HTTP: the code that S3 and BOS share.
 
-Downloads that go on where the connection broke, uploads that go on where the process died, listings of any
-length, locks made of objects. How a call is made is in `_calls`, how parts are in `_multipart`, why the locks
-hold is in `_lease`; which bytes go over the wire is the backends' business.
+It resumes broken downloads and interrupted uploads, lists any number of objects, and locks with objects. `_store_calls`
+makes single calls, `_multipart` uploads in parts, `_lease` implements the locks; a backend supplies its wire protocol.
 """
 
 from __future__ import annotations
@@ -44,25 +43,25 @@ class RemoteStore:
 
     @property
     def compare_and_set(self) -> bool:
-        """Whether the server itself compares what `put` expects."""
+        """True if the server itself compares the version that `put` expects."""
         return False
 
     def head(self, key: str) -> ObjectInfo | None:
         """Describe an object, or return None."""
         try:
-            info = self._caller.attempt(f"looking at {key}", partial(self._calls.head, self._name(key)))
+            info = self._caller.attempt(f"looking at {key}", partial(self._calls.head, self._object_name(key)))
         except NotFound:
             return None
         return self._relative(info)
 
     def get(self, key: str, start: int = 0) -> Iterator[bytes]:
-        """Stream an object from a byte offset, going on where a broken connection stopped.
+        """Stream an object from a byte offset, resuming after a broken connection.
 
         Raises:
-            NotFound: it is not there.
-            Conflict: it was replaced half-way.
+            NotFound: the object does not exist.
+            Conflict: it was replaced during the download.
         """
-        what, name = f"reading {key}", self._name(key)
+        what, name = f"reading {key}", self._object_name(key)
         body = self._caller.attempt(what, partial(self._calls.open, name, start))
         if body is None:
             return
@@ -73,7 +72,7 @@ class RemoteStore:
                 try:
                     chunk = body.stream.read(min(CHUNK, end - at))
                     if not chunk:
-                        raise _short(self.url, key, at, end)
+                        raise _truncated(self.url, key, at, end)
                 except self._caller.errors as error:
                     body.stream.close()
                     failures = failures + 1 if at - failed_at < CHUNK else 1
@@ -92,26 +91,26 @@ class RemoteStore:
     def put(self, key: str, data: bytes, *, expected: str | AnyVersion | None = ANY) -> None:
         """Write a small object at once.
 
-        `expected` is compared by looking first: exact as long as a lock keeps other writers away.
+        `expected` is compared with a look first, which is exact while a lock keeps other writers away.
 
         Raises:
-            Conflict: it has another version than `expected`.
+            Conflict: its version is not `expected`.
         """
         if not isinstance(expected, AnyVersion):
             there = self.head(key)
             if (there.version if there else None) != expected:
                 raise Conflict(
-                    f"{self.url}: {key} is not at version {expected or 'nothing'}: someone else wrote it",
-                    hint="Read it again and repeat the change.",
+                    f"{self.url}: {key} is not at version {expected or 'nothing'}: another process wrote it",
+                    hint="Run the command again.",
                     key=key,
                 )
-        self._caller.attempt(f"writing {key}", partial(self._calls.put, self._name(key), data, md5_of(data)))
+        self._caller.attempt(f"writing {key}", partial(self._calls.put, self._object_name(key), data, md5_of(data)))
 
     def upload(self, key: str, blob: Descriptor, read: Reader, progress: Callable[[int], None]) -> None:
-        """Write a large object, continuing an earlier attempt; visible only once it hashes to `blob.digest`.
+        """Write a large object, continuing an earlier attempt; visible only when it hashes to `blob.digest`.
 
         Raises:
-            IntegrityError: the source is not what `blob` says; nothing of it is kept.
+            IntegrityError: the source does not match `blob`; nothing of it is kept.
         """
         if self._is_whole(key, blob):
             progress(blob.size)
@@ -127,42 +126,42 @@ class RemoteStore:
         """List the objects under a prefix."""
         token: str | None = None
         while True:
-            call = partial(self._calls.page, self._name(prefix), token)
+            call = partial(self._calls.page, self._object_name(prefix), token)
             page, token = self._caller.attempt(f"listing {prefix or 'everything'}", call)
             yield from map(self._relative, page)
             if token is None:
                 return
 
     def delete(self, key: str) -> None:
-        """Delete an object; deleting nothing is fine."""
+        """Delete an object; a missing one is no error."""
         try:
-            self._caller.attempt(f"deleting {key}", partial(self._calls.delete, self._name(key)))
+            self._caller.attempt(f"deleting {key}", partial(self._calls.delete, self._object_name(key)))
         except NotFound:
             return
 
     def settle(self, keys: Sequence[str]) -> None:
-        """Do nothing: a store that answered has the object."""
+        """Do nothing: a store that answered has the object on disk."""
 
     def sweep(self, older_than_s: float) -> int:
         """Drop unfinished uploads that are older."""
-        uploads = self._caller.attempt("listing uploads", partial(self._calls.list_uploads, self._name("")))
+        uploads = self._caller.attempt("listing uploads", partial(self._calls.list_uploads, self._object_name("")))
         old = [found for found in uploads if found.age_s > older_than_s]
         for found in old:
             call = partial(self._calls.abort_upload, found.name, found.upload)
-            with suppress(NotFound):  # somebody else did it
+            with suppress(NotFound):  # another process did it
                 self._caller.attempt(f"aborting the upload of {found.name}", call)
         return len(old)
 
     def lock(self, name: str, *, shared: bool = False, wait_s: float = 60) -> AbstractContextManager[Lease]:
-        """Hold a named lock, alone or with other sharers; a killed holder loses it.
+        """Hold a named lock, exclusive or shared; a killed holder loses it.
 
         Raises:
-            Conflict: others hold it and did not let go within `wait_s`; says who.
-            Unavailable: on leaving, that it was lost while the block ran.
+            Conflict: others still hold it after `wait_s`; names them.
+            Unavailable: on leaving, if the lock was lost while the block ran.
         """
         return lease(self, name, shared=shared, wait_s=wait_s, clock=self._clock, ttl_s=self._lock_ttl_s)
 
-    def _name(self, key: str) -> str:
+    def _object_name(self, key: str) -> str:
         return self._prefix + key
 
     def _relative(self, info: ObjectInfo) -> ObjectInfo:
@@ -181,69 +180,69 @@ class RemoteStore:
             progress(size)
 
         try:
-            upload = _Upload(self._calls, self._caller, self._name(key))
+            upload = _Upload(self._calls, self._caller, self._object_name(key))
             upload_parts(upload, blob, read, settle, f"source of {key}")
         except _UploadGone:
             if not self._is_whole(key, blob):
                 raise
-            progress(blob.size - settled)  # somebody else uploaded the same blob and was done first
+            progress(blob.size - settled)  # another process finished uploading the same blob
 
 
 class _UploadGone(Unavailable):
-    """Somebody else completed or aborted the upload that we were continuing."""
+    """Another process completed or aborted the upload that this one continued."""
 
 
 class _Upload:
-    """An upload in parts: the unfinished one that is there, else a new one."""
+    """A multipart upload: the existing unfinished one, else a new one."""
 
     def __init__(self, calls: Calls, caller: Caller, name: str) -> None:
         self._calls = calls
         self._caller = caller
-        self._name = name
-        # One step, so that a repeat finds what a try whose answer was lost has begun.
+        self._object_name = name
+        # One step, so that a repeat finds the upload of an earlier try whose answer was lost.
         self._id = caller.attempt(
             f"beginning to upload {name}", lambda: newest_upload(calls, name) or calls.begin_upload(name)
         )
 
     def found(self) -> dict[int, tuple[int, str]]:
-        """Return size and ETag of the parts that are there, by number."""
-        call = partial(self._calls.list_parts, self._name, self._id)
+        """Return size and ETag of the uploaded parts, by number."""
+        call = partial(self._calls.list_parts, self._object_name, self._id)
         try:
-            return self._caller.attempt(f"listing parts of {self._name}", call)
+            return self._caller.attempt(f"listing parts of {self._object_name}", call)
         except NotFound as error:
-            raise self._gone() from error
+            raise self._upload_gone() from error
 
     def send(self, part: Part, body: IO[bytes]) -> str:
         """Send a part and return its ETag."""
 
         def call() -> str:
             body.seek(0)
-            return self._calls.send_part(self._name, self._id, part, body)
+            return self._calls.send_part(self._object_name, self._id, part, body)
 
         try:
-            return self._caller.attempt(f"sending part {part.number} of {self._name}", call)
+            return self._caller.attempt(f"sending part {part.number} of {self._object_name}", call)
         except NotFound as error:
-            raise self._gone() from error
+            raise self._upload_gone() from error
 
     def complete(self, etags: dict[int, str]) -> None:
-        """Make the object of these parts."""
-        call = partial(self._calls.complete_upload, self._name, self._id, dict(sorted(etags.items())))
+        """Complete the object from these parts."""
+        call = partial(self._calls.complete_upload, self._object_name, self._id, dict(sorted(etags.items())))
         try:
-            self._caller.attempt(f"completing {self._name}", call)
-        except NotFound as error:  # also when an earlier try did it and its answer was lost
-            raise self._gone() from error
+            self._caller.attempt(f"completing {self._object_name}", call)
+        except NotFound as error:  # also if an earlier try completed it and its answer was lost
+            raise self._upload_gone() from error
 
     def abandon(self) -> None:
         """Drop the parts."""
         try:
-            call = partial(self._calls.abort_upload, self._name, self._id)
-            self._caller.attempt(f"aborting the upload of {self._name}", call)
+            call = partial(self._calls.abort_upload, self._object_name, self._id)
+            self._caller.attempt(f"aborting the upload of {self._object_name}", call)
         except NotFound:
             return
 
-    def _gone(self) -> _UploadGone:
+    def _upload_gone(self) -> _UploadGone:
         return _UploadGone(
-            f"the unfinished upload of {self._name} was completed or aborted by someone else",
+            f"the unfinished upload of {self._object_name} was completed or aborted by another process",
             hint="Run the same command again.",
         )
 
@@ -254,9 +253,9 @@ def newest_upload(calls: Calls, name: str) -> str | None:
     return max(own, key=lambda found: found.begun).upload if own else None
 
 
-def _short(url: str, key: str, at: int, end: int) -> Unavailable:
+def _truncated(url: str, key: str, at: int, end: int) -> Unavailable:
     return Unavailable(
         f"{url}: {key} ended after {at} of {end} bytes",
-        hint="The connection breaks again and again; try later, or from elsewhere.",
+        hint="Try again later, or from another network; the connection keeps breaking.",
         key=key,
     )

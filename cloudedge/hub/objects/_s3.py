@@ -1,8 +1,8 @@
-"""`S3Store`: objects in an S3 bucket, at Amazon or any server that speaks the same protocol.
+"""`S3Store`: objects in an S3 bucket, at Amazon or any compatible server.
 
-What such servers do differently is met here. Checksums go as Content-MD5, which all of them check. Whether
-conditional writes work is tried out, since many servers take the headers and ignore them. Retries are not
-left to the SDK: how to try again is decided in one place for all backends.
+It allows for differences between servers. Checksums go as Content-MD5, which all of them check. A trial write decides
+whether conditional writes work, since many servers accept the headers and ignore them. The SDK's retries are off:
+one place decides about retries for all backends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from cloudedge.errors import (
     CloudEdgeError,
     ConfigError,
     Conflict,
-    NotFound,
     Rejected,
     StorageError,
     Unavailable,
@@ -28,6 +27,7 @@ from cloudedge.hub.core import ANY, AnyVersion
 from cloudedge.hub.objects._lease import TTL_S
 from cloudedge.hub.objects._remote_store import RemoteStore
 from cloudedge.hub.objects._store_calls import (
+    HTTP_EXPLANATIONS,
     Opened,
     class_answer,
     given,
@@ -45,64 +45,46 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
     from cloudedge.clock import Clock
+    from cloudedge.config import HubConfig
     from cloudedge.hub.core import ObjectInfo
     from cloudedge.hub.objects._multipart import Part
     from cloudedge.hub.objects._store_calls import Answer, Unfinished
 
-__all__ = ["S3Settings", "S3Store"]
+__all__ = ["S3Settings", "S3Store", "open_s3"]
 
 _EXPLANATIONS: Final[Mapping[str, tuple[type[CloudEdgeError], str]]] = {
-    # error codes
-    "BadDigest": (Unavailable, "The bytes were damaged on their way; run the command again."),
-    "InvalidPart": (Unavailable, "Someone else uploads the same blob; run the command again."),
-    "NoSuchBucket": (NotFound, "Create the bucket, or correct the hub's URL."),
-    "NotImplemented": (Rejected, "The server lacks a call that cloudedge needs; use another one."),
+    **HTTP_EXPLANATIONS,
+    "NotImplemented": (Rejected, "Use another server; this one lacks a call that cloudedge needs."),
     "RequestTimeTooSkewed": (Rejected, "Set this machine's clock."),
-    "RequestTimeout": (Unavailable, "The connection is slow; run the command again."),
-    "XMinioStorageFull": (StorageError, "Make room on the server's disks."),
-    "quota": (StorageError, "Free space in the bucket, or ask its owner for a larger quota."),
-    # HTTP statuses
-    "301": (ConfigError, "The bucket is in another region: set the hub's region."),
-    "401": (Rejected, "Check the access key and the secret key."),
-    "403": (Rejected, "Check the access key, the secret key and what the bucket's policy allows."),
-    "404": (NotFound, ""),
-    "408": (Unavailable, "Run the command again."),
-    "409": (Conflict, "Someone else writes it at the same time: read it again and repeat the change."),
-    "412": (Conflict, "Someone else wrote it: read it again and repeat the change."),
-    "429": (Unavailable, "The server is busy; run the command again later."),
-    "507": (StorageError, "Make room on the server's disks."),
-    "3xx": (ConfigError, "Check the hub's endpoint and region."),
-    "4xx": (Rejected, ""),
-    "5xx": (Unavailable, "The server is in trouble; run the command again later."),
-    # what boto3 raises of its own
+    "XMinioStorageFull": (StorageError, "Free space on the server's disks."),
+    "301": (ConfigError, "Set the hub's region; the bucket is in another one."),
     "NoCredentialsError": (ConfigError, "Set the hub's access key and secret key, or AWS_PROFILE."),
-    "CredentialRetrievalError": (ConfigError, "Check where the credentials come from."),
+    "CredentialRetrievalError": (ConfigError, "Check the source of the credentials."),
     "ParamValidationError": (ConfigError, "Check the hub's URL."),
-    "certificate": (Rejected, "Check the endpoint's name and certificate, and this machine's clock."),
-    "HTTPClientError": (Unavailable, "Check the endpoint and the network; run the command again."),
-    "BotoCoreError": (Unavailable, "Check the endpoint and the network; run the command again."),
+    "HTTPClientError": (Unavailable, "Check the endpoint and the network, then run the command again."),
+    "BotoCoreError": (Unavailable, "Check the endpoint and the network, then run the command again."),
 }
 
 
 @dataclass(frozen=True)
 class S3Settings:
-    """How to reach a bucket.
+    """Address and credentials of an S3 bucket.
 
     Raises:
         ConfigError: one of the two keys is missing.
     """
 
     endpoint_url: str | None = None
-    """``https://host:port`` of a compatible server; None for Amazon."""
+    """``https://host:port`` of a compatible server; None: Amazon."""
     region: str | None = None
-    """None for the default of the credential chain, else ``us-east-1``."""
+    """None: the credential chain's default, else ``us-east-1``."""
     access_key: str | None = None
-    """None for the default chain: environment, ``~/.aws``, the machine's role."""
+    """None: the default chain of environment, ``~/.aws`` and the machine's role."""
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
-    """Comes with temporary keys."""
+    """For temporary keys only."""
     path_style: bool = False
-    """``host/bucket`` instead of ``bucket.host``; most servers of one's own want it."""
+    """``host/bucket`` instead of ``bucket.host``; most self-hosted servers need it."""
 
     def __post_init__(self) -> None:
         if (self.access_key is None) != (self.secret_key is None):
@@ -127,10 +109,10 @@ class S3Store(RemoteStore):
 
     @cached_property
     def compare_and_set(self) -> bool:
-        """Whether the server itself compares what `put` expects: tried out once, with an object of our own.
+        """True if the server itself compares the version that `put` expects: tried once, with an object of our own.
 
-        All writers have to come to the same answer, so it must depend on the server alone. Hence the last
-        step looks at the object: a refusal may be about an earlier try of ours whose answer was lost.
+        All writers must come to the same answer, so it must depend on the server alone. Hence the last step reads the
+        object: a refusal may be due to an earlier try whose answer was lost.
         """
         key = f"locks/probe-{uuid.uuid4().hex}"
         try:
@@ -145,20 +127,20 @@ class S3Store(RemoteStore):
             self.delete(key)
 
     def prepare(self, *, public: bool) -> None:
-        """Make the bucket unless it is there.
+        """Create the bucket unless it exists.
 
         Args:
-            public: Let everybody read objects whose name they know; nobody may list them.
+            public: Let everyone read objects whose name they know; no one may list them.
         """
-        self._caller.attempt("making the bucket", self._s3.make_bucket)
+        self._caller.attempt("creating the bucket", self._s3.make_bucket)
         if public:
-            self._caller.attempt("letting everybody read the bucket", self._s3.allow_reading)
+            self._caller.attempt("making the bucket public", self._s3.allow_reading)
 
     def put(self, key: str, data: bytes, *, expected: str | AnyVersion | None = ANY) -> None:
-        """Write a small object at once; the server compares `expected` if it can, else it is looked up first.
+        """Write a small object at once; the server compares `expected` if it can, else a look before the write does.
 
         Raises:
-            Conflict: it has another version than `expected`.
+            Conflict: its version is not `expected`.
         """
         if isinstance(expected, AnyVersion) or not self.compare_and_set:
             super().put(key, data, expected=expected)
@@ -166,7 +148,7 @@ class S3Store(RemoteStore):
             self._put_if(key, data, expected)
 
     def _put_if(self, key: str, data: bytes, expected: str | None) -> None:
-        call = partial(self._s3.put_if, self._name(key), data, md5_of(data), expected)
+        call = partial(self._s3.put_if, self._object_name(key), data, md5_of(data), expected)
         self._caller.attempt(f"writing {key}", call)
 
     def _accepts(self, key: str, expected: str | None) -> bool:
@@ -177,8 +159,23 @@ class S3Store(RemoteStore):
         return True
 
 
+def open_s3(config: HubConfig) -> S3Store:
+    """Open the bucket of a hub's configuration."""
+    from cloudedge.config import reveal  # noqa: PLC0415 - slow to import
+
+    settings = S3Settings(
+        endpoint_url=config.endpoint or None,
+        region=config.region or None,
+        access_key=config.access_key or None,
+        secret_key=reveal(config.secret_key) if config.secret_key else None,
+        # A self-hosted server seldom has a host name per bucket.
+        path_style=bool(config.endpoint),
+    )
+    return S3Store(config.url, settings)
+
+
 class _S3Calls:
-    """The calls of `Calls`, in boto3's words."""
+    """The calls of `Calls`, made with boto3."""
 
     explanations = _EXPLANATIONS
 
@@ -188,7 +185,7 @@ class _S3Calls:
             from botocore.config import Config  # noqa: PLC0415
             from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
         except ImportError as error:
-            raise ConfigError("s3:// hubs need boto3", hint="pip install 'cloudedge[s3]'") from error
+            raise ConfigError("s3:// hubs need boto3", hint="Install it with `pip install 'cloudedge[s3]'`.") from error
         hush("boto3", "botocore")
         self.errors: tuple[type[Exception], ...] = (BotoCoreError, ClientError)
         self._bucket = bucket
@@ -224,7 +221,7 @@ class _S3Calls:
         return http_answer(about.get("Code", ""), status, about.get("Message", ""))
 
     def make_bucket(self) -> None:
-        """Make the bucket unless it is there."""
+        """Create the bucket unless it exists."""
         try:
             self._client.head_bucket(Bucket=self._bucket)
         except self._client.exceptions.ClientError as error:
@@ -233,10 +230,10 @@ class _S3Calls:
             try:
                 self._client.create_bucket(Bucket=self._bucket)
             except self._client.exceptions.BucketAlreadyOwnedByYou:
-                return  # somebody else was quicker
+                return  # another process created it meanwhile
 
     def allow_reading(self) -> None:
-        """Let everybody read objects whose name they know."""
+        """Let everyone read objects whose name they know."""
         statement = {"Effect": "Allow", "Principal": "*", "Action": ["s3:GetObject"]}
         policy = {
             "Version": "2012-10-17",
@@ -251,7 +248,7 @@ class _S3Calls:
         return listed(name, size, etag, modified=found.get("LastModified"), date=_date(found))
 
     def open(self, name: str, start: int) -> Opened | None:
-        """Begin to download from an offset."""
+        """Begin a download at an offset."""
         try:
             if start:
                 found = self._client.get_object(Bucket=self._bucket, Key=name, Range=f"bytes={start}-")
@@ -271,7 +268,7 @@ class _S3Calls:
         self._client.put_object(Bucket=self._bucket, Key=name, Body=data, ContentMD5=md5)
 
     def put_if(self, name: str, data: bytes, md5: str, expected: str | None) -> None:
-        """Write an object if it has the expected version, or if it is not there."""
+        """Write an object if it has the expected version, or does not exist."""
         put = partial(self._client.put_object, Bucket=self._bucket, Key=name, Body=data, ContentMD5=md5)
         if expected is None:
             put(IfNoneMatch="*")
@@ -279,7 +276,7 @@ class _S3Calls:
             put(IfMatch=f'"{expected}"')
 
     def page(self, prefix: str, token: str | None) -> tuple[list[ObjectInfo], str | None]:
-        """List some objects."""
+        """List one page of objects."""
         page = partial(self._client.list_objects_v2, Bucket=self._bucket, Prefix=prefix)
         found = page(ContinuationToken=token) if token else page()
         date = _date(found)
@@ -302,7 +299,7 @@ class _S3Calls:
                 for page in pages
                 for u in page.get("Uploads", [])
             ]
-        except self._client.exceptions.NoSuchUpload:  # what rclone says where others list none
+        except self._client.exceptions.NoSuchUpload:  # rclone's answer when there are none
             return []
 
     def begin_upload(self, name: str) -> str:
@@ -311,7 +308,7 @@ class _S3Calls:
         return given(begun.get("UploadId"), "UploadId")
 
     def list_parts(self, name: str, upload: str) -> dict[int, tuple[int, str]]:
-        """Return size and ETag of the parts that are there."""
+        """Return size and ETag of the uploaded parts."""
         pages = self._client.get_paginator("list_parts").paginate(Bucket=self._bucket, Key=name, UploadId=upload)
         return {
             part["PartNumber"]: (part["Size"], part["ETag"].strip('"'))
@@ -332,7 +329,7 @@ class _S3Calls:
         return given(sent.get("ETag"), "ETag").strip('"')
 
     def complete_upload(self, name: str, upload: str, etags: Mapping[int, str]) -> None:
-        """Make the object of its parts."""
+        """Complete an upload from its parts."""
         self._client.complete_multipart_upload(
             Bucket=self._bucket,
             Key=name,

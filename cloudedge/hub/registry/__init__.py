@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
+from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings, open_registry
 
-__all__ = ["RegistryHub", "RegistrySettings"]
+__all__ = ["RegistryHub", "RegistrySettings", "open_registry"]

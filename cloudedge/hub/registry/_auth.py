@@ -1,6 +1,6 @@
-"""Who we are to a registry: settings, stored credentials, challenges, and the tokens that answer them.
+"""Registry authentication: settings, stored credentials, challenges, and the tokens that answer them.
 
-Asks for nothing on the network itself: the session hands in how to fetch a token. Secrets stay out of `repr`,
+This module opens no connection: the session passes in a function that fetches a token. Secrets stay out of `repr`,
 logs and errors.
 """
 
@@ -38,19 +38,19 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RegistrySettings:
-    """How to talk to one registry."""
+    """Credentials and options for one registry."""
 
     username: str | None = None
-    """With `password`, wins over what docker has stored for the host."""
+    """With `password`, takes precedence over docker's stored credentials."""
     password: str | None = field(default=None, repr=False)
     insecure: bool = False
-    """Speak http to a host that is not this machine. Loopback always speaks http."""
+    """Speak http to another machine. Loopback always speaks http."""
     ca_file: Path | None = None
-    """Certificates to trust instead of the usual ones, in PEM."""
+    """Certificates to trust instead of the default ones, in PEM."""
     timeout_s: float = 60.0
-    """How long to wait for a connection, and for each sign of life on it."""
+    """Time limit for a connection, and for each silence on it."""
     state_dir: Path | None = None
-    """Where upload sessions are noted, so that a killed upload continues; None: it starts again."""
+    """The directory that records upload sessions, so that a killed upload continues; None: it starts again."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ class Credentials:
 
 
 _HELPER = re.compile(r"[A-Za-z0-9._-]+")
-_HELPER_TIMEOUT_S = 60  # it may be asking a person
+_HELPER_TIMEOUT_S = 60  # it may prompt a person
 
 
 def find_credentials(host: str, settings: RegistrySettings) -> Credentials | None:
-    """Return the given credentials, else what docker has stored for the host, else None.
+    """Return the configured credentials, else docker's stored ones for the host, else None.
 
     Raises:
-        ConfigError: docker's configuration, or the helper program it names, cannot be used.
+        ConfigError: docker's configuration, or the helper program it names, is unusable.
     """
     if settings.username is not None and settings.password is not None:
         return Credentials(settings.username, settings.password)
@@ -100,7 +100,7 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _host_of(address: str) -> str:
-    """Return the host of an entry of docker's configuration: some are bare, some are old-style URLs."""
+    """Return the host of an entry in docker's configuration: some are bare, some are old-style URLs."""
     return (urlsplit(address).netloc if "://" in address else address.partition("/")[0]).lower()
 
 
@@ -123,27 +123,27 @@ def _ask_helper(name: str, host: str) -> Credentials | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(
             f"{program}, named by docker's configuration, did not run: {type(error).__name__}",
-            hint="Install it, or give user name and password for the registry.",
+            hint="Install it, or configure the registry's user name and password.",
         ) from error
     if done.returncode:
-        if b"not found" in done.stdout:  # what every helper says for a host it does not know
+        if b"not found" in done.stdout:  # every helper's answer for an unknown host
             return None
         raise ConfigError(f"the credential helper {program} failed for {host} with status {done.returncode}")
     try:
         answer = json.loads(done.stdout)
         credentials = Credentials(str(answer["Username"]), str(answer["Secret"]))
     except (ValueError, KeyError, TypeError):
-        # Not chained: the error would quote the answer, and the answer holds the secret.
-        raise ConfigError(f"the credential helper {program} gave no credentials for {host}") from None
+        # Not chained: the error would quote the answer, which holds the secret.
+        raise ConfigError(f"the credential helper {program} returned no credentials for {host}") from None
     if credentials.username == "<token>":
         raise ConfigError(
-            f"the credential helper {program} gave an identity token for {host}, which is not supported",
-            hint="Give a user name and a password, or a robot account's token as the password.",
+            f"the credential helper {program} returned an identity token for {host}, which is not supported",
+            hint="Configure a user name and a password, or a robot account's token as the password.",
         )
     return credentials
 
 
-_TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105 - RFC 7230's word for a word
+_TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105 - RFC 7230's name for a word
 _SCHEME = re.compile(rf"[ \t,]*({_TOKEN})(?=[ \t,]|$)[ \t]*")
 _PARAM = re.compile(rf'[ \t,]*({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN}))[ \t]*(?=,|$)')
 _TOKEN68 = re.compile(r"[A-Za-z0-9\-._~+/]+=*[ \t]*(?=,|$)")
@@ -151,14 +151,14 @@ _TOKEN68 = re.compile(r"[A-Za-z0-9\-._~+/]+=*[ \t]*(?=,|$)")
 
 @dataclass(frozen=True)
 class Challenge:
-    """One way a server offers to be convinced."""
+    """One authentication scheme that a server offers."""
 
     scheme: str
     params: Mapping[str, str]
 
 
 def parse_challenges(header: str) -> list[Challenge]:
-    """Read a WWW-Authenticate header (RFC 7235); what follows something unreadable is left out."""
+    """Parse a WWW-Authenticate header (RFC 7235); everything after an unreadable part is dropped."""
     found: list[Challenge] = []
     at = 0
     while at < len(header):
@@ -176,12 +176,12 @@ def parse_challenges(header: str) -> list[Challenge]:
     return found
 
 
-_DEFAULT_LIFE_S = 60.0  # what the token specification says when the server does not
-_MARGIN_S = 5.0
+_DEFAULT_LIFE_S = 60.0  # the token specification's default
+_EXPIRY_MARGIN_S = 5.0
 
 
 class Authenticator:
-    """Answers a registry's challenges and remembers the answers, one per scope, until they expire."""
+    """Answers a registry's challenges and caches the answers, one per scope, until they expire."""
 
     def __init__(
         self,
@@ -190,12 +190,12 @@ class Authenticator:
         fetch_token: Callable[[str, str | None], dict[str, Any]],
         clock: Clock,
     ) -> None:
-        """Make one.
+        """Set up the cache.
 
         Args:
-            host: The registry, as docker's configuration knows it.
-            settings: Where given credentials are.
-            fetch_token: Gets a URL, with this Authorization header if any, and returns the JSON object there.
+            host: The registry's name in docker's configuration.
+            settings: The configured credentials.
+            fetch_token: Fetches the JSON object of a URL, with an Authorization header if given.
             clock: For expiry.
         """
         self._host, self._settings, self._fetch, self._clock = host, settings, fetch_token, clock
@@ -205,7 +205,7 @@ class Authenticator:
         self._looked_up = False
 
     def header(self, scope: str) -> str | None:
-        """Return the Authorization header for a scope, if one is known that has not expired."""
+        """Return the cached Authorization header of a scope that has not expired, if any."""
         answer, expires = self._answers.get(scope, ("", 0.0))
         return answer if answer and self._clock.monotonic() < expires else None
 
@@ -213,10 +213,10 @@ class Authenticator:
         """Answer a 401: return a new Authorization header, or None if there is no better one than `refused`.
 
         Raises:
-            Rejected: the registry asks for something we do not do.
-            ConfigError: stored credentials cannot be used.
+            Rejected: the registry requires an unsupported scheme.
+            ConfigError: the stored credentials are unusable.
         """
-        with self._lock:  # so that many threads refused at once fetch one token, not many
+        with self._lock:  # many threads refused at once fetch one token
             known = self.header(scope)
             if known is not None and known != refused:
                 return known
@@ -224,20 +224,20 @@ class Authenticator:
             if "bearer" in offers:
                 value, life_s = self._token(offers["bearer"], scope)
             elif "basic" in offers:
-                credentials = self._find()
+                credentials = self._find_once()
                 if credentials is None or credentials.basic == refused:
                     return None
                 value, life_s = credentials.basic, float("inf")
             else:
                 raise Rejected(
-                    f"the registry {self._host} asks for an authentication that is neither Basic nor Bearer",
-                    hint="Check that the address is a registry's.",
+                    f"the registry {self._host} requires an authentication other than Basic and Bearer",
+                    hint="Check that the address belongs to a registry.",
                     hub=self._host,
                 )
             self._answers[scope] = value, self._clock.monotonic() + life_s
             return value
 
-    def _find(self) -> Credentials | None:
+    def _find_once(self) -> Credentials | None:
         if not self._looked_up:
             self._credentials, self._looked_up = find_credentials(self._host, self._settings), True
         return self._credentials
@@ -245,16 +245,16 @@ class Authenticator:
     def _token(self, offer: Challenge, scope: str) -> tuple[str, float]:
         realm = urlsplit(offer.params.get("realm", ""))
         if realm.scheme not in ("http", "https") or not realm.netloc:
-            raise Rejected(f"the registry {self._host} sends us nowhere for a token", hub=self._host)
+            raise Rejected(f"the registry {self._host} names no address for a token", hub=self._host)
         query = [("service", offer.params["service"])] if "service" in offer.params else []
         query += [("scope", wanted) for wanted in (offer.params.get("scope") or scope).split()]
         url = realm._replace(query="&".join(filter(None, (realm.query, urlencode(query)))), fragment="").geturl()
-        credentials = self._find()
+        credentials = self._find_once()
         answer = self._fetch(url, credentials.basic if credentials else None)
         token, life = answer.get("token") or answer.get("access_token"), answer.get("expires_in")
         if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
             raise Rejected(
-                f"the token server {realm.netloc} of the registry {self._host} gave no token", hub=self._host
+                f"the token server {realm.netloc} of the registry {self._host} returned no token", hub=self._host
             )
         life_s = float(life) if isinstance(life, (int, float)) and life > 0 else _DEFAULT_LIFE_S
-        return f"Bearer {token}", max(life_s - _MARGIN_S, life_s / 2)
+        return f"Bearer {token}", max(life_s - _EXPIRY_MARGIN_S, life_s / 2)

@@ -1,7 +1,7 @@
-"""What a registry's refusals and the network's failures mean, as one table from theirs to `cloudedge.errors`.
+"""Translation of a registry's refusals and of network failures to `cloudedge.errors`, in one table.
 
-`Passing` marks those that may pass when the same request is sent again; whether it may be sent again is the
-session's to know.
+`TransientFailure` marks those that a repeated request may cure; only the session knows whether a request may be
+repeated.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
 
-__all__ = ["Passing", "refusal", "translated"]
+__all__ = ["TransientFailure", "refusal", "translate_network_errors"]
 
 
-class Passing(Exception):
-    """Carries an error that may pass, and how long the other side asked to wait."""
+class TransientFailure(Exception):
+    """Carries an error that may pass, and the pause that the server asked for."""
 
     def __init__(self, error: Unavailable, after_s: float | None = None) -> None:
         super().__init__(error)
@@ -50,77 +50,77 @@ class _Refusal:
     hint: str = ""
 
 
-# What a registry's word, or else its status, means. Words are the distribution API's error codes.
+# The meaning of a registry's error code (the distribution API's), else of its status.
 _BY_CODE = {
-    "DIGEST_INVALID": _Refusal(IntegrityError, "Pack or fetch the bundle again: its bytes changed on the way."),
-    "SIZE_INVALID": _Refusal(IntegrityError, "Pack or fetch the bundle again: its bytes changed on the way."),
-    "MANIFEST_BLOB_UNKNOWN": _Refusal(NotFound, "Push what the manifest names first; run the same push again."),
-    "MANIFEST_INVALID": _Refusal(Rejected, "The registry does not take OCI artifacts; use another one."),
-    "NAME_INVALID": _Refusal(InputError, "Use a name the registry takes."),
+    "DIGEST_INVALID": _Refusal(IntegrityError, "Pack or fetch the bundle again; its bytes changed on the way."),
+    "SIZE_INVALID": _Refusal(IntegrityError, "Pack or fetch the bundle again; its bytes changed on the way."),
+    "MANIFEST_BLOB_UNKNOWN": _Refusal(NotFound, "Run the same push again; a blob of the manifest is missing."),
+    "MANIFEST_INVALID": _Refusal(Rejected, "Use another registry; this one does not accept OCI artifacts."),
+    "NAME_INVALID": _Refusal(InputError, "Use a name that the registry accepts."),
 }
 _BY_STATUS = {
     400: _Refusal(Rejected),
-    401: _Refusal(Rejected, "Log in with: docker login, or give user name and password for this registry."),
+    401: _Refusal(Rejected, "Log in with `docker login`, or configure the registry's user name and password."),
     403: _Refusal(Rejected, "Ask the registry's owner for permission."),
     404: _Refusal(NotFound),
-    405: _Refusal(Rejected, "The registry is configured not to allow this."),
-    409: _Refusal(Conflict, "Look at what is there now, then repeat the command if it is still what you want."),
-    412: _Refusal(Conflict, "Look at what is there now, then repeat the command if it is still what you want."),
-    413: _Refusal(InputError, "The registry, or a proxy before it, limits how large a request may be; raise it there."),
+    405: _Refusal(Rejected, "Ask the registry's owner to allow this in its configuration."),
+    409: _Refusal(Conflict, "Look at `cloudedge hub history`, then run the command again if you still want it."),
+    412: _Refusal(Conflict, "Look at `cloudedge hub history`, then run the command again if you still want it."),
+    413: _Refusal(InputError, "Raise the request size limit of the registry, or of the proxy before it."),
     429: _Refusal(Unavailable, "Wait and run the same command again."),
-    501: _Refusal(Rejected, "The registry does not support this."),
-    507: _Refusal(StorageError, "Make room where the registry keeps its data."),
+    501: _Refusal(Rejected, "Use another registry; this one does not support the request."),
+    507: _Refusal(StorageError, "Free space in the registry's storage."),
 }
-_PASSES = {408, 429, 500, 502, 503, 504}
+_TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 
 
 def refusal(
     what: str, host: str, *, status: int, headers: Mapping[str, str], body: bytes, now: datetime
-) -> CloudEdgeError | Passing:
-    """Return what to raise for an answer that is a refusal."""
-    code, said = _first_error(body)
-    passes = status in _PASSES
+) -> CloudEdgeError | TransientFailure:
+    """Return the error to raise for a refusal."""
+    code, message = _first_error(body)
+    passes = status in _TRANSIENT_STATUSES
     found = _BY_STATUS.get(status) if passes else _BY_CODE.get(code) or _BY_STATUS.get(status)
     if found is None:
         found = _Refusal(Unavailable if status >= 500 else Rejected)  # noqa: PLR2004
-    answer = " ".join(filter(None, (str(status), code, said)))
+    answer = " ".join(filter(None, (str(status), code, message)))
     facts: dict[str, Any] = {"hub": host, "status": status, "code": code}
     after_s = _retry_after(headers.get("Retry-After"), now) if passes else None
     if after_s is not None:
         facts["retry_after_s"] = after_s
     error = found.kind(f"{what} at {host}: {answer}", hint=found.hint, **facts)
-    return Passing(error, after_s) if passes and isinstance(error, Unavailable) else error
+    return TransientFailure(error, after_s) if passes and isinstance(error, Unavailable) else error
 
 
 @contextmanager
-def translated(what: str, host: str) -> Iterator[None]:
-    """Turn what requests, urllib3 and the system raise into our errors."""
+def translate_network_errors(what: str, host: str) -> Iterator[None]:
+    """Translate errors of requests, urllib3 and the system to cloudedge's."""
     try:
         yield
     except (requests.exceptions.SSLError, urllib3.exceptions.SSLError) as error:
         raise Rejected(
-            f"{what} at {host}: TLS failed: {_root(error)}",
-            hint="Give the registry's certificates with ca_file; for a registry without TLS add ?insecure.",
+            f"{what} at {host}: TLS failed: {_root_cause(error)}",
+            hint="Set `ca_file` to the registry's certificates, or add `?insecure` for a registry without TLS.",
             hub=host,
         ) from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        root = _root(error)
+        root = _root_cause(error)
         if isinstance(root, ConnectionRefusedError):
             refused = f"{what}: connection refused at {host}; is the registry up?"
             raise Unavailable(refused, hub=host) from error
         if isinstance(root, socket.gaierror):
-            raise Unavailable(f"{what}: there is no host {host}", hub=host) from error
-        raise Passing(
+            raise Unavailable(f"{what}: the host {host} does not exist", hub=host) from error
+        raise TransientFailure(
             Unavailable(
                 f"{what} at {host}: the connection failed: {type(root).__name__}",
-                hint="Run the same command again; what is done is kept.",
+                hint="Run the same command again; finished work is kept.",
                 hub=host,
             )
         ) from error
 
 
-def _root(error: BaseException) -> BaseException:
-    """Return the system's own error below what the libraries wrapped around it."""
+def _root_cause(error: BaseException) -> BaseException:
+    """Return the system's own error below the libraries' wrappers."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError)) and not isinstance(
@@ -132,13 +132,13 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _first_error(body: bytes) -> tuple[str, str]:
-    """Return code and message of a registry's refusal, made safe to print."""
+    """Return the code and message of a registry's refusal, made safe to print."""
     try:
         first = parse_json(body, "refusal")["errors"][0]
-        code, said = str(first.get("code") or ""), str(first.get("message") or "")
+        code, message = str(first.get("code") or ""), str(first.get("message") or "")
     except (InputError, KeyError, IndexError, TypeError, AttributeError):
         return "", ""
-    return re.sub(r"[^A-Z_]", "", code)[:60], re.sub(r"[^\x20-\x7e]", "?", said)[:200]
+    return re.sub(r"[^A-Z_]", "", code)[:60], re.sub(r"[^\x20-\x7e]", "?", message)[:200]
 
 
 def _retry_after(value: str | None, now: datetime) -> float | None:

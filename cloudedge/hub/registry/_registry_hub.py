@@ -1,14 +1,15 @@
 """A hub in an OCI registry, behind ``oci://host[:port]/prefix``.
 
-A bundle's name is a repository below the prefix: ``ctr`` is ``<prefix>/ctr``. Blobs and manifests are the
-registry's own; so are tags, to which cloudedge adds the history that registries lack (`_registry_tags`). Any
-registry with the distribution API will do, and other tools read what is here: a bundle is an ordinary
-artifact under an ordinary tag, and ``sha256-<hex>.sig`` is an ordinary tag too.
+A bundle's name is a repository below the prefix: ``ctr`` is ``<prefix>/ctr``. Blobs, manifests and tags are the
+registry's own; cloudedge adds the tag history that registries lack (`_tags`). Any registry with the distribution API
+will do, and other tools can read the bundles: a bundle is an ordinary artifact under an ordinary tag, and
+``sha256-<hex>.sig`` is an ordinary tag, too.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from cloudedge.clock import Clock
+    from cloudedge.config import HubConfig
     from cloudedge.hub.core import Descriptor, Digest, Expectation, Manifest, Reader, TagEntry
 
-__all__ = ["RegistryHub", "RegistrySettings"]
+__all__ = ["RegistryHub", "RegistrySettings", "open_registry"]
 
 _DEFAULTS = RegistrySettings()
 
 
 class RegistryHub:
-    """Bundles in a registry. Making one talks to nobody; threads may share it.
+    """Bundles in a registry. Constructing it opens no connection; threads may share it.
 
     Args:
-        url: ``oci://host[:port]/prefix``; ``?insecure`` at the end for http to a host other than this
-        machine.
-        settings: Credentials, certificates, patience.
-        clock: Time and chance.
+        url: ``oci://host[:port]/prefix``; ``?insecure`` at the end for http to another machine.
+        settings: Credentials, certificates, time limits.
+        clock: Time and randomness.
 
     Raises:
-        ConfigError: the URL is not of that form.
+        ConfigError: the URL has another form.
     """
 
     def __init__(self, url: str, settings: RegistrySettings = _DEFAULTS, *, clock: Clock | None = None) -> None:
@@ -59,7 +60,7 @@ class RegistryHub:
         """List the repositories below the prefix.
 
         Raises:
-            Rejected: the registry does not list its repositories, or not for us.
+            Rejected: the registry does not list its repositories, or not to this user.
         """
         what = "listing the repositories"
         try:
@@ -67,31 +68,31 @@ class RegistryHub:
         except (NotFound, Rejected) as error:
             raise Rejected(
                 f"{self.url} does not list its repositories: {error.message}",
-                hint="Name the bundle: all but listing the names works without the registry's catalog.",
+                hint="Name the bundle; everything but listing names works without the registry's catalog.",
                 hub=self.url,
             ) from error
         below = f"{self._prefix}/" if self._prefix else ""
         return sorted(path.removeprefix(below) for path in every if path.startswith(below))
 
     def tags(self, name: str) -> list[TagEntry]:
-        """List every tag with its history; `_registry_events.fold` says what is reported when.
+        """List every tag with its history; `_tag_events.fold` has the rules.
 
-        Tags that other tools pushed have one entry with empty `since` and `by`. A move that was recorded
-        before its mover was killed is reported as done.
+        A tag that another tool pushed has one entry with empty `since` and `by`. A move whose mover was killed after
+        recording it is reported as done.
         """
         return self._tags_of(name).entries()
 
     def move_tag(
         self, name: str, tag: str, target: Descriptor | None, *, by: str, at: str, expected: Expectation = ANY
     ) -> TagEntry | None:
-        """Point a tag at a manifest that is there (None: untag).
+        """Point a tag at a stored manifest (None: untag).
 
-        What holds when several move it at once is said in `_registry_tags`.
+        `_tags` documents the guarantees for concurrent moves.
 
         Raises:
-            Conflict: the tag is not where `expected` says, is a version and points elsewhere already, or
-                others kept moving it at the same moment.
-            NotFound: the manifest is not there, or the tag to remove is not.
+            Conflict: the tag is not at `expected`, is a version that already points elsewhere, or others kept moving it
+                at the same moment.
+            NotFound: the manifest, or the tag to remove, does not exist.
             Rejected: untagging where the registry does not allow deletion.
         """
         return self._tags_of(name).move(tag, target, by=by, at=at, expected=expected)
@@ -101,15 +102,15 @@ class RegistryHub:
         return self._repository(name).get_manifest(parse_digest(digest))
 
     def write_manifest(self, name: str, manifest: Manifest) -> None:
-        """Store a manifest under its digest only; its blobs are there already."""
+        """Store a manifest under its digest only; its blobs must be stored already."""
         self._repository(name).put_manifest(manifest.digest, manifest)
 
     def has_blob(self, name: str, blob: Descriptor) -> bool:
-        """Tell whether a whole blob is there."""
+        """Return True if the whole blob is stored."""
         return self._repository(name).has_blob(blob)
 
     def read_blob(self, name: str, blob: Descriptor, start: int = 0) -> Iterator[bytes]:
-        """Stream a blob from an offset. Not checked: wrap it in `verified` when reading from the start."""
+        """Stream a blob from an offset. Not verified: wrap it in `verified` when reading from the start."""
         return self._repository(name).read_blob(blob, start)
 
     def write_blob(self, name: str, blob: Descriptor, read: Reader, progress: Callable[[int], None]) -> None:
@@ -125,18 +126,18 @@ class RegistryHub:
         return nullcontext(SureLock())
 
     def collecting(self) -> AbstractContextManager[Lock]:
-        """Do nothing: what is discarded had a tag and lost it, and `discard` looks again before each one."""
+        """Do nothing: only untagged manifests are discarded, and `discard` checks the tags again before each one."""
         return nullcontext(SureLock())
 
-    def sweep(self, older_than_s: float) -> int:  # noqa: ARG002 - a registry has its own idea of old
-        """Do nothing: registries drop unfinished uploads by themselves."""
+    def sweep(self, older_than_s: float) -> int:  # noqa: ARG002 - registries expire uploads themselves
+        """Do nothing: registries drop unfinished uploads themselves."""
         return 0
 
     def stored(self) -> Iterator[Stored]:
-        """List the manifests that could be garbage: a tag once pointed there, and no tag does now.
+        """List the manifests that may be garbage: a tag once pointed there, and none does now.
 
-        Blobs are the registry's own business (its garbage collector frees those no manifest names), and
-        manifests that never had a tag cannot be listed.
+        The registry's own garbage collector frees blobs that no manifest names, and manifests that never had a tag
+        cannot be listed.
         """
         for name in self.names():
             once = {event.target.digest for event in self._tags_of(name).recorded() if event.target}
@@ -147,7 +148,7 @@ class RegistryHub:
                     yield Stored(digest, there.size)
 
     def discard(self, digest: Digest) -> None:
-        """Delete a manifest that `stored` listed, after looking again that no tag points to it.
+        """Delete a manifest that `stored` listed, after checking again that no tag points at it.
 
         It is deleted from every name under which it was listed.
 
@@ -157,11 +158,11 @@ class RegistryHub:
             Rejected: the registry does not allow deletion.
         """
         if digest not in self._garbage:
-            raise NotFound(f"{digest} is not among what could be garbage in {self.url}", digest=digest)
+            raise NotFound(f"{digest} is not garbage in {self.url}", digest=digest)
         for name in sorted(self._garbage[digest]):
             if digest in self._in_use(name):
                 raise Conflict(
-                    f"{digest} was not deleted from {self.url}: a tag of {name} points to it again",
+                    f"{digest} was not deleted from {self.url}: a tag of {name} points at it again",
                     digest=digest,
                     name=name,
                 )
@@ -169,7 +170,7 @@ class RegistryHub:
         del self._garbage[digest]
 
     def _in_use(self, name: str) -> set[Digest]:
-        """Return the manifests tags point to, and those that an index among them names."""
+        """Return the manifests that tags point at, and those that an index among them names."""
         repository = self._repository(name)
         present = [e.target for e in self._tags_of(name).entries() if e.is_current]
         used = {target.digest for target in present}
@@ -186,22 +187,36 @@ class RegistryHub:
         return self._tags.setdefault(name, RepositoryTags(self._repository(name), self._clock))
 
 
+def open_registry(config: HubConfig) -> RegistryHub:
+    """Open the registry of a hub's configuration."""
+    from cloudedge.config import home, reveal  # noqa: PLC0415 - slow to import
+
+    settings = RegistrySettings(
+        username=config.username or None,
+        password=reveal(config.password) if config.password else None,
+        insecure=config.insecure,
+        ca_file=Path(config.ca_file) if config.ca_file else None,
+        state_dir=home() / "uploads",
+    )
+    return RegistryHub(config.url, settings)
+
+
 def _parse_url(url: str) -> tuple[str, str, bool]:
-    """Return host and port, prefix, and whether ``?insecure`` was asked for."""
-    wanted = "wanted: oci://host[:port]/prefix, and ?insecure after it for http"
+    """Return host and port, prefix, and True if ``?insecure`` was given."""
+    wanted = "expected oci://host[:port]/prefix, with ?insecure after it for http"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ConfigError(f"not a registry's address ({error}; {wanted})") from error
+        raise ConfigError(f"the hub's URL is not a registry's address ({error}; {wanted})") from error
     if "@" in parts.netloc:
-        # The URL is not quoted: there may be a password in it.
-        raise ConfigError(f"a registry's address holds no user name or password ({wanted})")
+        # The message omits the URL, which may hold a password.
+        raise ConfigError(f"a registry's address must not hold a user name or password ({wanted})")
     prefix = parts.path.strip("/")
     good = parts.scheme == "oci" and parts.hostname and port != 0 and parts.query in ("", "insecure")
     if not good or parts.fragment:
-        raise ConfigError(f"not a registry's address: {url!r} ({wanted})")
+        raise ConfigError(f"{url!r} is not a registry's address ({wanted})")
     try:
         return parts.netloc, prefix and check_name(prefix), bool(parts.query)
     except InputError as error:
-        raise ConfigError(f"not a registry's address: {url!r}: {error.message} ({wanted})") from error
+        raise ConfigError(f"{url!r} is not a registry's address: {error.message} ({wanted})") from error

@@ -1,6 +1,6 @@
 """The distribution API of one repository: manifests, tags and whole blobs, one method per request.
 
-What the answers mean for bundles, and how large blobs get there, is decided elsewhere.
+It knows nothing of bundles; `_upload` sends large blobs.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Repository"]
 
-# Without docker's types an old registry converts images other tools pushed, and the digest is another one.
+# Without docker's types, an old registry converts other tools' images, and their digest changes.
 _ACCEPT = (
     f"{IMAGE_MANIFEST}, {IMAGE_INDEX}, "
     "application/vnd.docker.distribution.manifest.v2+json, "
     "application/vnd.docker.distribution.manifest.list.v2+json"
 )
 _IDLE_LIMIT = 2
-"""How often in a row a download may break without having brought a single byte."""
-_PUTS = 4
-"""How often a manifest is sent to a registry that says its digest is wrong."""
+"""Consecutive breaks of a download without a single new byte before giving up."""
+_MANIFEST_TRIES = 4
+"""Tries to send a manifest to a registry that reports a wrong digest."""
 _DELETED = (200, 202, 204)
 
 
@@ -58,7 +58,7 @@ class Repository:
         return self.session.url(f"{self.path}/{rest}")
 
     def list_tags(self) -> list[str]:
-        """List every tag; empty if there is no such repository."""
+        """List every tag; empty if the repository does not exist."""
         pages = self.session.pages(
             f"{self.path}/tags/list",
             "tags",
@@ -79,33 +79,33 @@ class Repository:
             digest = parse_digest(reply.headers["Docker-Content-Digest"])
             size = int(reply.headers["Content-Length"])
         except (KeyError, ValueError, InputError):
-            # Not every registry says; then the bytes do.
+            # Some registries omit the digest; then the bytes give it.
             body = self._manifest_call("GET", reference)
             digest, size = digest_of(body.body), len(body.body)
-            if body.status == 404:  # noqa: PLR2004 - deleted just now
+            if body.status == 404:  # noqa: PLR2004 - deleted meanwhile
                 return None
         return Descriptor(reply.headers.get("Content-Type") or IMAGE_MANIFEST, digest, size)
 
     def get_manifest(self, reference: str) -> Manifest:
-        """Read the manifest under a tag or digest; checked if it is a digest.
+        """Read the manifest under a tag or digest; a digest is verified.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
             IntegrityError: the registry sent other bytes.
         """
         reply = self._manifest_call("GET", reference)
         where = f"{self.path} at {self.session.host}"
         if reply.status == 404:  # noqa: PLR2004
             raise NotFound(
-                f"there is no manifest {reference} in {where}",
-                hint="Push the bundle first.",
+                f"{where} has no manifest {reference}",
+                hint="Push the bundle with `cloudedge hub push`.",
                 digest=reference,
                 hub=self.session.host,
             )
         if reference.startswith("sha256:") and digest_of(reply.body) != reference:
             raise IntegrityError(
-                f"{where} answered with other bytes than manifest {reference}: {digest_of(reply.body)}",
-                hint="The registry, or something before it, is broken; push the bundle again elsewhere.",
+                f"{where} answered manifest {reference} with other bytes: {digest_of(reply.body)}",
+                hint="Push the bundle to another registry; this one, or a proxy before it, is broken.",
                 digest=reference,
                 hub=self.session.host,
             )
@@ -115,7 +115,7 @@ class Repository:
         """Store a manifest under a tag or its digest.
 
         Raises:
-            NotFound: something the manifest names is not there.
+            NotFound: a blob of the manifest is missing.
             IntegrityError: the registry received other bytes.
         """
         put = partial(
@@ -128,21 +128,21 @@ class Repository:
             headers={"Content-Type": manifest.media_type},
             data=manifest.raw,
         )
-        # docker-registry on a file system reports damage also when another client writes the same manifest at the
-        # same moment: it rewrites its own links in place and stumbles over one that is empty yet.
+        # docker-registry on a file system also reports damage when another process writes the same manifest at the same
+        # moment: it rewrites its links in place and fails on one that is still empty.
         retry(
             put,
-            attempts=_PUTS,
+            attempts=_MANIFEST_TRIES,
             backoff=Backoff(0.5, 0.5),
             clock=self.session.clock,
             may_repeat=lambda error: isinstance(error, IntegrityError),
         )
 
     def delete_manifest(self, reference: str) -> bool:
-        """Delete a manifest by digest, or a tag alone where the registry can; tell whether it was there.
+        """Delete a manifest by digest, or only a tag where the registry can; returns True if it was there.
 
         Raises:
-            Rejected: the registry does not allow it; for a tag also if it only deletes by digest.
+            Rejected: the registry does not allow it; for a tag also if it deletes by digest only.
         """
         try:
             reply = self.session.call(
@@ -157,10 +157,10 @@ class Repository:
             if status == 405:  # noqa: PLR2004
                 raise Rejected(
                     error.message,
-                    hint="Allow deletion: in docker-registry's configuration, storage.delete.enabled: true.",
+                    hint="Allow deletion: set `storage.delete.enabled: true` in docker-registry's configuration.",
                     **error.facts,
                 ) from error
-            if status == 400:  # noqa: PLR2004 - what docker-registry 2 says to a tag, as a bad digest
+            if status == 400:  # noqa: PLR2004 - docker-registry 2 calls a tag a bad digest
                 raise Rejected(error.message, hint=error.hint, **error.facts) from error
             raise
         return reply.status in _DELETED
@@ -177,7 +177,7 @@ class Repository:
         )
 
     def has_blob(self, blob: Descriptor) -> bool:
-        """Tell whether a blob is there, whole."""
+        """Return True if the whole blob is stored."""
         reply = self.session.call(
             "HEAD",
             self._url(f"blobs/{blob.digest}"),
@@ -188,12 +188,12 @@ class Repository:
         return reply.status == 200 and reply.headers.get("Content-Length") in (None, str(blob.size))  # noqa: PLR2004
 
     def read_blob(self, blob: Descriptor, start: int) -> Iterator[bytes]:
-        """Stream a blob from an offset, taking up a broken connection where it broke.
+        """Stream a blob from an offset, resuming after a broken connection.
 
         Raises:
-            NotFound: there is no such blob.
-            IntegrityError: the registry sent more than the blob has, or from another offset.
-            Unavailable: the connection broke again and again without bringing anything.
+            NotFound: the blob does not exist.
+            IntegrityError: the registry sent more than the blob's size, or from another offset.
+            Unavailable: the connection kept breaking without a new byte.
         """
         at, patience = start, Patience(_IDLE_LIMIT + 1, BACKOFF, self.session.clock)
         while at < blob.size or at == start == 0:
@@ -223,7 +223,7 @@ class Repository:
             if reply.status == 206:  # noqa: PLR2004
                 found = re.match(r"bytes (\d+)-", reply.headers.get("Content-Range", ""))
                 if found is None or int(found[1]) != at:
-                    raise self._damaged(blob, f"asked from byte {at}, it came as {found and found[0]!r}")
+                    raise self._damaged(blob, f"requested from byte {at}, it came as {found and found[0]!r}")
                 skip = 0
             left = blob.size - at
             for chunk in chunks:
@@ -238,7 +238,7 @@ class Repository:
     def _damaged(self, blob: Descriptor, found: str) -> IntegrityError:
         return IntegrityError(
             f"{self.path} at {self.session.host}: blob {blob.digest} is damaged: {found}",
-            hint="Push the bundle again from a place where it verifies.",
+            hint="Push the bundle again from a hub where it verifies.",
             digest=blob.digest,
             hub=self.session.host,
         )

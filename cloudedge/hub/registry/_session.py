@@ -1,11 +1,10 @@
 """One session with a registry: connections, authentication, retries, redirects, paging.
 
-Which requests make up a push or a pull is for others; what a refusal means is in `_registry_errors`. The
-rules:
+Other modules decide which requests make up a push or a pull, and `_errors` what a refusal means. Rules:
 
 - credentials go to the registry and to the token server it names, never to where it redirects;
-- only what is safe to repeat is repeated: the caller says so, with `repeat`;
-- every body is read up to a limit, and nothing but `cloudedge.errors` leaves.
+- only requests that the caller marks as safe to repeat (`repeat`) are repeated;
+- every body is read up to a limit, and only `cloudedge.errors` are raised.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from requests.structures import CaseInsensitiveDict
 from cloudedge.errors import InputError, Rejected, Unavailable
 from cloudedge.hub.core import CHUNK, parse_json
 from cloudedge.hub.registry._auth import Authenticator
-from cloudedge.hub.registry._errors import Passing, refusal, translated
+from cloudedge.hub.registry._errors import TransientFailure, refusal, translate_network_errors
 from cloudedge.io import Backoff, retry
 
 if TYPE_CHECKING:
@@ -36,23 +35,23 @@ if TYPE_CHECKING:
 __all__ = ["RegistrySession", "Reply", "is_loopback"]
 
 ATTEMPTS = 5
-"""How often a request that is safe to repeat is sent before giving up."""
+"""Tries of a request that is safe to repeat."""
 LONGEST_WAIT_S = 30.0
 BACKOFF = Backoff(0.5, LONGEST_WAIT_S, longest_asked_s=LONGEST_WAIT_S)
 """A registry that asks for a longer pause than this gets an error now rather than a request later."""
 
-_REDIRECTS = 5
+_MOST_REDIRECTS = 5
 _ERROR_LIMIT = 64 * 1024
 _PAGE_LIMIT = 32 * 1024 * 1024  # some registries list every tag on one page
-_PAGES = 10_000
-_POOL = 16  # connections kept: the transfer layer's threads, and a few for listing
+_MOST_PAGES = 10_000
+_POOL_SIZE = 16  # one per transfer thread, and a few for listing
 
 
 _T = TypeVar("_T")
 
 
 class Reply(NamedTuple):
-    """An answer whose body was read."""
+    """An answer with its body."""
 
     status: int
     headers: Mapping[str, str]
@@ -84,7 +83,7 @@ class RegistrySession:
         self._session = requests.Session()
         self._session.headers.update({"User-Agent": "cloudedge", "Accept-Encoding": "identity"})
         self._verify = str(settings.ca_file) if settings.ca_file else True
-        adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
+        adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL_SIZE)
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
 
@@ -110,18 +109,18 @@ class RegistrySession:
 
         Args:
             method: GET, HEAD, ...
-            url: Absolute; credentials go along only if it is the registry's own.
-            what: The attempt in words, for errors: "reading tag live of ctr".
+            url: The absolute URL; credentials are sent only to the registry's own.
+            what: The action, for error messages: "reading tag live of ctr".
             scope: The token scope it needs.
-            accept: The statuses that are answers; any other becomes an error.
+            accept: The accepted statuses; any other becomes an error.
             headers: More headers.
             data: The body.
-            limit: The most bytes the answer may have.
-            repeat: Whether sending it twice does no harm.
-            extra_wait_s: How much longer than usual the registry may be silent.
+            limit: The largest answer in bytes.
+            repeat: True if sending it twice does no harm.
+            extra_wait_s: Extra time for the registry's silence.
 
         Raises:
-            CloudEdgeError: whichever class the table names for the refusal; `InputError` for a longer answer.
+            CloudEdgeError: the class that the table names for the refusal; `InputError` if the answer is over `limit`.
         """
 
         def attempt() -> Reply:
@@ -141,7 +140,7 @@ class RegistrySession:
         accept: Container[int],
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[tuple[Reply, Iterator[bytes]]]:
-        """Get something too large to hold: yields the answer without its body, and the body in chunks.
+        """Get a large answer: yields it without its body, and the body in chunks.
 
         Raises:
             CloudEdgeError: as `call`; and `Unavailable` from the chunks when the connection breaks.
@@ -159,8 +158,8 @@ class RegistrySession:
         def body() -> Iterator[bytes]:
             try:
                 yield from self._chunks(response, what)
-            except Passing as passing:
-                # What was handed out cannot be taken back; the caller may go on from there.
+            except TransientFailure as passing:
+                # Bytes already yielded cannot be taken back; the caller may continue from there.
                 raise passing.error from passing.__cause__
 
         with self._persist(attempt, repeat=True) as response:
@@ -169,7 +168,7 @@ class RegistrySession:
     def pages(self, path: str, key: str, *, what: str, scope: str) -> Iterator[str]:
         """List the strings under a key of a paged JSON answer, following the registry's links."""
         url, seen = self.url(path), set[str]()
-        while url not in seen and len(seen) < _PAGES:
+        while url not in seen and len(seen) < _MOST_PAGES:
             seen.add(url)
             reply = self.call("GET", url, what=what, scope=scope, accept=(200,), limit=_PAGE_LIMIT)
             items = _json(reply.body, what, self.host).get(key) or []
@@ -184,23 +183,23 @@ class RegistrySession:
         raise Unavailable(f"{what} at {self.host}: the pages do not end", hub=self.host)
 
     def _open(self, request: _Request) -> requests.Response:
-        """Send a request, logging in once if asked to and following redirects."""
+        """Send a request; log in once if asked to, and follow redirects."""
         url, what, scope = request.url, request.what, request.scope
         authorization = self._auth.header(scope)
         asked = False
-        for _ in range(_REDIRECTS + 2):
+        for _ in range(_MOST_REDIRECTS + 2):
             own = _origin(url) == _origin(self._base)
             headers = CaseInsensitiveDict(request.headers or {})
             if own and authorization:
                 headers["Authorization"] = authorization
-            with translated(what, self.host):
+            with translate_network_errors(what, self.host):
                 response = self._session.request(
                     request.method,
                     url,
                     headers=headers,
-                    # urllib3 takes any buffer; the stubs know only some.
+                    # urllib3 takes any buffer; its stubs list only some.
                     data=request.data,  # type: ignore[arg-type]
-                    auth=_as_given,
+                    auth=_without_netrc,
                     verify=self._verify,
                     stream=True,
                     allow_redirects=False,
@@ -220,7 +219,7 @@ class RegistrySession:
                     continue
                 unused.pop_all()
                 return response
-        raise Unavailable(f"{what} at {self.host}: redirected more than {_REDIRECTS} times", hub=self.host)
+        raise Unavailable(f"{what} at {self.host}: redirected more than {_MOST_REDIRECTS} times", hub=self.host)
 
     def _redirected(self, response: requests.Response, what: str) -> str:
         url = urljoin(response.url, response.headers["Location"])
@@ -237,17 +236,17 @@ class RegistrySession:
         what = f"fetching a token from {where}"
         if self._secure and not url.startswith("https://"):
             raise Rejected(
-                f"the registry {self.host} wants the password sent in the clear to {where}",
+                f"the registry {self.host} asks to send the password unencrypted to {where}",
                 hint="Have the registry name an https address for its token server.",
                 hub=self.host,
             )
 
         def attempt() -> bytes:
-            with translated(what, self.host):
+            with translate_network_errors(what, self.host):
                 response = self._session.get(
                     url,
                     headers={"Authorization": authorization} if authorization else {},
-                    auth=_as_given,
+                    auth=_without_netrc,
                     verify=self._verify,
                     stream=True,
                     allow_redirects=False,
@@ -260,7 +259,7 @@ class RegistrySession:
         return _json(self._persist(attempt, repeat=True), what, self.host)
 
     def _chunks(self, response: requests.Response, what: str) -> Iterator[bytes]:
-        with translated(what, self.host):
+        with translate_network_errors(what, self.host):
             yield from response.raw.stream(CHUNK, decode_content=False)
 
     def _read(self, response: requests.Response, what: str, limit: int) -> bytes:
@@ -272,10 +271,10 @@ class RegistrySession:
         return bytes(body)
 
     def _refuse(self, response: requests.Response, what: str, accept: Container[int]) -> None:
-        """Raise what the table says unless the status is an accepted one."""
+        """Raise the table's error unless the status is accepted."""
         if response.status_code in accept:
             return
-        with translated(what, self.host):
+        with translate_network_errors(what, self.host):
             body = response.raw.read(_ERROR_LIMIT, decode_content=False)
         raise refusal(
             what,
@@ -294,15 +293,15 @@ class RegistrySession:
                 attempts=ATTEMPTS if repeat else 1,
                 backoff=BACKOFF,
                 clock=self.clock,
-                may_repeat=lambda error: isinstance(error, Passing),
+                may_repeat=lambda error: isinstance(error, TransientFailure),
                 at_least_s=lambda error: getattr(error, "after_s", None),
             )
-        except Passing as passing:
-            raise passing.error from passing.__cause__
+        except TransientFailure as failure:
+            raise failure.error from failure.__cause__
 
 
 def is_loopback(netloc: str) -> bool:
-    """Tell whether ``host[:port]`` is this machine."""
+    """Return True if ``host[:port]`` is this machine."""
     host = urlsplit(f"//{netloc}").hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -310,8 +309,8 @@ def is_loopback(netloc: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Keep requests from looking for credentials of its own in ``~/.netrc``."""
+def _without_netrc(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Keep requests from using credentials of ``~/.netrc``."""
     return request
 
 
@@ -321,7 +320,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _is_redirect(method: str, response: requests.Response) -> bool:
-    anyhow = (307, 308)  # these keep the method and the body; the older ones mean "go and look there"
+    anyhow = (307, 308)  # these keep method and body; older statuses only apply to reads
     statuses = (301, 302, 303, *anyhow) if method in ("GET", "HEAD") else anyhow
     return response.status_code in statuses and "Location" in response.headers
 
@@ -331,5 +330,5 @@ def _json(body: bytes, what: str, host: str) -> dict[str, Any]:
         return parse_json(body, "the answer")
     except InputError as error:
         raise Unavailable(
-            f"{what} at {host}: {error.message}", hint="Check that the address is a registry's.", hub=host
+            f"{what} at {host}: {error.message}", hint="Check that the address belongs to a registry.", hub=host
         ) from error

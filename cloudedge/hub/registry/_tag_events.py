@@ -1,17 +1,17 @@
-"""Tag events: how the moves of a tag are recorded in a registry, and what they add up to. No network here.
+"""Tag events: the record of tag moves in a registry, and the history that follows from it. No network here.
 
-A registry's tags have neither history nor compare-and-set. So each move is first recorded as an event, a
-small image index under a tag that nobody else writes, ``cloudedge-event.<tag>.<seq>.<nonce>``; only then
-does the tag itself move. Concurrent movers thus never overwrite each other's record, and everyone who reads
-the same events comes to the same history, whatever order they were written in. The rules:
+A registry's tags have neither history nor compare-and-set. So each move is first recorded as an event, a small image
+index under a tag of its own, ``cloudedge-event.<tag>.<seq>.<nonce>``; only then does the tag itself move. Concurrent
+movers thus never overwrite each other's record, and all readers of the same events get the same history, in whatever
+order the events were written. Rules:
 
-- events are ordered by `seq`, then by `nonce`; the newest one says where the tag points;
-- the first event of a version binds it for ever: later ones to another manifest count for nothing;
+- events are ordered by `seq`, then by `nonce`; the tag points at the newest one's target;
+- the first event of a version binds it for ever: later ones to another manifest are ignored;
 - the registry's own tag (the *pointer*) is compared with the events as `fold` describes.
 
-A mover that has to be alone first announces its event as a claim, ``cloudedge-claim.<tag>.<seq>.<nonce>``. A
-claim is no event and moves nothing. It is open until the event of the same name exists, or until a tag with
-``.void`` behind its name says that it was given up.
+A mover that must be alone first announces its event as a claim, ``cloudedge-claim.<tag>.<seq>.<nonce>``. A claim is
+no event and moves nothing. It is open until the event of the same name exists, or until a tag with ``.void`` appended
+to its name marks it as given up.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ __all__ = [
 
 EVENT_TYPE = "application/vnd.cloudedge.tag-event.v1+json"
 UNKNOWN_TIME = "unknown"
-"""The `until` of an entry that another tool ended: a registry does not say when."""
+"""The `until` of an entry that another tool ended: a registry does not record the time."""
 
-_EVENT = "cloudedge-event."
-_CLAIM = "cloudedge-claim."
-_VOID = ".void"
+_EVENT_PREFIX = "cloudedge-event."
+_CLAIM_PREFIX = "cloudedge-claim."
+_VOID_SUFFIX = ".void"
 _TAG_LIMIT = 128
 _HASH_DIGITS = 32
-_KEY_LIMIT = _TAG_LIMIT - len(_CLAIM) - len(".00000000.00000000") - len(_VOID)
+_KEY_LIMIT = _TAG_LIMIT - len(_CLAIM_PREFIX) - len(".00000000.00000000") - len(_VOID_SUFFIX)
 _NAME = re.compile(r"(cloudedge-(?:event|claim)\.)(.+)\.([0-9]{8})\.([0-9a-f]{8})(\.void)?")
 _ANNOTATION = "io.cloudedge.tag-event."
 
 
 class Unseen:
-    """Says: nobody looked where the registry's own tag points."""
+    """The pointer of a tag that was not read from the registry."""
 
 
 UNSEEN: Final = Unseen()
 
 
-def _key(tag: str) -> str:
-    """Return the tag as it stands in event names: itself, or a beginning and a hash where it is too long."""
+def _tag_key(tag: str) -> str:
+    """Return the tag's form in event names: itself, or its beginning and a hash if it is too long."""
     if len(tag) <= _KEY_LIMIT:
         return tag
     digits = hashlib.sha256(tag.encode()).hexdigest()[:_HASH_DIGITS]
@@ -72,13 +72,13 @@ def _key(tag: str) -> str:
 
 
 def is_reserved(tag: str) -> bool:
-    """Tell whether a tag belongs to events and claims and is therefore nobody's to set."""
-    return tag.startswith((_EVENT, _CLAIM))
+    """Return True if a tag is reserved for events and claims."""
+    return tag.startswith((_EVENT_PREFIX, _CLAIM_PREFIX))
 
 
 @dataclass(frozen=True, order=True)
 class EventName:
-    """What the name of an event's tag says."""
+    """The parsed name of an event's tag."""
 
     key: str
     seq: int
@@ -86,33 +86,33 @@ class EventName:
 
     @classmethod
     def of(cls, tag: str, seq: int, nonce: str) -> EventName:
-        """Name an event of a tag."""
-        return cls(_key(tag), seq, nonce)
+        """Return the name of a tag's event."""
+        return cls(_tag_key(tag), seq, nonce)
 
     def concerns(self, tag: str) -> bool:
-        """Tell whether this may be an event of a tag; names may be shortened, the event itself knows."""
-        return self.key == _key(tag)
+        """Return True if this may be an event of a tag; names may be shortened, only the event itself is exact."""
+        return self.key == _tag_key(tag)
 
     def _after(self, prefix: str) -> str:
         return f"{prefix}{self.key}.{self.seq:08d}.{self.nonce}"
 
     def __str__(self) -> str:
-        return self._after(_EVENT)
+        return self._after(_EVENT_PREFIX)
 
     @property
     def claim(self) -> str:
         """The tag that announces this event."""
-        return self._after(_CLAIM)
+        return self._after(_CLAIM_PREFIX)
 
     @property
     def void(self) -> str:
-        """The tag that says this claim was given up."""
-        return self.claim + _VOID
+        """The tag that marks this claim as given up."""
+        return self.claim + _VOID_SUFFIX
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A registry's list of tags, sorted out."""
+    """A registry's tags, sorted into tags, events and claims."""
 
     plain: list[str]
     events: list[EventName]
@@ -120,7 +120,7 @@ class Listing:
 
     @classmethod
     def of(cls, listed: Iterable[str]) -> Listing:
-        """Sort out a list of tags."""
+        """Sort a list of tags."""
         plain: list[str] = []
         events, claims, voided = set[EventName](), set[EventName](), set[EventName]()
         for text in listed:
@@ -130,7 +130,7 @@ class Listing:
                     plain.append(text)
                 continue
             kind, key, seq, nonce, void = match.groups()
-            group = voided if void else events if kind == _EVENT else claims
+            group = voided if void else events if kind == _EVENT_PREFIX else claims
             group.add(EventName(key, int(seq), nonce))
         return cls(plain, sorted(events), sorted(claims - voided - events))
 
@@ -145,12 +145,12 @@ class TagEvent:
     at: str
     by: str
     previous: Digest | None
-    """Where the mover saw the tag before."""
+    """The tag's manifest before the move, as the mover saw it."""
     target: Descriptor | None
 
     @property
     def name(self) -> EventName:
-        """The name of the tag it is recorded under."""
+        """The name of its tag."""
         return EventName.of(self.tag, self.seq, self.nonce)
 
     @property
@@ -176,7 +176,7 @@ class TagEvent:
         """Read an event.
 
         Raises:
-            IntegrityError: something else was stored under an event's name.
+            IntegrityError: the tag holds something other than an event.
         """
         try:
             facts = {key: manifest.annotations[_ANNOTATION + key] for key in ("tag", "seq", "at", "by", "previous")}
@@ -198,16 +198,16 @@ class TagEvent:
 
 def _not_an_event(name: EventName) -> IntegrityError:
     return IntegrityError(
-        f"the tag {name} is named like a tag event and holds something else",
-        hint="Find out who pushed it, and delete that tag.",
+        f"the tag {name} has the name of a tag event but holds something else",
+        hint="Find out who pushed it, then delete that tag.",
         event=str(name),
     )
 
 
 def untag_marker(tag: str) -> Manifest:
-    """Return the throw-away manifest that takes a tag's place so that deleting it deletes the tag.
+    """Return the disposable manifest that replaces a tag's, so that deleting it deletes the tag.
 
-    It depends on the tag alone: readers recognise it, and two who untag at once do not disturb each other.
+    It depends on the tag alone: readers recognise it, and two concurrent untags do not disturb each other.
     """
     value = {
         "schemaVersion": 2,
@@ -220,7 +220,7 @@ def untag_marker(tag: str) -> Manifest:
 
 
 def effective(tag: str, events: Iterable[TagEvent]) -> list[TagEvent]:
-    """Return the events of a tag that count, oldest first."""
+    """Return the effective events of a tag, oldest first."""
     ordered = sorted((e for e in events if e.tag == tag), key=lambda e: (e.seq, e.nonce))
     if not is_version(tag):
         return ordered
@@ -229,18 +229,17 @@ def effective(tag: str, events: Iterable[TagEvent]) -> list[TagEvent]:
 
 
 def fold(tag: str, events: Iterable[TagEvent], pointer: Descriptor | Unseen | None) -> list[TagEntry]:
-    """Return the history of a tag, oldest first, from its events and from where the registry's tag points.
+    """Return the history of a tag, oldest first, from its events and the registry's pointer.
 
-    - Pointer and newest event agree, or nobody looked: the events are the history.
-    - The pointer is at some earlier event's manifest, at an untag's throw-away manifest, or missing though
-      the tag was new: a mover was killed, or is at work, between its record and the pointer. The record
-      stands: the newest event is reported as current (or the tag as gone), and whoever moves this tag next
-      moves the pointer too. A tag that another tool set back to an earlier manifest looks the same and is
-      treated so.
-    - The pointer is at a manifest no event knows: another tool pushed it. What was current ended at
+    - Pointer and newest event agree, or the pointer is `UNSEEN`: the events are the history.
+    - The pointer is at an earlier event's manifest, at an untag's disposable manifest, or missing though the tag was
+      new: a mover was killed, or is at work, between its record and the pointer. The record stands: the newest event
+      is reported as current (or the tag as gone), and the tag's next mover moves the pointer, too. A tag that another
+      tool set back to an earlier manifest looks the same and is treated so.
+    - The pointer is at a manifest without an event: another tool pushed it. The current entry ended at
       `UNKNOWN_TIME`, and the pointer's manifest is current with empty `since` and `by`.
-    - The pointer is missing though the tag was there before: another tool deleted it, and what was current
-      ended at `UNKNOWN_TIME`.
+    - The pointer is missing though the tag existed before: another tool deleted it, and the current entry ended at
+      `UNKNOWN_TIME`.
     """
     ordered = effective(tag, events)
     entries: list[TagEntry] = []

@@ -1,10 +1,9 @@
-"""Writing a blob to a registry: at once when small, in chunks that a later run can continue when large.
+"""Blob uploads to a registry: small blobs in one request, large ones in chunks that a later run can continue.
 
-The bytes are read from the start every time and hashed whole; those the registry has already are not sent
-again. Where an upload stands is the registry's to say; what is noted here, in `state_dir`, is only where to
-ask. A session that is gone, or that the registry cannot make sense of, is given up and the upload starts
-again: docker-registry 2, for one, has no more use for a session whose last chunk broke off in the middle,
-because the address it gave out names the offset. Memory: one chunk.
+The bytes are read from the start each time and hashed whole; those that the registry has are not sent again. The
+registry knows an upload's offset; `state_dir` records only the session's address. A session that is gone, or that the
+registry cannot continue, is given up and the upload starts again: docker-registry 2, for one, cannot use a session
+whose last chunk broke off in the middle, because its address names the offset. Memory: one chunk.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ CHUNK_SIZE = 8 * 1024 * 1024
 CHUNK_LIMIT = 64 * 1024 * 1024
 """The largest chunk a registry may insist on (``OCI-Chunk-Min-Length``)."""
 
-_FAILURES = 4
-"""How often in a row an upload may fail without getting further than before."""
-_SLOWEST_HASH = 20e6  # bytes per second a registry is trusted to check at the end, when it reads everything again
+_MOST_FAILURES = 4
+"""Consecutive failures of an upload without progress before giving up."""
+_HASH_BYTES_PER_S = 20e6  # the slowest rate at which a registry reads and hashes the blob again at the end
 
 
 class _SessionLost(Exception):
-    """The registry does not go on with this session; a new one may do."""
+    """The registry cannot continue this session; a new one may work."""
 
 
 @dataclass(frozen=True)
-class _Session:
-    """An upload session: the address the registry gave last, and how large chunks have to be."""
+class _UploadSession:
+    """An upload session: its latest address and its chunk size."""
 
     location: str
     chunk_size: int
@@ -62,17 +61,17 @@ class Upload:
         self._repo, self._http, self._blob = repository, repository.session, blob
         self._what = f"uploading blob {blob.digest} to {repository.path}"
         self._scope = repository.scope("pull,push")
-        self._note = _Note(state_dir, f"{self._http.host}/{repository.path}@{blob.digest}")
+        self._note = _SessionFile(state_dir, f"{self._http.host}/{repository.path}@{blob.digest}")
 
     def run(self, read: Reader, progress: Callable[[int], None]) -> None:
-        """Bring the blob there.
+        """Upload the blob.
 
         Raises:
-            IntegrityError: `read` gives other bytes than the blob's, or the registry received others.
+            IntegrityError: `read` yields bytes that do not match the blob, or the registry received others.
             Unavailable: the registry went away; what it has is kept for the next run.
         """
-        settled = _Settled(progress)
-        patience = Patience(_FAILURES, BACKOFF, self._http.clock)
+        settled = _UploadProgress(progress)
+        patience = Patience(_MOST_FAILURES, BACKOFF, self._http.clock)
         while not self._repo.has_blob(self._blob):
             before = settled.at
             try:
@@ -94,14 +93,14 @@ class Upload:
             data = b"".join(chunks)
         self._finish(self._start().location, data)
 
-    def _send_chunks(self, read: Reader, settled: _Settled) -> None:
+    def _send_chunks(self, read: Reader, settled: _UploadProgress) -> None:
         resumed = self._resume()
         session, at = resumed or (self._start(), 0)
         self._note.write(session)
         passed = 0
         with self._source(read) as chunks:
             for buffer in _blocks(chunks, session.chunk_size):
-                # What of this block the registry lacks: all of it, or what is behind the offset it reported.
+                # The part of this block that the registry lacks: all of it, or the bytes behind the reported offset.
                 while at < passed + len(buffer):
                     session, at = self._patch(session, at, buffer[at - passed :])
                     self._note.write(session)
@@ -111,8 +110,8 @@ class Upload:
         try:
             self._finish(session.location, b"")
         except IntegrityError as error:
-            # Our bytes hashed to the digest on their way out, so the session holds others. One that somebody
-            # else may have written to is worth a second try with a new one.
+            # Our bytes matched the digest on their way out, so the session holds others. Another process may have
+            # written to it; try once more with a new session.
             self._note.remove()
             if resumed:
                 raise _SessionLost from error
@@ -120,7 +119,7 @@ class Upload:
 
     @contextmanager
     def _source(self, read: Reader) -> Iterator[Iterator[bytes]]:
-        """Open the blob's bytes; if they turn out wrong, the session that holds some of them goes too."""
+        """Open the blob's bytes; if they do not match, drop the session that holds some of them."""
         raw = read(0)
         try:
             yield verified(raw, self._blob, self._what)
@@ -131,7 +130,7 @@ class Upload:
             if close := getattr(raw, "close", None):
                 close()
 
-    def _start(self) -> _Session:
+    def _start(self) -> _UploadSession:
         reply = self._http.call(
             "POST",
             self._http.url(f"{self._repo.path}/blobs/uploads/"),
@@ -143,14 +142,14 @@ class Upload:
         chunk_size = max(CHUNK_SIZE, int(at_least) if at_least.isdecimal() else 0)
         if chunk_size > CHUNK_LIMIT and self._blob.size > CHUNK_LIMIT:
             raise Rejected(
-                f"{self._what} at {self._http.host}: it wants chunks of {chunk_size} bytes; the limit is {CHUNK_LIMIT}",
+                f"{self._what} at {self._http.host}: it needs chunks of {chunk_size} bytes; the limit is {CHUNK_LIMIT}",
                 hint="Have the registry accept smaller chunks.",
                 hub=self._http.host,
             )
-        return _Session(self._location(reply), min(chunk_size, CHUNK_LIMIT))
+        return _UploadSession(self._location(reply), min(chunk_size, CHUNK_LIMIT))
 
-    def _resume(self) -> tuple[_Session, int] | None:
-        """Return the noted session and the offset the registry is at, or None: nothing to continue."""
+    def _resume(self) -> tuple[_UploadSession, int] | None:
+        """Return the recorded session and the registry's offset, or None if there is nothing to continue."""
         noted = self._note.read()
         if noted is None:
             return None
@@ -162,13 +161,13 @@ class Upload:
             accept=(200, 204, 400, 401, 403, 404, 410),
         )
         at = _offset(reply)
-        # One byte and none look the same ("0-0"); a session that holds so little is not worth asking about.
+        # One byte and none look the same ("0-0"); a session with so little is not worth continuing.
         if reply.status not in (200, 204) or at is None or not 1 < at <= self._blob.size:
             return None
         return replace(noted, location=self._location(reply, noted.location)), at
 
-    def _patch(self, session: _Session, at: int, data: memoryview) -> tuple[_Session, int]:
-        """Send a chunk and return the session after it and the offset the registry is at."""
+    def _patch(self, session: _UploadSession, at: int, data: memoryview) -> tuple[_UploadSession, int]:
+        """Send a chunk; returns the session after it and the registry's offset."""
         try:
             reply = self._http.call(
                 "PATCH",
@@ -181,23 +180,25 @@ class Upload:
                     "Content-Range": f"{at}-{at + len(data) - 1}",
                 },
                 data=data,
-                repeat=False,  # the registry may have taken it, or half of it
+                repeat=False,  # the registry may have received all or half of it
             )
         except Unavailable as error:
             return self._ask_again(session, at, at + len(data), error)
-        if reply.status == 416:  # noqa: PLR2004 - the registry is somewhere else than we think
+        if reply.status == 416:  # noqa: PLR2004 - the registry's offset is another
             return self._ask_again(session, at, at + len(data), None)
         now = _offset(reply)
         if reply.status not in (202, 204) or now is None or not at < now <= at + len(data):
             raise _SessionLost
         return replace(session, location=self._location(reply, session.location)), now
 
-    def _ask_again(self, session: _Session, low: int, high: int, cause: CloudEdgeError | None) -> tuple[_Session, int]:
-        """Ask where the registry is after a chunk that went wrong: inside that chunk, if all is well.
+    def _ask_again(
+        self, session: _UploadSession, low: int, high: int, cause: CloudEdgeError | None
+    ) -> tuple[_UploadSession, int]:
+        """Ask for the registry's offset after a failed chunk; it should be inside that chunk.
 
         Raises:
-            Unavailable: it took nothing, and `cause` says why.
-            _SessionLost: it is somewhere else, or does not say.
+            Unavailable: the registry took nothing; `cause` has the reason.
+            _SessionLost: the offset is elsewhere, or unknown.
         """
         reply = self._http.call(
             "GET", session.location, what=self._what, scope=self._scope, accept=(200, 204, 400, 404, 410)
@@ -222,8 +223,8 @@ class Upload:
             accept=(201, 204, 404, 410),
             headers={"Content-Type": "application/octet-stream"},
             data=data,
-            repeat=False,  # if it was done after all, `run` finds the blob there
-            extra_wait_s=self._blob.size / _SLOWEST_HASH,
+            repeat=False,  # if it was done after all, `run` finds the blob
+            extra_wait_s=self._blob.size / _HASH_BYTES_PER_S,
         )
         if reply.status not in (201, 204):
             raise _SessionLost
@@ -232,24 +233,24 @@ class Upload:
         if isinstance(error, Unavailable):
             return error
         return Unavailable(
-            f"{self._what} at {self._http.host}: the registry lost the upload again and again",
-            hint="If several servers share the load, give them one http.secret; then run the command again.",
+            f"{self._what} at {self._http.host}: the registry repeatedly lost the upload",
+            hint="If several servers share the load, give them one `http.secret`, then run the command again.",
             hub=self._http.host,
         )
 
     def _location(self, reply: Reply, fallback: str = "") -> str:
         location = reply.headers.get("Location") or fallback
         if not location:
-            raise Unavailable(f"{self._what} at {self._http.host}: it opened a session and did not say where")
+            raise Unavailable(f"{self._what} at {self._http.host}: it opened a session without an address")
         return urljoin(reply.url, location)
 
     def _abandon(self) -> None:
-        """Tell the registry to drop the noted session; one that stays behind expires by itself."""
+        """Drop the recorded session at the registry; a remaining one expires by itself."""
         noted = self._note.read()
         self._note.remove()
         if noted is None:
             return
-        with suppress(CloudEdgeError):  # a courtesy; the error on its way matters more
+        with suppress(CloudEdgeError):  # best effort; the pending error matters more
             self._http.call(
                 "DELETE",
                 noted.location,
@@ -260,37 +261,37 @@ class Upload:
             )
 
 
-class _Note:
-    """Remembers an upload session: here and, if there is a directory, a small file for the next process."""
+class _SessionFile:
+    """Remembers an upload session in memory and, if there is a directory, in a small file for the next process."""
 
     def __init__(self, state_dir: Path | None, key: str) -> None:
         self._key = key
-        self._session: _Session | None = None
+        self._session: _UploadSession | None = None
         self._path = state_dir and state_dir / f"upload-{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
-    def read(self) -> _Session | None:
+    def read(self) -> _UploadSession | None:
         if self._session or not self._path:
             return self._session
         try:
             value = json.loads(self._path.read_bytes())
-            session = _Session(str(value["location"]), int(value["chunk_size"]))
+            session = _UploadSession(str(value["location"]), int(value["chunk_size"]))
             ours = value["upload"] == self._key and CHUNK_SIZE <= session.chunk_size <= CHUNK_LIMIT
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # no note, or not one of ours: the upload starts again, which is always right
+            return None  # no file, or a foreign one: starting again is always right
         return session if ours else None
 
-    def write(self, session: _Session) -> None:
+    def write(self, session: _UploadSession) -> None:
         self._session = session
         if not self._path:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             note = json.dumps({"upload": self._key, **asdict(session)})
-            # Only its owner may read it: on some registries the address alone gives the right to write.
+            # Mode 0600: on some registries the address alone permits writing.
             write_atomically(self._path, note, mode=0o600, durable=False)
         except OSError as error:
             where = self._path.parent
-            raise StorageError(f"cannot note an upload in {where}: {error.strerror}", path=where) from error
+            raise StorageError(f"cannot record an upload in {where}: {error.strerror}", path=where) from error
 
     def remove(self) -> None:
         self._session = None
@@ -298,8 +299,8 @@ class _Note:
             self._path.unlink(missing_ok=True)
 
 
-class _Settled:
-    """Reports progress so that a byte sent twice counts once."""
+class _UploadProgress:
+    """Reports progress and counts a byte that was sent twice once."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         self._progress, self.at = progress, 0
@@ -311,7 +312,7 @@ class _Settled:
 
 
 def _blocks(chunks: Iterator[bytes], size: int) -> Iterator[memoryview]:
-    """Regroup chunks into blocks of one size, the last one shorter; each is valid until the next one."""
+    """Regroup chunks into blocks of one size, the last one shorter; each is valid until the next."""
     block, filled = bytearray(size), 0
     for chunk in chunks:
         rest = memoryview(chunk)
@@ -328,6 +329,6 @@ def _blocks(chunks: Iterator[bytes], size: int) -> Iterator[memoryview]:
 
 
 def _offset(reply: Reply) -> int | None:
-    """Return how many bytes a registry says it has (``Range: 0-<last>``)."""
+    """Return the number of bytes that a registry reports (``Range: 0-<last>``)."""
     found = re.fullmatch(r"(?:bytes=)?0-(\d+)", reply.headers.get("Range", ""))
     return int(found[1]) + 1 if found else None

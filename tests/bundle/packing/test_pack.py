@@ -178,7 +178,7 @@ def test_the_same_bundle_makes_the_same_zip(hub, model, tmp_path):
 
 
 def test_large_files_are_linked_and_small_ones_copied(hub, model, monkeypatch):
-    monkeypatch.setattr("cloudedge.bundle.packing._pack._LINK_FROM", 1000)
+    monkeypatch.setattr("cloudedge.bundle.packing._pack._LINK_FROM_BYTES", 1000)
     bundle = Bundle.pack(model, name="ctr", hub=hub)
     inode = {p: (model / p).stat().st_ino == f.stat().st_ino for p, f in bundle.dense.items()}
     assert inode["model.pdiparams"]
@@ -188,14 +188,14 @@ def test_large_files_are_linked_and_small_ones_copied(hub, model, monkeypatch):
 
 
 def test_writing_to_a_linked_file_is_noticed_and_a_pull_mends_it(hub, far, model, monkeypatch):
-    monkeypatch.setattr("cloudedge.bundle.packing._pack._LINK_FROM", 1000)
+    monkeypatch.setattr("cloudedge.bundle.packing._pack._LINK_FROM_BYTES", 1000)
     bundle = Bundle.pack(model, name="ctr", hub=hub)
     copy(hub, far, "ctr", bundle.digest, tags=["1"], by="me", at="t")
     with (model / "model.pdiparams").open("r+b") as file:
         file.write(b"in place")
-    with pytest.raises(IntegrityError, match=r"written to: model\.pdiparams"):
+    with pytest.raises(IntegrityError, match=r"overwritten: model\.pdiparams"):
         bundle.verify()
-    with pytest.raises(IntegrityError, match="written to after packing"):
+    with pytest.raises(IntegrityError, match="changed after packing"):
         _ = bundle.dense
     Bundle.pull("ctr:1", far, hub=hub).verify()
     assert (model / "model.pdiparams").read_bytes().startswith(b"in place")
@@ -266,10 +266,10 @@ def test_ten_thousand_files_and_an_empty_one(hub, tmp_path):
 
 
 def test_strange_folders_are_refused(hub, model, tmp_path):
-    with pytest.raises(InputError, match="there is no folder"):
+    with pytest.raises(InputError, match=r"the folder .* does not exist"):
         Bundle.pack(tmp_path / "absent", name="x", hub=hub)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="nothing to pack"):
+    with pytest.raises(InputError, match="no tables were given"):
         Bundle.pack(tmp_path / "empty", name="x", hub=hub)
     (model / "link").symlink_to("/etc/passwd")
     with pytest.raises(InputError, match="link is a symbolic link"):
@@ -348,7 +348,7 @@ def test_a_manifest_with_a_wrong_size_is_refused(hub, far, model):
         layers[0]["size"] += 1
 
     bad = forged(hub, Bundle.pack(model, name="ctr", hub=hub), change)
-    with pytest.raises(IntegrityError, match="cut short"):
+    with pytest.raises(IntegrityError, match="truncated"):
         bad.verify()
     with pytest.raises(IntegrityError):
         copy(hub, far, "bad", bad.digest, tags=["1"], by="me", at="t")
@@ -364,7 +364,7 @@ def test_members_that_leave_their_folder_are_refused(hub, model, tmp_path, path)
 
     bad = forged(hub, Bundle.pack(model, name="ctr", hub=hub), change)
     for attempt in (bad.verify, lambda: unpack(bad, tmp_path / "out"), lambda: export_zip(bad, tmp_path / "out.zip")):
-        with pytest.raises(InputError, match="not a path a bundle may hold"):
+        with pytest.raises(InputError, match="a bundle cannot hold the path"):
             attempt()
     assert list(tmp_path.glob("*out*")) == []
 
@@ -406,9 +406,9 @@ def test_a_part_that_is_not_what_it_should_be(hub, model):
 
 def test_open_says_what_there_is(hub, model):
     Bundle.pack(model, name="ctr", hub=hub)
-    with pytest.raises(NotFound, match="There are: 1"):
+    with pytest.raises(NotFound, match="The hub has 1"):
         Bundle.open("ctr:7", hub=hub)
-    with pytest.raises(NotFound, match="Nothing called dog"):
+    with pytest.raises(NotFound, match="no bundle named dog"):
         Bundle.open("dog", hub=hub)
     assert Bundle.open("ctr", hub=hub).version == "1"
     assert Bundle.open(f"ctr@{Bundle.open('ctr', hub=hub).digest[:20]}", hub=hub).version == "1"

@@ -252,7 +252,7 @@ def test_samples_replace_what_is_made_up(saved, tmp_path):
     assert [len(probe.feed["ids"]) for probe in model.probes.requests] == [4]
     assert model.report.rows == 16
     np.savez(samples, ids=np.arange(12), dense=np.zeros((12, 4), np.float32))
-    with pytest.raises(InputError, match="not a number"):
+    with pytest.raises(InputError, match="with NaN"):
         split(whole, tmp_path / "other", samples=samples)
     np.savez(samples, ids=np.array([31]), dense=np.ones((1, 4), np.float32))
     with pytest.raises(InputError, match="the whole model does not answer"):

@@ -205,7 +205,7 @@ def test_a_sequence_file(tmp_path):
     rows = canonical(tmp_path / "t.seq", on_duplicate="refuse")
     assert rows.checksum == canonical(arrays, on_duplicate="refuse").checksum
     seqfile.write(tmp_path / "odd.seq", [(1, b"12345")])
-    with pytest.raises(InputError, match="5 bytes, which is no row of float32"):
+    with pytest.raises(InputError, match="5 bytes, which is not a whole number of float32"):
         canonical(tmp_path / "odd.seq", on_duplicate="refuse")
 
 
@@ -291,7 +291,7 @@ def test_files_that_are_not_what_they_are_called(tmp_path):
         (tmp_path / name).write_bytes(b"not what you think")
         with pytest.raises(InputError, match=r"t\."):
             canonical(tmp_path / name, on_duplicate="refuse")
-    with pytest.raises(InputError, match="there is no file"):
+    with pytest.raises(InputError, match="does not exist"):
         canonical(tmp_path / "absent.npz", on_duplicate="refuse")
 
 

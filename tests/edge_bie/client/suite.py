@@ -228,9 +228,9 @@ def test_a_registry_is_no_secret_and_the_other_way_round(cloud, named):
     secret = cloud.put_secret(Secret(named("keys"), {"a": "1"}))
     assert cloud.secret(registry.name) is None
     assert cloud.registry(secret.name) is None
-    with pytest.raises(Conflict, match="is a registry's"):
+    with pytest.raises(Conflict, match="belongs to a registry"):
         cloud.put_secret(Secret(registry.name, {"a": "1"}))
-    with pytest.raises(Conflict, match="is a secret's"):
+    with pytest.raises(Conflict, match="belongs to a secret"):
         cloud.put_registry(Registry(secret.name, "registry.example", "ci", password="p4ss"))
     cloud.delete_secret(registry.name)
     cloud.delete_registry(secret.name)

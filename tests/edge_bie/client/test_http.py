@@ -81,7 +81,7 @@ def test_a_name_that_somebody_else_took_meanwhile_is_a_conflict():
 def test_a_dropped_item_is_noticed():
     dropped = {**CONFIG, "data": []}
     script = [NOT_THERE, json_answer(dropped), json_answer(dropped)]
-    wrong = r"what was read back is not what was written: data.a is None"
+    wrong = r"the object read back differs from the one written: data.a is None"
     with Scripted(script) as server, opened(server) as bie, pytest.raises(errors.Conflict, match=wrong):
         bie.put_config(GREETING)
 
@@ -151,14 +151,14 @@ def test_not_found_is_none():
 def test_redirects_are_not_followed():
     answer = Answered(307, b"", (("Location", "http://127.0.0.1:1/"),))
     with Scripted([answer]) as server, opened(server) as bie:
-        with pytest.raises(errors.ConfigError, match="leads elsewhere"):
+        with pytest.raises(errors.ConfigError, match="redirects elsewhere"):
             bie.nodes()
         assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 100_000], ids=["html", "nothing", "deep"])
 def test_what_is_not_json(body):
-    bad = pytest.raises(errors.Unavailable, match="not JSON")
+    bad = pytest.raises(errors.Unavailable, match="did not answer with JSON")
     with Scripted([Answered(200, body)]) as server, opened(server) as bie, bad:
         bie.nodes()
 
@@ -171,14 +171,14 @@ def test_nobody_there():
 
 def test_another_namespace_is_refused():
     theirs = json_answer({**CONFIG, "namespace": "theirs"})
-    bad = pytest.raises(errors.ConfigError, match="namespace theirs, and this cloud's is ours")
+    bad = pytest.raises(errors.ConfigError, match="namespace theirs, not for this cloud's ours")
     with Scripted([theirs]) as server, opened(server, namespace="ours") as bie, bad:
         bie.config("greeting")
 
 
 def test_what_is_no_list():
     for body in ([], {"items": [1]}, {"items": {"a": 1}}, {"items": [{"name": 1}]}, {"items": [], "total": "x"}):
-        bad = pytest.raises(errors.Unavailable, match="no list of objects")
+        bad = pytest.raises(errors.Unavailable, match="not a list of named objects")
         with Scripted([json_answer(body)]) as server, opened(server) as bie, bad:
             bie.nodes()
 

@@ -49,22 +49,22 @@ CONFIGS = {
     "one character": (Config("x"), "2 to 63"),
     "odd key": (Config("model", {"a b": Text("")}), "config key 'a b'"),
     "key that looks like a file's": (Config("model", {"_object_x": Text("")}), "config key '_object_x'"),
-    "number for a text": (Config("model", {"a": Text(1)}), "a is 1, a int; BIE takes strings only"),
+    "number for a text": (Config("model", {"a": Text(1)}), "a is 1, a int; BIE accepts only strings"),
     "template in a text": (Config("model", {"a": Text("x {{.y}}")}), r"data\[0\].value.value contains '{{'"),
     "template in a description": (Config("model", description="{{"), "description contains '{{'"),
-    "texts and files": (Config("model", {"a": Text(""), "b": File(URL)}), "Make two configs"),
+    "texts and files": (Config("model", {"a": Text(""), "b": File(URL)}), "Split it into two configs"),
     "upper-case md5": (file(md5="A" * 32), "not 32 lower-case hex digits"),
     "md5 in base64": (file(md5="eiyif09nbGNq"), "not 32 lower-case hex digits"),
     "short sha256": (file(sha256="ab"), "not 64 lower-case hex digits"),
     "rar": (file(unpack="rar"), "unpack 'rar' fails on every node"),
-    "boolean unpack": (file(unpack=True), "unpack is True, a bool; BIE takes strings only"),
-    "no url": (file(url=""), "fetch it by HTTP, and its url is ''"),
-    "bos url": (file(url="bos://b/k"), "fetch it by HTTP"),
+    "boolean unpack": (file(unpack=True), "unpack is True, a bool; BIE accepts only strings"),
+    "no url": (file(url=""), "download by HTTP, and its url is ''"),
+    "bos url": (file(url="bos://b/k"), "download by HTTP"),
     "presigned url": (file(url=URL + "?authorization=bce-auth-v1"), "will expire"),
     "presigned by S3": (file(url=URL + "?X-Amz-Signature=1"), "will expire"),
-    "label with a blank": (Config("model", labels={"a": "b c"}), "label a='b c' is not one Kubernetes takes"),
-    "number for a label": (Config("model", labels={"a": 1}), "label a=1 is not one Kubernetes takes"),
-    "too large": (Config("model", {"a": Text("x" * (4 << 20))}), "and BIE keeps less than 4194304"),
+    "label with a blank": (Config("model", labels={"a": "b c"}), "label a='b c' is invalid in Kubernetes"),
+    "number for a label": (Config("model", labels={"a": 1}), "label a=1 is invalid in Kubernetes"),
+    "too large": (Config("model", {"a": Text("x" * (4 << 20))}), "and BIE stores less than 4194304"),
 }
 
 APPS = {
@@ -72,21 +72,21 @@ APPS = {
     "long name": (app(name="a" * 56), "2 to 55"),
     "no replica": (app(replica=0), "replica 0 runs nothing"),
     "boolean replica": (app(replica=True), "replica True runs nothing"),
-    "statefulset": (app(workload="statefulset"), "nodes run no statefulset"),
-    "long selector": (app(selector="x" * 256), "its selector has 256 characters and BIE keeps 255"),
+    "statefulset": (app(workload="statefulset"), "nodes do not run the workload statefulset"),
+    "long selector": (app(selector="x" * 256), "its selector has 256 characters, and BIE stores 255"),
     "host port of two": (app(Service("web", "i", ports=(Port(1, host=2),)), replica=2), "host port 2, so its replica"),
-    "host port twice": (app(Service("web", "i", ports=(Port(1, 2), Port(3, 2)))), "host port 2/TCP is taken twice"),
+    "host port twice": (app(Service("web", "i", ports=(Port(1, 2), Port(3, 2)))), "host port 2/TCP is used twice"),
     "no image": (app(Service("web")), "service web has no image"),
     "service with a dot": (app(Service("m.x", "i")), "service name .m.x. is not one BIE takes"),
     "service of one letter": (app(Service("m", "i")), "2 to 63 of a-z, 0-9 and '-'"),
-    "mount of nothing": (app(Service("web", "i", mounts=(Mount("v", "/v"),))), "the app has no such volume"),
-    "volume twice": (app(volumes=(Volume("vv"), Volume("vv"))), "two volumes of one name"),
+    "mount of nothing": (app(Service("web", "i", mounts=(Mount("v", "/v"),))), "which is no volume of the app"),
+    "volume twice": (app(volumes=(Volume("vv"), Volume("vv"))), "two volumes with one name"),
     "volume of one letter": (app(volumes=(Volume("v"),)), "volume name 'v'"),
     "template in an argument": (app(Service("web", "i", args=("{{x}}",))), r"services\[0\].args\[0\] contains '{{'"),
     "template in a variable": (app(Service("web", "i", env={"a": "{{x}}"})), "contains '{{'"),
     "number in a variable": (app(Service("web", "i", env={"a": 1})), "a is 1, a int"),
     "number as a limit": (app(Service("web", "i", limits={"cpu": 2})), "cpu is 2, a int"),
-    "summary": (app(is_summary=True), "read it whole before writing it"),
+    "summary": (app(is_summary=True), "cannot be written"),
     "label": (app(labels={"-a": ""}), "label '-a'"),
 }  # fmt: skip
 
@@ -121,7 +121,7 @@ def test_secrets_are_refused_without_being_repeated():
             check_secret(secret)
         assert "s3cret" not in str(caught.value)
         assert "s3cret" not in repr(secret)
-    with pytest.raises(InputError, match="holds nothing"):
+    with pytest.raises(InputError, match="is empty"):
         check_secret(Secret("s-s"))
 
 
@@ -154,7 +154,7 @@ def test_selectors(selector, expected):
 
 
 def test_what_is_no_selector():
-    with pytest.raises(InputError, match="is no label selector"):
+    with pytest.raises(InputError, match="is not a label selector"):
         matches("a=1=2", {})
 
 

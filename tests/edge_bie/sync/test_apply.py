@@ -142,7 +142,7 @@ def test_foreign_objects_stand_in_the_way_until_adopted(sync, bie, lab):
     bie.put_config(Config("greeting", {"a": Text("theirs")}))
     wanted = desired(config(text="ours"), app())
     before = len(writes(lab))
-    with pytest.raises(InputError, match="--adopt takes it over") as caught:
+    with pytest.raises(InputError, match="take it over with `--adopt`") as caught:
         sync.apply(wanted)
     assert caught.value.problems
     assert len(writes(lab)) == before, "not even the app was written"
@@ -165,14 +165,14 @@ def test_deletes_keep_what_is_mounted_and_what_going_back_needs(sync, bie):
     done = sync.apply(smaller, delete=True)
     assert verbs(done.plan) == [("delete", "app/second"), ("delete", "config/three")]
     assert bie.config("two") is not None
-    assert any("config two is no longer wanted and stays" in note for note in done.plan.notes)
+    assert any("config two is no longer in the documents and stays" in note for note in done.plan.notes)
     back = sync.recall(sync.history.before("ours"))
     sync.apply(back)
     assert bie.app("second").configs.keys() == {"two"}
 
 
 def test_going_back_and_there_again(sync, bie, seed, tmp_path):
-    with pytest.raises(NotFound, match="no state before"):
+    with pytest.raises(NotFound, match="no previous state"):
         sync.history.before("seed")
     sync.apply(seed)
     (tmp_path / "f/model.zip").write_bytes(b"another model")

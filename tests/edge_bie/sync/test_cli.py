@@ -67,10 +67,10 @@ def process(*words, code=0, start=("-m", "cloudedge", "bie")):
 
 @pytest.mark.parts
 def test_from_nothing_to_in_sync_and_back(cloudedge, folder, lab, tmp_path):
-    assert "there is no node" in cloudedge("plan", folder, code=1).stderr
+    assert "does not exist" in cloudedge("plan", folder, code=1).stderr
     cloudedge("node", "paddle-serving-test", "--label", "ring=canary")
     planned = process("plan", folder, code=2)
-    assert planned.stdout.splitlines()[0] == "+ create config paddle-yolov3-model: it is not there"
+    assert planned.stdout.splitlines()[0] == "+ create config paddle-yolov3-model: it does not exist"
     assert json.loads(cloudedge("plan", folder, "--json", code=2).stdout)["in_sync"] is False
     assert "create app paddle-serving" in cloudedge("apply", folder, "--dry-run", code=2).stdout
     with Bie.from_url(lab.admin_url) as bie:
@@ -153,8 +153,8 @@ def test_a_wrong_word_is_a_failure_and_no_pending_change(cloudedge, words):
 def test_which_cloud(cloudedge, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.yaml").write_text("kind: config\nname: xx\n")
-    assert "which cloud?" in cloudedge("plan", "a.yaml", code=1).stderr
-    assert "there is no cloud 'prod'" in cloudedge("plan", "a.yaml", "--cloud", "prod", code=1).stderr
+    assert "no cloud was given" in cloudedge("plan", "a.yaml", code=1).stderr
+    assert "the cloud 'prod' is not configured" in cloudedge("plan", "a.yaml", "--cloud", "prod", code=1).stderr
 
 
 class Answering:

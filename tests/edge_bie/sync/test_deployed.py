@@ -39,7 +39,7 @@ VERDICTS = {
     "all well": (node(), "deployed", ""),
     "offline": (node(ready="offline"), "waiting", "the node is offline"),
     "never connected": (Node("n1"), "waiting", "the node never connected"),
-    "not told": (node(desired="0"), "waiting", "not told"),
+    "not assigned": (node(desired="0"), "waiting", "not assigned"),
     "not accepted": (node(accepted="0"), "waiting", "not accepted"),
     "not applied": (node(accepted="", cause="failed to pull"), "failed", "failed to pull"),
     "a cause": (node(cause="port 18082 is taken"), "failed", "port 18082"),
@@ -49,7 +49,7 @@ VERDICTS = {
     "ended in an error, but of the version before": (
         node((replace(container("Terminated", "Error"), created=rfc3339(CHANGED - timedelta(hours=1))),)),
         "waiting",
-        "of the version before",
+        "of the previous version",
     ),
     "accepted, and the statistics are older": (node(version="0"), "waiting", "not accepted"),
     "still checking": (
@@ -68,14 +68,14 @@ VERDICTS = {
     "of the version before": (
         node((replace(INSTANCE, created=rfc3339(CHANGED - timedelta(hours=1))),)),
         "waiting",
-        "of the version before",
+        "of the previous version",
     ),
     "a slow clock": (node((replace(INSTANCE, created=rfc3339(CHANGED - timedelta(seconds=60))),)), "deployed", ""),
     "no time at all": (node((replace(INSTANCE, created=""),)), "deployed", ""),
     "two, one old": (
         node((INSTANCE, replace(INSTANCE, created="2020-01-01T00:00:00Z"))),
         "waiting",
-        "of the version before",
+        "of the previous version",
     ),
     "pending": (node(status="Pending"), "waiting", "the app is Pending"),
 }

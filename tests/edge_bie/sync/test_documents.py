@@ -29,9 +29,9 @@ BAD = {
     "no kind": ("name: x", "Unable to extract tag"),
     "unknown kind": ("kind: pod\nname: x", "'pod'.*'config'"),
     "unknown key": ("kind: config\nname: x\nfoo: 1", "config.foo: Extra inputs"),
-    "number as a text": ("kind: config\nname: x\ntexts: {a: 1}", "wanted a string; quote it"),
-    "number as a label": ("kind: node\nname: x\nlabels: {a: 1}", "wanted a string; quote it"),
-    "number as a name": ("kind: config\nname: 12", "wanted a string; quote it"),
+    "number as a text": ("kind: config\nname: x\ntexts: {a: 1}", "expected a string; quote it"),
+    "number as a label": ("kind: node\nname: x\nlabels: {a: 1}", "expected a string; quote it"),
+    "number as a name": ("kind: config\nname: 12", "expected a string; quote it"),
     "pasted secret": ("kind: secret\nname: x\nvalues: {a: s3cret}", "wanted env:NAME or file:PATH"),
     "pasted password": (
         "kind: registry\nname: x\naddress: a\nusername: u\npassword: s3cret",
@@ -76,9 +76,9 @@ def test_folders_below_and_empty_documents(tmp_path):
 def test_traps_are_refused_before_anything_is_asked(tmp_path):
     with pytest.raises(InputError, match=r"contains '{{'"):
         desired(config(text="{{.X}}"))
-    with pytest.raises(InputError, match="Make two configs"):
+    with pytest.raises(InputError, match="Split it into two configs"):
         desired({**config(), "files": {"b": {"url": "https://x/y"}}})
-    with pytest.raises(InputError, match="not in BIE's form"):
+    with pytest.raises(InputError, match="not have BIE's form"):
         desired({"kind": "app", "name": "xx", "services": [1]})
 
 
@@ -93,7 +93,7 @@ def test_files_are_hashed_and_texts_read_and_nothing_is_sent(tmp_path):
     assert state.apps["paddle-serving"].replica == 1
     assert all(each.labels["cloudedge-set"] == "seed" for each in (*state.configs.values(), *state.apps.values()))
     assert not (tmp_path / "objects").exists()
-    with pytest.raises(ConfigError, match="no place for files"):
+    with pytest.raises(ConfigError, match="no storage for files"):
         desired_state(load_documents(folder))
 
 
@@ -109,7 +109,7 @@ def test_resolved_documents_mean_the_same_without_the_folder(tmp_path):
 
 def test_a_missing_file_and_a_missing_secret(tmp_path):
     objects = StoredObjects(DirectoryStore(tmp_path / "objects"), "http://files.example")
-    with pytest.raises(NotFound, match=r"model\.zip is not there"):
+    with pytest.raises(NotFound, match=r"model\.zip does not exist"):
         desired_state(load_documents(EXAMPLE), objects)
     with pytest.raises(ConfigError, match="NOT_SET is not set"):
         desired({"kind": "secret", "name": "xx", "values": {"a": "env:NOT_SET"}})

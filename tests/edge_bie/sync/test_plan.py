@@ -101,7 +101,7 @@ def test_null_keeps_what_is_there():
     held = everything().secrets["keys"]
     assert plan(state, ObservedAccount(secrets={"keys": held})).is_in_sync
     planned = plan(state, ObservedAccount())
-    assert planned.problems == ("secret keys has no token to keep: name where to find it",)
+    assert planned.problems == ("secret keys has no token to keep: give env:NAME or file:PATH",)
     bucket = {"kind": "config", "name": "m2", "files": {"x": {"source": "awss3", "extra": {"ak": None, "bucket": "b"}}}}
     found = Config("m2", {"x": File(source="awss3", extra={"ak": "AK-s3cret", "bucket": "b"})})
     planned = plan(desired(bucket), ObservedAccount(configs={"m2": found}))
@@ -117,7 +117,7 @@ def test_nobodys_objects_are_taken_over_only_when_asked_for():
     ]
     refused = plan(state, ObservedAccount(configs={"greeting": other}))
     assert not refused.steps
-    assert refused.problems == ("config greeting differs and is not cloudedge's: --adopt takes it over",)
+    assert refused.problems == ("config greeting differs and is not cloudedge's; take it over with `--adopt`",)
     assert steps(plan(state, ObservedAccount(configs={"greeting": other}), adopt=True)) == [
         ("update", "config", "greeting")
     ]
@@ -140,7 +140,7 @@ def test_deletes_are_off_unless_asked_for_and_go_the_other_way_round():
     observed = there(before, users=users)
     planned = plan(after, observed)
     assert planned.is_in_sync
-    assert any("app serving is no longer wanted: --delete" in note for note in planned.notes)
+    assert any("app serving is no longer in the documents; delete it with `--delete`" in note for note in planned.notes)
     planned = plan(after, observed, delete=True)
     assert steps(planned) == [
         ("delete", "app", "serving"),
@@ -156,7 +156,7 @@ def test_what_an_app_mounts_is_never_deleted():
     state = desired(config(), app(selector="serves=x"))
     planned = plan(state, observed, delete=True)
     assert ("delete", "config", "model") not in steps(planned)
-    assert "config model is no longer wanted and stays: app somebody-elses mounts it" in planned.notes
+    assert "config model is no longer in the documents and stays: app somebody-elses mounts it" in planned.notes
 
 
 def test_what_an_app_of_ours_mounts_after_the_change_is_what_counts():
@@ -171,7 +171,7 @@ def test_what_the_state_before_mounts_stays_for_going_back():
     observed = there(everything(), previous=frozenset({("config", "model")}))
     planned = plan(desired(config()), observed, delete=True)
     assert ("delete", "config", "model") not in steps(planned)
-    assert "config model is no longer wanted and stays: the state before needs it" in planned.notes
+    assert "config model is no longer in the documents and stays: the previous state needs it" in planned.notes
 
 
 def test_an_app_on_an_older_version_is_written_again():
@@ -203,18 +203,18 @@ def test_an_app_on_an_older_version_of_a_secret_is_written_again(monkeypatch):
 def test_nodes_that_were_not_told_are_a_difference():
     state = everything()
     (step,) = plan(state, there(state, untold={"serving": ("n1", "n2")})).steps
-    assert (step.verb, step.name, step.reason) == ("tell", "serving", "2 nodes were not told of it, such as n1")
+    assert (step.verb, step.name, step.reason) == ("tell", "serving", "2 nodes were not assigned it, such as n1")
 
 
 PROBLEMS = {
-    "no node": (lambda o: replace(o, labels={}), "there is no node n1: make it first"),
+    "no node": (lambda o: replace(o, labels={}), "node n1 does not exist; create it with `cloudedge bie node n1`"),
     "another type": (
         lambda o: replace(o, apps={"serving": replace(o.apps["serving"], type="function")}),
-        "app serving: BIE changes neither type nor mode; give the new one another name",
+        "app serving: BIE cannot change type or mode; give the new one another name",
     ),
     "another address": (
         lambda o: replace(o, registries={"images": replace(o.registries["images"], address="elsewhere")}),
-        "registry images: BIE changes neither address nor user; give the new one another name",
+        "registry images: BIE cannot change address or user; give the new one another name",
     ),
 }
 
@@ -227,10 +227,12 @@ def test_what_stands_in_the_way(change, problem):
 
 def test_a_mount_of_nothing_and_a_registry_without_a_password():
     assert plan(desired(app()), ObservedAccount()).problems == (
-        "app serving needs config greeting, which is neither here nor there",
+        "app serving needs config greeting, which does not exist",
     )
     state = desired({"kind": "registry", "name": "images", "address": "a", "username": "u"})
-    assert plan(state, ObservedAccount()).problems == ("registry images is not there and needs a password to be made",)
+    assert plan(state, ObservedAccount()).problems == (
+        "registry images does not exist and needs a password to be created",
+    )
     assert plan(state, ObservedAccount(registries={"images": Registry("images", "a", "u")})).is_in_sync
 
 

@@ -90,7 +90,7 @@ def test_a_damaged_manifest_or_index_is_said_to_be(hub):
     hub.blob_path(one).write_bytes(b"{}")
     with pytest.raises(IntegrityError, match="is damaged"):
         hub.read_manifest("ctr", one.digest)
-    with pytest.raises(NotFound, match="there is no manifest"):
+    with pytest.raises(NotFound, match="has no manifest"):
         hub.read_manifest("ctr", digest_of(b"ghost"))
     root = hub.blob_path(Descriptor.of(b"{}", "")).parent.parent.parent
     for text in ("{nope", "[]", '{"manifests": 3}', '{"manifests": [3]}'):
@@ -130,7 +130,7 @@ def test_racing_processes_lose_no_move(hub):
 def test_compare_and_set(hub):
     one, two = put_manifest(hub, "one"), put_manifest(hub, "two")
     move(hub, "prod", one, expected=None)
-    with pytest.raises(Conflict, match="someone moved it"):
+    with pytest.raises(Conflict, match="another process moved it"):
         move(hub, "prod", two, expected=two.digest)
     assert move(hub, "prod", two, expected=one.digest).target.digest == two.digest
     assert move(hub, "prod", one, expected=ANY).seq == 3
@@ -256,7 +256,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(small_disk):
     with pytest.raises(StorageError, match="no space is left") as caught:
         hub.write_blob("ctr", large, lambda start: iter([bytes(4 << 20)]), lambda _: None)
     assert caught.value.errno == errno.ENOSPC
-    assert "Make room" in str(caught.value)
+    assert "Free space" in str(caught.value)
     for part in (small_disk / "hub/uploads").iterdir():
         part.unlink()
     (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))

@@ -163,7 +163,7 @@ def test_a_source_that_changes_between_the_two_readings_is_refused(bos, open_bos
         opened.append(start)
         yield data[start : len(data) if len(opened) == 1 else start + 100]
 
-    with pytest.raises(IntegrityError, match="shorter"):
+    with pytest.raises(IntegrityError, match="shrank"):
         quick(open_bos).upload("blob", blob_of(data), shrinks, lambda _: None)
     opened.clear()
 

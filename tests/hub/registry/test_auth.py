@@ -216,7 +216,7 @@ class TestAuthenticator:
     @pytest.mark.rules
     @pytest.mark.parametrize("answer", [{}, {"token": ""}, {"token": 3}, {"token": "a\r\nInjected: b"}])
     def test_an_answer_without_a_token(self, answer):
-        with pytest.raises(Rejected, match="gave no token"):
+        with pytest.raises(Rejected, match="returned no token"):
             self.make([answer]).answer(self.BEARER, "s", None)
 
 

@@ -34,7 +34,7 @@ def kill_after_record(hub, monkeypatch):
     def die(*args):
         raise Killed
 
-    monkeypatch.setattr(hub._tags_of("ctr"), "_settle", die)
+    monkeypatch.setattr(hub._tags_of("ctr"), "_align_pointer", die)
 
 
 @pytest.mark.parametrize("again", ["same move", "another move", "untag"])
@@ -206,7 +206,7 @@ def test_a_late_mover_of_a_version_gives_way(url, three, chances):
 def test_two_who_see_each_others_claims_both_give_way_and_one_wins_later(url, three, chances):
     """The rival's claim appears between our first look and our claim, and is open until we have looked."""
     hub, rival = with_chance(url, chances[0]), with_chance(url, chances[1])
-    theirs = rival._tags_of("ctr")._next("3", three[0].descriptor, [])
+    theirs = rival._tags_of("ctr")._next_event("3", three[0].descriptor, [])
     looks = []
     original = hub._tags_of("ctr")._has_rivals
 
@@ -225,7 +225,7 @@ def test_two_who_see_each_others_claims_both_give_way_and_one_wins_later(url, th
 
 
 def test_a_claim_moves_nothing(url, hub, three):
-    claimed = hub._tags_of("ctr")._next("live", three[0].descriptor, [])
+    claimed = hub._tags_of("ctr")._next_event("live", three[0].descriptor, [])
     hub._repository("ctr").put_manifest(claimed.name.claim, claimed.to_manifest())
     assert hub.tags("ctr") == []
     assert move(hub, "live", three[1]).is_current  # a move that need not be alone waits for nobody
@@ -233,7 +233,7 @@ def test_a_claim_moves_nothing(url, hub, three):
 
 def test_the_claim_of_the_dead_is_given_up_in_time(url, hub, three):
     a, b, _ = three
-    dead = hub._tags_of("ctr")._next("3", a.descriptor, [])
+    dead = hub._tags_of("ctr")._next_event("3", a.descriptor, [])
     hub._repository("ctr").put_manifest(dead.name.claim, dead.to_manifest())
     clock = ManualClock()
     assert move(RegistryHub(url, clock=clock), "3", b, expected=None).target == b.descriptor

@@ -107,7 +107,7 @@ def test_a_version_another_tool_pushed_is_as_firm(hub, three):
 
 def test_tagging_what_is_not_there(hub, three):
     ghost = three[0].descriptor.__class__("x", Digest("sha256:" + "0" * 64), 3)
-    with pytest.raises(NotFound, match="Push the bundle first"):
+    with pytest.raises(NotFound, match="cloudedge hub push"):
         hub.move_tag("ctr", "live", ghost, by="u", at=AT(1))
     assert hub.tags("ctr") == []
 
@@ -135,7 +135,7 @@ def test_untag_where_only_digests_can_be_deleted(hub, three):
     assert pointer(hub, "beta") == pointer(hub, "3") == a.digest  # the manifest and its other tags stay
     assert hub.read_manifest("ctr", a.digest) == a
     assert [(e.tag, e.until) for e in hub.tags("ctr")] == [("3", ""), ("beta", ""), ("live", AT(2))]
-    with pytest.raises(NotFound, match="there is no tag live"):
+    with pytest.raises(NotFound, match="the tag live does not exist"):
         move(hub, "live", None, 3)
     move(hub, "live", b, 4)
     assert [(e.seq, e.until) for e in hub.tags("ctr") if e.tag == "live"] == [(1, AT(2)), (3, "")]
@@ -148,7 +148,7 @@ def test_untag_where_tags_can_be_deleted(proxied, proxy, hub):
 
     def rule(seen):
         if seen.method == "DELETE" and seen.path.endswith("/live"):
-            hub._tags_of("ctr")._remove("live")
+            hub._tags_of("ctr")._delete_tag("live")
             return Answer(202)
         return None
 
@@ -204,7 +204,7 @@ def test_other_tools_push_move_and_delete(hub, three):
     assert pointer(hub, "live") == c.digest
     move(hub, "live", a, 4, expected=c.digest)
     assert [e.target.digest for e in hub.tags("ctr")] == [a.digest, b.digest, c.digest, a.digest]
-    hub._tags_of("ctr")._remove("live")
+    hub._tags_of("ctr")._delete_tag("live")
     assert [e.until for e in hub.tags("ctr")][-1] == UNKNOWN_TIME
     with pytest.raises(NotFound):
         move(hub, "live", None, 5)

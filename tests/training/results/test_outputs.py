@@ -65,7 +65,7 @@ def test_archives_and_files_are_fetched_whole(tmp_path):
         with pytest.raises(NotFound):
             Outputs(f"{url}/none.tar", LINEAGE).fetch(tmp_path / "none")
         (tmp_path / "bad.tar").write_bytes(b"not a tar")
-        with pytest.raises(InputError, match="no tar archive"):
+        with pytest.raises(InputError, match="not a tar archive"):
             Outputs(f"{url}/bad.tar", LINEAGE).fetch(tmp_path / "none")
     with pytest.raises(Unavailable):
         Outputs(f"{url}/one.bin?token=secret", LINEAGE).fetch(tmp_path / "none")
