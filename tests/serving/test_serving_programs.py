@@ -78,5 +78,5 @@ def test_a_description_of_another_model_is_refused(runtime, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\0\1\2", b"\x0a\x00"], ids=["nothing", "other bytes", "an empty block"])
 def test_what_is_no_old_program_is_said(content, tmp_path):
     (tmp_path / "model.pdmodel").write_bytes(content)
-    with pytest.raises(InputError, match=r"model\.pdmodel does not say what it is fed"):
+    with pytest.raises(InputError, match=r"model\.pdmodel does not declare its inputs"):
         read_signature(tmp_path / "model.pdmodel", "model.pdmodel")

@@ -1,4 +1,4 @@
-"""What one server puts up with, and the bytes it holds for its callers."""
+"""Limits of a server: sizes, counts and time-outs, and the bytes of requests under way."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ __all__ = ["HeldBytes", "HttpLimits"]
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """What one server puts up with, over HTTP and the other protocols. Immutable; checked when made."""
+    """The limits of one server, over HTTP and the other protocols. Immutable; checked when made."""
 
     max_body_bytes: int = 64 * 1024 * 1024
-    """Of a request, in every protocol, compressed or not."""
+    """Most bytes of a request, in every protocol, compressed or not."""
     max_answer_bytes: int = 64 * 1024 * 1024
-    """Of an answer, in every protocol."""
+    """Most bytes of an answer, in every protocol."""
     max_head_bytes: int = 32 * 1024
-    """Of a request's line and headers."""
+    """Most bytes of a request's line and headers."""
     max_held_bytes: int = 512 * 1024 * 1024
-    """Of requests from their first byte until they are answered, over all connections."""
+    """Most bytes of requests from their first byte to their answer, over all connections."""
     max_connections: int = 4096
-    """Of HTTP and baidu_std together, and of gRPC."""
+    """Most connections of HTTP and baidu_std together, and of gRPC."""
     max_calls: int = 256
-    """Of gRPC, at once: each may hold a whole body before it is counted."""
+    """Most gRPC calls at once: each may hold a whole body before it is counted."""
     idle_timeout_s: float = 75.0
-    """For a connection between two requests."""
+    """Longest time of a connection between two requests."""
     body_timeout_s: float = 30.0
-    """From a request's first byte to its last."""
+    """Longest time from a request's first byte to its last."""
     write_timeout_s: float = 30.0
-    """For a client that does not read its answers."""
+    """Longest wait for a client that does not read its answers."""
     linger_s: float = 0.5
-    """How long a server that stops still answers on connections that are kept open: each answer ends its connection."""
+    """Time for which a stopping server still answers on open connections: each answer ends its connection."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -48,10 +48,10 @@ class HeldBytes:
         self.count = 0
 
     def take(self, count: int) -> bool:
-        """Count more, and tell whether that is still within bounds; they are to be given back either way."""
+        """Add bytes; return True if the sum is within the limit. The caller gives them back either way."""
         self.count += count
         return self.count <= self._limit
 
     def give(self, count: int) -> None:
-        """Count fewer."""
+        """Subtract bytes."""
         self.count -= count
