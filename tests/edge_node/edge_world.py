@@ -170,10 +170,10 @@ class World:
     def with_content(self, statement):
         """Say in a statement what its app runs."""
         texts = {key: text.encode() for key, text in self.scripts.items()}
-        configs = {self.script: _mounted.Config(self.script, "", texts)}
+        configs = {self.script: _mounted.MountedConfig(self.script, "", texts)}
         for blob in statement.every_blob:
             name = blob_config("yolov3-model", blob.digest)
-            configs[name] = _mounted.Config(name, "", {}, (_mounted.Object(blob.digest.replace(":", "-"), ""),))
+            configs[name] = _mounted.MountedConfig(name, "", {}, (_mounted.Object(blob.digest.replace(":", "-"), ""),))
         body = _documents.App.parse(self.app(statement).to_json())
         content = content_of(body, configs, statement=statement_config(statement.app, statement.revision))
         return replace(statement, content=content, scripts=(texts_digest(texts),))

@@ -69,7 +69,7 @@ def test_a_description_of_another_model_is_refused(runtime, tmp_path):
     (folder / "serving_server_conf.prototxt").write_text(conf.write_text(conf.model_config(TINY)).replace('"x"', '"z"'))
     with pytest.raises(InputError, match=r"another model: it has the inputs \['z'\]") as caught:
         runtime.load(str(folder))
-    assert "take it away" in caught.value.hint
+    assert "remove the file" in caught.value.hint
     (folder / "serving_server_conf.prototxt").write_text("not a description")
     with pytest.raises(ConfigError, match=r"serving_server_conf\.prototxt"):
         runtime.load(str(folder))
