@@ -174,7 +174,7 @@ class World:
         for blob in statement.every_blob:
             name = blob_config("yolov3-model", blob.digest)
             configs[name] = _mounted.MountedConfig(name, "", {}, (_mounted.Object(blob.digest.replace(":", "-"), ""),))
-        body = _documents.App.parse(self.app(statement).to_json())
+        body = _documents.DesiredApp.parse(self.app(statement).to_json())
         content = content_of(body, configs, statement=statement_config(statement.app, statement.revision))
         return replace(statement, content=content, scripts=(texts_digest(texts),))
 
