@@ -1,4 +1,4 @@
-"""`cloudedge edge`: what runs at the edge, and a control plane to try it with."""
+"""`cloudedge edge`: an edge node, and a control plane to try one with."""
 
 from __future__ import annotations
 

@@ -17,34 +17,34 @@ __all__ = ["node"]
 
 def node(
     cloud: str = typer.Option(..., metavar="URL", help="The cloud's sync port: http://HOST:9005, or https://... ."),
-    name: str = typer.Option(..., help="The node's name, as the cloud knows it."),
+    name: str = typer.Option(..., help="The node's name in the cloud."),
     state: Path | None = typer.Option(
-        None, metavar="DIR", help="Where the node keeps everything it has and knows; ~/.cloudedge/nodes/NAME."
+        None, metavar="DIR", help="Folder of the node's files and state; ~/.cloudedge/nodes/NAME if left out."
     ),
     namespace: str = typer.Option("baetyl-cloud", help="The node's namespace."),
     key: Path | None = typer.Option(
         None,
         metavar="FILE",
-        help="Public key: run only what its owner signed, model, script and settings. Without it, anything is run.",
+        help="Public key: run only apps signed with it, model, script and settings. Without it, every app runs.",
     ),
     runtime: str = typer.Option("process", help="process, or docker."),
     port_map: list[str] = typer.Option(
         [], metavar="HOST=OTHER", help="Listen on OTHER where an app wants HOST; may be repeated."
     ),
-    address: str = typer.Option("127.0.0.1", help="Where apps' ports are opened; 0.0.0.0 for everybody."),
-    interval_s: float = typer.Option(20.0, min=0.05, help="From one report to the next; up to a tenth more by chance."),
-    probe_timeout_s: float = typer.Option(120.0, min=1, help="How long a new version may take until it answers."),
-    probe_interval_s: float = typer.Option(60.0, min=1, help="How often the live version is asked its probes."),
+    address: str = typer.Option("127.0.0.1", help="Address of apps' ports; 0.0.0.0 opens them to other machines."),
+    interval_s: float = typer.Option(20.0, min=0.05, help="Interval of reports; up to a tenth longer at random."),
+    probe_timeout_s: float = typer.Option(120.0, min=1, help="Longest time until a new version answers."),
+    probe_interval_s: float = typer.Option(60.0, min=1, help="Interval of the live version's probes."),
     limit_kb_s: int = typer.Option(0, min=0, help="Download no faster than this; 0: no limit."),
     cert: Path | None = typer.Option(None, metavar="FILE", help="The node's certificate, for https."),
     cert_key: Path | None = typer.Option(None, metavar="FILE", help="Its key."),
-    ca: Path | None = typer.Option(None, metavar="FILE", help="Who signs the cloud's certificate."),
+    ca: Path | None = typer.Option(None, metavar="FILE", help="CA of the cloud's certificate."),
     insecure: bool = typer.Option(False, "--insecure", help="Do not check the cloud's certificate, as stock nodes do."),
     on_stop: str = typer.Option("keep", help="What SIGTERM does to apps: keep them running, or stop them."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Report nothing, change nothing: say what is remembered."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only show the saved state; report and change nothing."),
     as_json: bool = JSON,
 ) -> None:
-    """Run an edge node until SIGTERM: report, fetch, verify, and run what the cloud wants here.
+    """Run an edge node until SIGTERM: report, fetch, verify, and run the desired apps.
 
     Example: cloudedge edge node --cloud http://127.0.0.1:9005 --name n1 --key release.pub
     """
@@ -63,7 +63,7 @@ def node(
         raise ConfigError(f"--runtime is process or docker, not {runtime!r}")
     if on_stop not in ("keep", "stop"):
         raise ConfigError(f"--on-stop is keep or stop, not {on_stop!r}")
-    check_name(name, what="node")  # it is also a folder's
+    check_name(name, what="node")  # it also names a folder
     state = (state or home() / "nodes" / name).absolute()
     if dry_run:
         known = remembered(state)

@@ -1,4 +1,4 @@
-"""``cloudedge fleet``: a bundle to edge nodes in waves, and what they run."""
+"""``cloudedge fleet``: roll a bundle out to edge nodes in waves, roll it back, and show the nodes' status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Edge nodes: roll a bundle out in waves, watch it, take it back.")
+app = typer.Typer(no_args_is_help=True, help="Edge nodes: roll a bundle out in waves, watch it, roll it back.")
 
 BUNDLE = typer.Argument(..., help="The bundle: yolov3:2, yolov3@sha256:...")
 TO = typer.Option(..., "--to", "-t", metavar="TARGET", help="A target from cloudedge.yaml with an edge section.")
@@ -36,7 +36,7 @@ def rollout(
     yes: bool = YES,
     as_json: bool = JSON,
 ) -> None:
-    """Move a bundle across the nodes of a target, wave by wave; nodes that fail take it back by themselves.
+    """Move a bundle across the nodes of a target, wave by wave; too many failures roll it back.
 
     Example: cloudedge fleet rollout yolov3:2 --to shops
     """
@@ -57,19 +57,19 @@ def rollout(
             return
         if not plan.unfit:
             _ask("Go on?", yes=yes)
-        _tell(fleet.rollout(plan, wanted), to, as_json=as_json)
+        _show(fleet.rollout(plan, wanted), to, as_json=as_json)
 
 
 @app.command()
 def status(
     target: str = TARGET,
-    watching: bool = typer.Option(False, "--watch", "-w", help="Look again and again."),
+    watching: bool = typer.Option(False, "--watch", "-w", help="Refresh until stopped."),
     every: float = typer.Option(5.0, "--every", min=0.1, help="Seconds between two looks."),
     as_json: bool = JSON,
 ) -> None:
-    """Say what every node runs, since when, how well and with what. Exits with 1 if not all run what is live.
+    """Show each node's version, its start, its health and its load. Exits with 1 unless all run the live version.
 
-    With --watch it goes on until it is stopped; with --json as well, each look is one line.
+    With --watch it goes on until it is stopped; with --json as well, each refresh is one line.
     """
     with _fleet(target) as fleet:
         while watching and as_json:
@@ -93,10 +93,10 @@ def status(
 @app.command()
 def history(
     target: str = TARGET,
-    limit: int = typer.Option(20, "--limit", "-n", help="How many, the newest first."),
+    limit: int = typer.Option(20, "--limit", "-n", help="Number of rollouts, the newest first."),
     as_json: bool = JSON,
 ) -> None:
-    """List rollouts, by whom, and what became of them."""
+    """List rollouts with their operators and outcomes."""
     with _fleet(target) as fleet:
         found = [
             {
@@ -130,15 +130,15 @@ def history(
 
 @app.command()
 def pause(target: str = TARGET) -> None:
-    """Stop the rollout under way after what it is at; nodes keep what they have."""
+    """Pause the rollout under way after its current step; nodes keep their versions."""
     with _fleet(target) as fleet:
         fleet.pause()
-    say("Asked. Next: cloudedge fleet resume {}, or cloudedge fleet abort {}", target, target)
+    say("Requested. Next: cloudedge fleet resume {}, or cloudedge fleet abort {}", target, target)
 
 
 @app.command()
 def approve(target: str = TARGET) -> None:
-    """Say yes to the next wave."""
+    """Approve the next wave."""
     with _fleet(target) as fleet:
         wave = fleet.approve()
     say("Wave {} may begin.", wave)
@@ -146,7 +146,7 @@ def approve(target: str = TARGET) -> None:
 
 @app.command()
 def resume(target: str = TARGET, as_json: bool = JSON) -> None:
-    """Go on with a rollout that was paused or interrupted; with none, bring nodes that lag to what is live."""
+    """Continue a paused or interrupted rollout; without one, bring lagging nodes to the live version."""
     from cloudedge.errors import Conflict  # noqa: PLC0415
 
     with _fleet(target) as fleet:
@@ -155,33 +155,33 @@ def resume(target: str = TARGET, as_json: bool = JSON) -> None:
         except Conflict as error:
             if "holder" not in error.facts:
                 raise
-            say("The process that is at it was asked to go on.")
+            say("The process that runs the rollout was asked to continue.")
             return
-        _tell(outcome, target, as_json=as_json, nothing="Every node has what it should have.")
+        _show(outcome, target, as_json=as_json, nothing="Every node has the live version.")
 
 
 @app.command()
 def abort(
     target: str = TARGET,
-    leave: bool = typer.Option(False, "--leave", help="End it where it is instead: every node keeps what it has."),
+    leave: bool = typer.Option(False, "--leave", help="End it in place instead: every node keeps its version."),
     yes: bool = YES,
     as_json: bool = JSON,
 ) -> None:
-    """Take the rollout under way back: every touched node, the newest first."""
-    _ask(f"{'Leave' if leave else 'Take'} the rollout on {target} {'as it is' if leave else 'back'}?", yes=yes)
+    """Roll back the rollout under way: every touched node, the newest first."""
+    _ask(f"End the rollout on {target} in place?" if leave else f"Roll back the rollout on {target}?", yes=yes)
     with _fleet(target) as fleet:
         if leave:
             left = fleet.leave()
             json_out({"state": "undone", "number": left.number}) if as_json else None
-            say("Rollout {} is over; nodes keep what they have. Next: cloudedge fleet status {}", left.number, target)
+            say("Rollout {} is over; nodes keep their versions. Next: cloudedge fleet status {}", left.number, target)
             return
-        asked = "The process that carries it out was asked to take it back."
-        _tell(fleet.abort(), target, as_json=as_json, nothing=asked, wanted="undone")
+        requested = "The process that runs the rollout was asked to roll it back."
+        _show(fleet.abort(), target, as_json=as_json, nothing=requested, wanted="undone")
 
 
 @app.command()
 def rollback(target: str = TARGET, dry_run: bool = DRY_RUN, yes: bool = YES, as_json: bool = JSON) -> None:
-    """Take the last rollout back: the nodes it touched, the newest first. They have the blobs: nothing travels."""
+    """Roll back the last rollout: the nodes it touched, the newest first. They have the blobs and download nothing."""
     with _fleet(target) as fleet:
         found = fleet.unfinished() or fleet.last_change()
         if dry_run:
@@ -189,23 +189,22 @@ def rollback(target: str = TARGET, dry_run: bool = DRY_RUN, yes: bool = YES, as_
             back = {node: found.plan["previous"][node] for node in nodes} if found else {}
             json_out(back) if as_json else table_out(("node", "back to"), list(back.items()))
             return
-        what = f"{found.kind} {found.number} of {found.plan['title']}" if found else "what there is"
-        _ask(f"Take {what} back?", yes=yes)
+        what = f"{found.kind} {found.number} of {found.plan['title']}" if found else "the last rollout"
+        _ask(f"Roll back {what}?", yes=yes)
         wanted = "undone" if fleet.unfinished() else "done"
-        _tell(
-            fleet.rollback(), target, as_json=as_json, nothing="The process that is at it was asked to.", wanted=wanted
-        )
+        requested = "The process that runs the rollout was asked to roll it back."
+        _show(fleet.rollback(), target, as_json=as_json, nothing=requested, wanted=wanted)
 
 
 @app.command()
 def gc(
     target: str = TARGET,
-    keep: int = typer.Option(3, min=1, help="How many bundles that are or were live to keep."),
+    keep: int = typer.Option(3, min=1, help="Number of live and earlier bundles to keep."),
     dry_run: bool = DRY_RUN,
     yes: bool = YES,
     as_json: bool = JSON,
 ) -> None:
-    """Delete apps and configs of bundles that were live long ago, or never; not what a node should run."""
+    """Delete apps and configs of bundles that were live long ago, or never; those that nodes should run stay."""
     with _fleet(target) as fleet:
         found = fleet.garbage(keep=keep)
         json_out(found) if as_json else table_out(("pin", "bundle"), list(found.items()))
@@ -214,7 +213,7 @@ def gc(
         _ask(f"Delete the apps and configs of {len(found)} bundles?", yes=yes)
         for pin in found:
             fleet.forget(pin)
-    say("Deleted. Uploaded blobs stay where they are; going back to these needs their bundles.")
+    say("Deleted. Uploaded blobs stay; a return to these bundles needs the bundles themselves.")
 
 
 def _fleet(target: str) -> Fleet:
@@ -228,7 +227,7 @@ def _ask(question: str, *, yes: bool) -> None:
         typer.confirm(question, abort=True, err=True)
 
 
-def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str = "", wanted: str = "done") -> None:
+def _show(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str = "", wanted: str = "done") -> None:
     if outcome is None:
         if as_json:
             json_out(None)

@@ -27,20 +27,22 @@ def predict(
     given: list[str] = typer.Option(
         ..., "--input", "-i", metavar="NAME=VALUE", help="A JSON array, @file.npy or @file.json; once for each input."
     ),
-    output: list[str] = typer.Option([], "--output", "-o", metavar="NAME", help="An output wanted; all if left out."),
+    output: list[str] = typer.Option(
+        [], "--output", "-o", metavar="NAME", help="An output to return; all if left out."
+    ),
     tag: str | None = typer.Option(None, help="The variant that has to answer."),
-    timeout_s: float = typer.Option(20, help="For the whole call, all tries together."),
+    timeout_s: float = typer.Option(20, help="Time-out of the whole call, all tries together."),
     retries: int = typer.Option(3, help="Further tries when no server could answer."),
     as_json: bool = JSON,
 ) -> None:
-    """Ask a server for one prediction; a token is taken from CLOUDEDGE_TOKEN.
+    """Ask a server for one prediction; CLOUDEDGE_TOKEN holds the token.
 
     Example: cloudedge predict http://127.0.0.1:9393 -i 'x=[[0.1, 0.2]]'
     """
     try:
         from cloudedge.serving import Client  # noqa: PLC0415 - numpy is not needed for --help
     except ImportError as error:
-        raise ConfigError(f"predictions need {error.name}", hint="pip install 'cloudedge[serve]'") from error
+        raise ConfigError(f"predictions need {error.name}", hint="Run `pip install 'cloudedge[serve]'`.") from error
     inputs = dict(_input(text) for text in given)
     token = os.environ.get(TOKEN_VARIABLE) or None
     with Client(*url, token=token, timeout_s=timeout_s, retries=retries) as client:
@@ -54,13 +56,13 @@ def predict(
         return
     rows = [(name, str(array.dtype), list(array.shape), _shown(array)) for name, array in answer.outputs.items()]
     table_out(("output", "type", "shape", "values"), rows)
-    say("from {}, version {}", answer.endpoint, answer.pin or "(the server does not say)")
+    say("from {}, version {}", answer.endpoint, answer.pin or "(not sent by the server)")
 
 
 def _input(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise InputError(f"input {text!r} is not NAME=VALUE", hint="-i 'x=[[0.1, 0.2]]' or -i x=@rows.npy")
+        raise InputError(f"input {text!r} is not NAME=VALUE", hint="Write `-i 'x=[[0.1, 0.2]]'` or `-i x=@rows.npy`.")
     from cloudedge.serving.formats import npy_array, parse_array  # noqa: PLC0415
 
     if not value.startswith("@"):

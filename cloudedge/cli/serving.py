@@ -1,4 +1,4 @@
-"""``cloudedge serving``: bundles for the Paddle Serving that is there already."""
+"""``cloudedge serving``: export bundles to stock Paddle Serving, and load them into running servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TARGET = typer.Option(
 @app.command()
 def export(
     ref: str = REF,
-    output: Path = typer.Option(..., metavar="DIR", help="A folder that is not there yet."),
+    output: Path = typer.Option(..., metavar="DIR", help="A new folder."),
     target: str = TARGET,
     port: int = typer.Option(9393, help="Port of the C++ server."),
     http_port: int = typer.Option(18080, help="Port of the Pipeline service; its gRPC port is one below."),
@@ -43,7 +43,7 @@ def export(
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Write a folder that a stock Paddle Serving can run, or say why it could not run it."""
+    """Write a folder that a stock Paddle Serving can run; refuse a bundle that it cannot run."""
     from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
     from cloudedge.serving import export as export_plan  # noqa: PLC0415
     from cloudedge.serving import plan_export  # noqa: PLC0415
@@ -83,12 +83,14 @@ def _variant(text: str) -> ClientVariant:
 def hot_load(
     ref: str = REF,
     live: Path | None = typer.Option(None, metavar="DIR", help="The model directory of a running C++ server."),
-    publish: Path | None = typer.Option(None, metavar="DIR", help="Where paddle_serving_server.monitor fetches from."),
+    publish: Path | None = typer.Option(
+        None, metavar="DIR", help="The folder that paddle_serving_server.monitor fetches from."
+    ),
     model: str = typer.Option("model", help="With --publish: MODEL.tar, holding the folder MODEL."),
-    donefile: str = typer.Option("donefile", help="With --publish: the file whose time tells of a new model."),
+    donefile: str = typer.Option("donefile", help="With --publish: the file whose time announces a new model."),
     target: str = TARGET,
     source: str | None = typer.Option(None, "--from", metavar="HUB", help="Pull it from this hub first."),
-    is_followed: bool = typer.Option(False, "--follow", help="Go on, and hand over whatever REF names next."),
+    is_followed: bool = typer.Option(False, "--follow", help="Go on, and hand over each new bundle that REF names."),
     every_s: float = typer.Option(5.0, "--every", min=0.1, help="With --follow: seconds between two looks."),
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
@@ -106,12 +108,12 @@ def hot_load(
     if len(places) != 1:
         raise typer.BadParameter("give either --live or --publish", param_hint="--live")
     if is_followed and dry_run:
-        raise typer.BadParameter("--follow changes things again and again", param_hint="--dry-run")
+        raise typer.BadParameter("--follow changes servers repeatedly", param_hint="--dry-run")
     hub = local_hub(local)
-    there = None if source is None else named_hub(source, configuration())
+    remote_hub = None if source is None else named_hub(source, configuration())
 
     def find() -> Bundle:
-        return Bundle.open(ref, hub=hub) if there is None else Bundle.pull(ref, there, hub=hub)
+        return Bundle.open(ref, hub=hub) if remote_hub is None else Bundle.pull(ref, remote_hub, hub=hub)
 
     def hand_over(bundle: Bundle) -> HotLoad:
         plan = plan_export(bundle, target)
@@ -121,21 +123,21 @@ def hot_load(
 
     if not is_followed:
         bundle = find()
-        _tell(bundle, hand_over(bundle), as_json=as_json)
+        _show(bundle, hand_over(bundle), as_json=as_json)
         return
     for event in follow(find, hand_over, every_s=every_s):
         if isinstance(event, CloudEdgeError):
             say("[yellow]not handed over[/]: {}", event.message)
         else:
-            _tell(*event, as_json=as_json)
+            _show(*event, as_json=as_json)
 
 
-def _tell(bundle: Bundle, done: HotLoad, *, as_json: bool) -> None:
+def _show(bundle: Bundle, done: HotLoad, *, as_json: bool) -> None:
     if as_json:
         stamp = str(done.stamp) if done.stamp else None
         json_out({"written": done.written, "removed": done.removed, "stamp": stamp, "digest": bundle.digest})
         return
     if done.stamp is None:
-        say("{}:{} is there already", bundle.name, bundle.version)
+        say("{}:{} is loaded already", bundle.name, bundle.version)
     rows = [*(("write", name) for name in done.written), *(("remove", name) for name in done.removed)]
     table_out(("", "file"), rows)

@@ -26,26 +26,26 @@ NAME = typer.Argument(..., help="The service; `cloudedge serving ps` lists them.
 def run(
     model: str = typer.Argument(..., metavar="BUNDLE", help="In the local hub; with --stock an exported folder."),
     docker: bool = typer.Option(False, "--docker", help="In containers of this machine's Docker engine."),
-    stock: bool = typer.Option(False, "--stock", help="With stock Paddle Serving 0.9.0 instead of our runtime."),
-    name: str = typer.Option("", help="Of the service; the bundle's, or the folder's, if left out."),
-    port: int = typer.Option(9393, min=1, max=65535, help="On 127.0.0.1; HTTP, gRPC and baidu_std."),
-    cube: Path | None = typer.Option(None, metavar="CUBE.CONF", help="Read rows from these shards; our runtime only."),
-    on_missing_shard: str = typer.Option("", help="error, or default: zeros, counted and said; our runtime only."),
-    ops: str = typer.Option("", metavar="MODULE:NAME", help="Hooks, file.py:Name as well; our runtime only."),
+    stock: bool = typer.Option(False, "--stock", help="Run stock Paddle Serving 0.9.0 instead of cloudedge's runtime."),
+    name: str = typer.Option("", help="Name of the service; the bundle's, or the folder's, if left out."),
+    port: int = typer.Option(9393, min=1, max=65535, help="Port on 127.0.0.1, for HTTP, gRPC and baidu_std."),
+    cube: Path | None = typer.Option(None, metavar="CUBE.CONF", help="Read rows from these shards; not with --stock."),
+    on_missing_shard: str = typer.Option("", help="error, or default: zeros, counted and reported; not with --stock."),
+    ops: str = typer.Option("", metavar="MODULE:NAME", help="Hooks, file.py:Name as well; not with --stock."),
     image: str = typer.Option("", help="Use or make this image; the usual one if left out."),
     base: str = typer.Option("", help="Base of an image that has to be built."),
     wheelhouse: Path | None = typer.Option(None, help="Wheels to build an image from; then no network is needed."),
-    dockerfiles: Path | None = typer.Option(None, help="Where the Dockerfiles are; our own."),
-    timeout_s: float = typer.Option(180, min=1, help="How long a new container may take to get ready."),
-    drain_s: float = typer.Option(5, min=0, help="How long requests under way in the replaced one may take."),
+    dockerfiles: Path | None = typer.Option(None, help="Folder of the Dockerfiles; cloudedge's own if left out."),
+    timeout_s: float = typer.Option(180, min=1, help="Longest time for a new container to get ready."),
+    drain_s: float = typer.Option(5, min=0, help="Time for requests under way in the replaced container."),
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Run a service in containers, or replace what it runs without a gap.
+    """Run a service in containers, or replace its model without downtime.
 
-    A new container is started beside the old one and waited for; then a front, which owns the port, sends it all new
-    requests, also those on connections that clients keep open. The old one ends when its requests have.
+    A new container starts beside the old one. Once it is ready, a front, which owns the port, sends it all new
+    requests, also those on connections that clients keep open. The old one ends after its last request.
 
     Example: cloudedge serving run ctr:3 --docker --port 9393
     """
@@ -53,10 +53,13 @@ def run(
     from cloudedge.serving.docker import Containers, DockerService  # noqa: PLC0415
 
     if not docker:
-        raise ConfigError("say where: --docker", hint=f"without containers: cloudedge serve {model}")
+        raise ConfigError(
+            "a service runs in containers only with --docker",
+            hint=f"Add `--docker`, or run `cloudedge serve {model}` without containers.",
+        )
     more = {"cube": cube, "on_missing_shard": on_missing_shard, "ops": ops}
     if stock and any(more.values()):
-        raise ConfigError("--cube, --on-missing-shard and --ops are our runtime's, not stock Paddle Serving's")
+        raise ConfigError("stock Paddle Serving has no --cube, --on-missing-shard and --ops")
     wanted, what = _stock(model, name, port, image) if stock else _own(model, name, port, image, local, more)
     service = DockerService(Containers(), ready_timeout_s=timeout_s, drain_s=drain_s)
     if dry_run:
@@ -103,7 +106,7 @@ def _stock(folder: str, name: str, port: int, image: str) -> tuple[WantedService
 
 @app.command()
 def stop(name: str = NAME, dry_run: bool = DRY_RUN) -> None:
-    """End a service: its front first, then what is behind it."""
+    """End a service: its front first, then its model container."""
     from cloudedge.serving.docker import Containers, DockerService  # noqa: PLC0415
 
     for step in DockerService(Containers()).stop(name, dry_run=dry_run):
@@ -126,16 +129,16 @@ def ps(as_json: bool = JSON) -> None:
 @app.command()
 def logs(
     name: str = NAME,
-    tail: int = typer.Option(100, min=1, help="How many of the last lines."),
-    follow: bool = typer.Option(False, "--follow", "-f", help="Go on as more is written."),
+    tail: int = typer.Option(100, min=1, help="Number of last lines."),
+    follow: bool = typer.Option(False, "--follow", "-f", help="Go on as the service writes more."),
 ) -> None:
-    """Print what a service's model containers wrote."""
+    """Print the output of a service's model containers."""
     from cloudedge.serving.docker import Containers  # noqa: PLC0415
 
     containers = Containers()
     models = [found.name for found in containers.found(name) if found.role == "model"]
     if not models:
-        raise NotFound(f"no service {name!r} runs on this engine", hint="cloudedge serving ps")
+        raise NotFound(f"no service {name!r} runs on this engine", hint="List them with `cloudedge serving ps`.")
     for model in models:
         for text in containers.logs(model, tail=tail, follow=follow):
             typer.echo(text, nl=False)

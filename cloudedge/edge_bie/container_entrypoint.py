@@ -1,23 +1,23 @@
-"""What a node checks before a server starts: the entry point inside a Serving container on stock BAETYL nodes.
+"""The entry point of a Serving container on stock BAETYL nodes: verifies a revision before its server starts.
 
 One file, the standard library, Python 3.6 and later; it is mounted with the start script and cannot import cloudedge:
 
     python3 entry.py [options] [-- COMMAND ...]
 
-It refuses to go on (exit code 1, and why on standard error) unless the statement is signed by the given key, is not
-older than one that was accepted before, and every blob it names is here with the right SHA-256. Then it makes the model
-folder and an OCI layout out of links to the blobs, mending what an earlier start left half made, and becomes COMMAND.
+It refuses to go on (exit code 1, the reason on standard error) unless the statement is signed with the given key, is
+not older than an accepted one, and every blob it names is here with the right SHA-256. Then it makes the model folder
+and an OCI layout of links to the blobs, completes what an interrupted start left, and becomes COMMAND.
 
-    /cloudedge/statement/statement.json, .sig    what the revision consists of, and who says so
+    /cloudedge/statement/statement.json, .sig    the parts of the revision, and their signature
     /cloudedge/blobs/CONFIG/sha256-HEX           the blobs, as the node downloaded them
-    /cloudedge/state/APP.json                    the highest number accepted; a hostPath, or it is forgotten
+    /cloudedge/state/APP.json                    the highest number accepted; on a hostPath, to survive the container
     /cloudedge/hub                               made here: an OCI layout, for `cloudedge serve --hub`; tables are in it
     /home/work/SERVICE                           made here: dense files, and the parts of the bundle in .bundle/
 
-With --trial it starts COMMAND, asks it the bundle's recorded requests, ends it, and exits with 0 only if the answers
-were right: an init container does that before the server's own, so a node says Running only of what was tried on it.
+With --trial it starts COMMAND, sends it the bundle's recorded requests, ends it, and exits with 0 only if the answers
+were right. An init container does that before the server starts, so a node reports Running only for a tested server.
 
-Double braces may not occur in this file: BIE takes them for a template.
+Double braces must not occur in this file: BIE takes them for a template.
 """
 
 import argparse
@@ -62,7 +62,7 @@ class Refused(Exception):
 
 
 class NotYet(Exception):
-    """The server does not answer, and may later."""
+    """The server does not answer yet."""
 
 
 def read(path: str, limit: int) -> bytes:
@@ -78,7 +78,7 @@ def read(path: str, limit: int) -> bytes:
 
 
 def check_signature(words: bytes, encoded: bytes, key: str) -> None:
-    """Check that the owner of the key signed these words: ECDSA P-256 over SHA-256, in DER."""
+    """Check the signature of these words: ECDSA P-256 over SHA-256, in DER."""
     try:
         signature = base64.b64decode(b"".join(encoded.split()), validate=True)
     except ValueError:
@@ -116,7 +116,7 @@ def check_by_openssl(words: bytes, signature: bytes, key: str) -> None:
 
 
 def read_statement(folder: str, key: str, *, allow_unsigned: bool) -> "tuple[dict[str, Any], dict[str, int], str]":
-    """Return the statement and its SHA-256, if it may be believed."""
+    """Return the verified statement, its blobs and its SHA-256."""
     words = read(os.path.join(folder, "statement.json"), STATEMENT_LIMIT)
     if key:
         check_signature(words, read(os.path.join(folder, "statement.sig"), 1 << 16), key)
@@ -138,12 +138,12 @@ def read_statement(folder: str, key: str, *, allow_unsigned: bool) -> "tuple[dic
         check_path(statement["app"])
         int(statement["sequence"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Refused("what should be a statement is none")
+        raise Refused("the bytes are not a statement")
     return statement, blobs, hashlib.sha256(words).hexdigest()
 
 
 def check_number(path: str, statement: "dict[str, Any]", digest: str) -> None:
-    """Refuse a statement that is older than one that was accepted."""
+    """Refuse a statement that is older than an accepted one."""
     if not os.path.exists(path):
         return
     try:
@@ -157,7 +157,7 @@ def check_number(path: str, statement: "dict[str, Any]", digest: str) -> None:
 
 
 def write(path: str, data: bytes) -> None:
-    """Publish a small file by rename, so that it survives a power cut whole."""
+    """Publish a small file by rename, so that a power cut leaves it complete."""
     temporary = "{}.{}.new".format(path, os.getpid())
     with open(temporary, "wb") as file:
         file.write(data)
@@ -176,7 +176,7 @@ def digest_of(path: str) -> str:
 
 
 def find_blobs(folder: str, blobs: "dict[str, int]") -> "dict[str, str]":
-    """Return where each blob is, all of them checked."""
+    """Return the path of each blob, after a check of its digest."""
     found = {}
     for digest, size in blobs.items():
         paths = glob.glob(os.path.join(glob.escape(folder), "*", digest.replace(":", "-")))
@@ -184,7 +184,7 @@ def find_blobs(folder: str, blobs: "dict[str, int]") -> "dict[str, str]":
             raise Refused("blob {} is not here".format(digest))
         path = paths[0]
         if os.path.getsize(path) != size or digest_of(path) != digest:
-            raise Refused("{} is not what the statement says: cut short, or changed".format(path))
+            raise Refused("{} does not match the statement: cut short, or changed".format(path))
         found[digest] = os.path.abspath(path)
     return found
 
@@ -198,7 +198,7 @@ def check_path(path: str) -> str:
 
 
 def members(manifest: "dict[str, Any]", blobs: "dict[str, int]") -> "dict[str, str]":
-    """Return the files of the model folder: a blob's digest by path. Tables are in the layout."""
+    """Return the files of the model folder: the blob's digest by path. Tables are in the layout."""
     found = {}
     for layer in manifest["layers"]:
         if blobs.get(layer["digest"]) != layer["size"]:
@@ -212,7 +212,7 @@ def members(manifest: "dict[str, Any]", blobs: "dict[str, int]") -> "dict[str, s
 
 
 def link(source: str, target: str, digest: str) -> None:
-    """Make `target` a link to a blob; what is there already and right is left alone, what is wrong is replaced."""
+    """Make `target` a link to a blob; a right file stays, a wrong one is replaced."""
     if os.path.islink(target):
         if os.readlink(target) == source:
             return
@@ -227,7 +227,7 @@ def link(source: str, target: str, digest: str) -> None:
 
 
 def make_layout(folder: str, statement: "dict[str, Any]", found: "dict[str, str]") -> None:
-    """Make an OCI layout of links to the blobs; one that is mounted, as nodes of ours do, is taken as it is."""
+    """Make an OCI layout of links to the blobs; a mounted one, as on cloudedge's own nodes, stays as it is."""
     manifest = statement["manifest"]
     if os.path.exists(os.path.join(folder, "blobs", "sha256", manifest["digest"][7:])) and not os.access(
         folder, os.W_OK
@@ -243,7 +243,7 @@ def make_layout(folder: str, statement: "dict[str, Any]", found: "dict[str, str]
 
 
 def prepare(options: argparse.Namespace) -> "dict[str, str]":
-    """Check everything and make the folders; returns what the server should find in its environment."""
+    """Check everything and make the folders; return the variables for the server's environment."""
     statement, blobs, digest = read_statement(options.statement, options.key, allow_unsigned=options.allow_unsigned)
     if options.app and options.app != statement["app"]:
         raise Refused("the statement speaks for {}, not for {}".format(statement["app"], options.app))
@@ -260,11 +260,11 @@ def prepare(options: argparse.Namespace) -> "dict[str, str]":
     try:
         if not os.path.isdir(options.state):
             os.makedirs(options.state)
-        # The number counts from here on: whatever starts now has been checked.
+        # The number counts from here on: everything is checked.
         write(number, json.dumps({"sequence": int(statement["sequence"]), "sha256": digest}).encode())
     except OSError as error:
-        hint = "let user {} write to the node's folder that edge.state names".format(os.getuid())
-        raise Refused("cannot remember the number in {}: {}; {}".format(options.state, error.strerror, hint)) from error
+        hint = "Let user {} write to the node's folder that `edge.state` names.".format(os.getuid())
+        raise Refused("cannot save the number in {}: {}. {}".format(options.state, error.strerror, hint)) from error
     for path, blob in files.items():
         link(found[blob], os.path.join(model, path), blob)
     make_layout(options.hub, statement, found)
@@ -272,7 +272,7 @@ def prepare(options: argparse.Namespace) -> "dict[str, str]":
 
 
 def call(url: str, value: "dict[str, Any]") -> "tuple[int, Any]":
-    """Send a request; returns status and answer."""
+    """Send a request; return status and answer."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, json.dumps(value).encode(), headers)  # noqa: S310 - always http, on loopback
     try:
@@ -289,7 +289,7 @@ def call(url: str, value: "dict[str, Any]") -> "tuple[int, Any]":
 
 
 def predict(base: str, service: str, feed: "dict[str, Any]") -> "dict[str, Any]":
-    """Ask for a prediction, as `cloudedge serve` takes it or as a Pipeline service does."""
+    """Ask for a prediction, in the form of `cloudedge serve` or of a Pipeline service."""
     status, body = call(base + "/v1/predict", {"inputs": feed})
     if status == HTTPStatus.OK and isinstance(body, dict) and isinstance(body.get("outputs"), dict):
         return dict(body["outputs"])
@@ -310,7 +310,7 @@ def numbers(value: Any) -> "tuple[tuple[int, ...], list[float]]":
     """Return the shape of a nested list, or of the text of one, and its numbers."""
     if isinstance(value, str):
         shown = SHOWN.fullmatch(value)
-        if shown and shown.group(2):  # an empty one: its other lengths are told apart
+        if shown and shown.group(2):  # an empty array: its printed form has the shape
             return tuple(ast.literal_eval(shown.group(2).partition("=")[2])), []
         value = ast.literal_eval(shown.group(1)) if shown else json.loads(value)
     if not isinstance(value, (list, tuple)):
@@ -342,7 +342,7 @@ def compare(name: str, expected: Any, found: Any, tolerance: float) -> None:
 
 
 def ask(base: str, service: str, model: str) -> None:
-    """Send the bundle's recorded requests, and compare the answers; without any, some answer will do."""
+    """Send the bundle's recorded requests and compare the answers; without any, one answer of any kind suffices."""
     names = {}
     parts = []
     for part in ("signature.json", "probes.json"):
@@ -362,7 +362,7 @@ def ask(base: str, service: str, model: str) -> None:
 
 
 def try_out(command: "list[str]", base: str, service: str, model: str, within_s: float) -> None:
-    """Start the server, ask it, end it."""
+    """Start the server, probe it, end it."""
     server = subprocess.Popen(command, start_new_session=True)
     end = time.monotonic() + within_s
     try:
@@ -385,7 +385,7 @@ def try_out(command: "list[str]", base: str, service: str, model: str, within_s:
 
 
 def parse(arguments: "list[str]") -> argparse.Namespace:
-    """Read the command line; everything has a default for the places BIE mounts things at."""
+    """Parse the command line; the defaults are the paths of BIE's mounts."""
     root = os.environ.get("CLOUDEDGE_ROOT", "")
     own = root + "/cloudedge"
     keys = [path for path in (own + "/key.pub", "/etc/cloudedge/key.pub") if os.path.exists(path)]
@@ -395,9 +395,9 @@ def parse(arguments: "list[str]") -> argparse.Namespace:
     parser.add_argument("--state", default=os.environ.get("CLOUDEDGE_STATE") or own + "/state", help="a hostPath")
     parser.add_argument("--hub", default=os.environ.get("CLOUDEDGE_HUB") or own + "/hub", help="OCI layout to make")
     parser.add_argument("--model", default=os.environ.get("CLOUDEDGE_MODEL", ""), help="model folder to make")
-    parser.add_argument("--work", default=root + "/home/work", help="where model folders are, if --model is left out")
+    parser.add_argument("--work", default=root + "/home/work", help="parent of model folders, if --model is left out")
     parser.add_argument("--service", default=os.environ.get("CLOUDEDGE_SERVICE", ""), help="name of the model folder")
-    parser.add_argument("--app", default=os.environ.get("CLOUDEDGE_APP", ""), help="whose statement it has to be")
+    parser.add_argument("--app", default=os.environ.get("CLOUDEDGE_APP", ""), help="app that the statement has to name")
     parser.add_argument(
         "--key", default=os.environ.get("CLOUDEDGE_KEY") or (keys[0] if keys else ""), help="public key"
     )
@@ -405,14 +405,17 @@ def parse(arguments: "list[str]") -> argparse.Namespace:
         "--allow-unsigned",
         action="store_true",
         default=os.environ.get("CLOUDEDGE_ALLOW_UNSIGNED") == "1",
-        help="without a key, do without a signature",
+        help="without a key, accept an unsigned statement",
     )
-    parser.add_argument("--trial", action="store_true", help="start COMMAND, ask it the recorded requests, end it")
-    parser.add_argument("--port", default=os.environ.get("CLOUDEDGE_PORT", "18082"), help="where it listens on trial")
+    parser.add_argument("--trial", action="store_true", help="start COMMAND, send it the recorded requests, end it")
+    parser.add_argument("--port", default=os.environ.get("CLOUDEDGE_PORT", "18082"), help="its port on trial")
     parser.add_argument(
-        "--trial-s", type=float, default=float(os.environ.get("CLOUDEDGE_TRIAL_S", "600")), help="how long it may take"
+        "--trial-s",
+        type=float,
+        default=float(os.environ.get("CLOUDEDGE_TRIAL_S", "600")),
+        help="longest time of the trial",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="what to become, after --")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the command to become, after --")
     return parser.parse_args(arguments)
 
 

@@ -1,10 +1,10 @@
 """Serving: bundles behind Paddle Serving's interfaces, on today's Paddle, several versions at once.
 
-A `Runtime` loads bundles side by side and answers calls with the one the pointer says; a `Server` puts it behind HTTP,
-gRPC and baidu_std; an `AdminServer` lets others load, probe, activate and unload, as `AdminClient` does from Python.
+A `Runtime` loads bundles side by side and answers calls with the active one. A `Server` puts it behind HTTP, gRPC and
+baidu_std. An `AdminServer` takes orders to load, probe, activate and unload; `AdminClient` gives them from Python.
 A `Client` asks for predictions.
 
-The names are imported when they are first used: who only administers replicas needs nothing of what answers requests.
+Names are imported on first use: a program that only administers replicas loads none of the modules that answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the wire formats and the runtime know of each other.
+"""The interface between the wire protocols and the runtime.
 
-The runtime implements `Engine`; every protocol (Pipeline, GeneralModelService, plain JSON; over HTTP, gRPC or
-baidu_std) holds one version for the whole of a request: its bytes are read with that version's signature, become a
-`Call`, and the `Answer` of `Held.predict`, or the error, becomes bytes again.
+The runtime implements `Engine`. Every protocol (Pipeline, GeneralModelService, plain JSON; over HTTP, gRPC or
+baidu_std) holds one version for the whole of a request. It parses the request with that version's signature into a
+`Call`, and encodes the `Answer` of `RequestVersion.predict`, or the error.
 """
 
 from __future__ import annotations
@@ -18,87 +18,97 @@ from cloudedge.bundle import Signature
 from cloudedge.errors import Unavailable
 from cloudedge.http1 import HttpAnswer, HttpCall
 
-__all__ = ["Answer", "Call", "Engine", "Held", "HttpAnswer", "HttpCall", "ModelFailed", "NoneActive", "answer_headers"]
+__all__ = [
+    "Answer",
+    "Call",
+    "Engine",
+    "HttpAnswer",
+    "HttpCall",
+    "ModelFailed",
+    "NoneActive",
+    "RequestVersion",
+    "answer_headers",
+]
 
 
 class NoneActive(Unavailable):
-    """Nobody answers here at the moment: before the first version is activated, or while the active one is away."""
+    """No version is active: before the first activation, or while the active one is not loaded."""
 
 
 class ModelFailed(Unavailable):
-    """The engine itself failed on inputs that are as the signature says; what it said is for the operator."""
+    """The engine failed on inputs that fit the signature; its message is for the operator."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One prediction that somebody asked for."""
+    """One requested prediction."""
 
     feed: Mapping[str, NDArray[Any]]
     """Arrays by alias, batch dimension first."""
     fetch: Sequence[str] = ()
-    """Aliases wanted; empty: all, in the signature's order."""
+    """Requested aliases; empty: all, in the signature's order."""
     pin: str | None = None
-    """The version an admin caller wants; None: the one the pointer and its weights choose."""
+    """The version an admin caller requests; None: the routing chooses."""
     tag: str | None = None
-    """The variant a caller wants; None: by weight. Both are settled where a version is held."""
+    """The variant a caller requests; None: by weight. `Engine.hold` has applied pin and tag already."""
     deadline: float | None = None
-    """On the monotonic clock; what is not begun by then is refused."""
+    """On the monotonic clock; a call that has not begun by then is refused."""
     log_id: int = 0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a version answered."""
+    """The answer of a version to one call."""
 
     outputs: Mapping[str, NDArray[Any]]
-    """Arrays by alias, in the order asked for."""
+    """Arrays by alias, in the requested order."""
     pin: str
-    """The version, dense and sparse alike, that produced it."""
+    """The version, dense and sparse alike, that computed it."""
     tag: str = ""
-    """The variant it belongs to, if there are variants."""
+    """The variant of that version, if there are variants."""
     defaulted: float = 0.0
-    """Share of looked-up rows that are declared defaults because a shard was away; 0 unless allowed."""
+    """Share of looked-up rows that are declared defaults because a shard was unreachable; 0 unless allowed."""
 
 
-class Held(Protocol):
-    """The version that one request was given to; it is not unloaded before it is let go."""
+class RequestVersion(Protocol):
+    """The version that answers one request; it stays loaded until the request releases it."""
 
     @property
     def signature(self) -> Signature:
-        """Its feeds and fetches."""
+        """The version's feeds and fetches."""
         ...
 
     async def predict(self, call: Call) -> Answer:
         """Answer one call.
 
         Raises:
-            InputError: a feed is missing, unknown, or of the wrong dtype or shape; names the variable.
-            Overloaded: the queue is full; nothing was done.
-            DeadlineExceeded: the deadline passed before it was begun.
-            Unavailable: rows could not be had, and no default is declared.
-            ModelFailed: the engine failed.
+            InputError: A feed is missing, unknown, or of the wrong dtype or shape; names the variable.
+            Overloaded: The queue is full; nothing was done.
+            DeadlineExceeded: The deadline passed before the call began.
+            Unavailable: Rows were not available, and no default is declared.
+            ModelFailed: The engine failed.
         """
         ...
 
 
 class Engine(Protocol):
-    """Gives requests to whatever version the pointer says."""
+    """Chooses the version that answers a request."""
 
-    def hold(self, tag: str | None = None) -> AbstractContextManager[Held]:
-        """Choose a version for one request, and keep it until the block is left.
+    def hold(self, tag: str | None = None) -> AbstractContextManager[RequestVersion]:
+        """Choose a version for one request and keep it loaded until the block ends.
 
         Args:
-            tag: The variant a caller wants; None: by weight.
+            tag: The variant the caller requests; None: by weight.
 
         Raises:
-            NoneActive: no version is.
-            NotFound: the variant is not known here.
+            NoneActive: No version is active.
+            NotFound: There is no such variant.
         """
         ...
 
 
 def answer_headers(pin: str, tag: str, defaulted: float) -> dict[str, str]:
-    """Say in headers whose answer it is, and whether rows in it are declared defaults."""
+    """Return the headers that name the pin and the tag of an answer and its share of declared defaults."""
     headers = {"X-Cloudedge-Pin": pin} if pin else {}
     if tag:
         headers["X-Cloudedge-Tag"] = tag

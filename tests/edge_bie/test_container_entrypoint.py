@@ -226,7 +226,7 @@ def test_a_number_that_cannot_be_kept_is_a_reason_not_to_start_and_says_what_to_
     (tmp_path / "file").write_text("no folder")
     done = start(root, "--key", str(makes.public), "--state", str(tmp_path / "file" / "state"))
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"let user {os.getuid()} write to the node's folder that edge.state names" in done.stderr
+    assert f"Let user {os.getuid()} write to the node's folder that `edge.state` names." in done.stderr
 
 
 def test_an_unpacking_that_was_cut_off_is_mended(makes, tmp_path):

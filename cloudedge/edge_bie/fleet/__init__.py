@@ -1,4 +1,4 @@
-"""Fleets: which revision of an app runs on which nodes, and how a new one gets there in waves."""
+"""Fleets: publishing revisions of an app, rolling them out to nodes in waves, and their status."""
 
 from cloudedge._lazy import renamed_names
 from cloudedge.edge_bie.fleet._errors import RolloutUndone

@@ -1,4 +1,4 @@
-"""Fetching what was published, as a node would, before any node is told to."""
+"""The check of published blobs: fetched as a node would, before a rollout moves any node."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def check_objects(bie: Bie, leg: EdgeLeg, revisions: Sequence[Revision], live: R
     """Fetch every blob of some revisions that the live one does not have, and compare length and digest.
 
     Raises:
-        IntegrityError: a config is missing, or what its URL leads to is something else.
-        Unavailable: the URL does not answer.
+        IntegrityError: A config is missing, or its URL leads to something else.
+        Unavailable: The URL does not answer.
     """
     known = {blob.digest for blob in live.statement.every_blob} if live else set()
     fresh = {blob.digest: blob for each in revisions for blob in each.statement.every_blob if blob.digest not in known}

@@ -1,7 +1,7 @@
-"""How rollouts fail, as part of cloudedge's one tree of errors.
+"""Errors of rollouts, part of cloudedge's one tree of errors.
 
 CloudEdgeError
-  RolloutUndone     too many nodes failed, or somebody aborted: every touched node is back
+  RolloutUndone     too many nodes failed, or an operator aborted: every touched node is back
 """
 
 from __future__ import annotations
@@ -12,4 +12,4 @@ __all__ = ["RolloutUndone"]
 
 
 class RolloutUndone(CloudEdgeError):
-    """A rollout was given up and its nodes are back to what they had. Facts: ``number``, ``why``."""
+    """A rollout was given up and its nodes are back on their previous revisions. Facts: ``number``, ``why``."""

@@ -1,4 +1,4 @@
-"""A fleet: the one object through which bundles are published to edge nodes, rolled out, taken back and watched."""
+"""The fleet: publishes bundles to edge nodes, rolls them out and back, and shows their status."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Fleet(FleetView):
         >>> fleet.rollout(plan)  # doctest: +SKIP
 
     Args:
-        name: What cloudedge.yaml calls the target.
+        name: The target's name in cloudedge.yaml.
         leg: Its edge section.
         bie: The account.
-        objects: Where nodes fetch blobs; None: nothing can be published.
-        journal: Where rollouts are written down; the one in cloudedge's home if left out.
-        hub: Where bundles are read from, for their probes.
-        clock: Where time comes from.
-        runner: How calls are made side by side.
-        tell: Told what is going on, for people.
+        objects: The storage that nodes fetch blobs from; None: nothing can be published.
+        journal: The journal of rollouts; the one in cloudedge's home if left out.
+        hub: The hub with the bundles, for their probes.
+        clock: Source of time.
+        runner: Makes calls in parallel.
+        tell: Called with each line of progress.
     """
 
     def __init__(
@@ -74,20 +74,20 @@ class Fleet(FleetView):
         self.by = who()
         self._runner = runner
         self._planner = Planner(bie, publisher, leg)
-        self._held: Writer | None = None
+        self._writer: Writer | None = None
 
     @classmethod
     def load(cls, target: str, *, config: Config | None = None, tell: Callable[[str], None] = lambda _: None) -> Fleet:
-        """Open the fleet of a target that cloudedge.yaml names.
+        """Open the fleet of a target of cloudedge.yaml.
 
         Raises:
-            ConfigError: there is no such target, or it has no edge section.
+            ConfigError: There is no such target, or it has no edge section.
         """
         settings = config or load()
         section = settings.targets.get(target)
         if section is None or section.edge is None:
             known = ", ".join(sorted(name for name, each in settings.targets.items() if each.edge)) or "none"
-            raise ConfigError(f"there is no target {target!r} with an edge section", hint=f"Those with one: {known}.")
+            raise ConfigError(f"there is no target {target!r} with an edge section", hint=f"Targets with one: {known}.")
         cloud = settings.clouds.get(section.edge.cloud)
         if cloud is None:
             raise ConfigError(
@@ -98,7 +98,7 @@ class Fleet(FleetView):
         return cls(target, section.edge, bie, open_objects(cloud.objects) if cloud.objects else None, tell=tell)
 
     def close(self) -> None:
-        """Let go of the account and of the journal."""
+        """Close the account and the journal."""
         self.bie.close()
         self.journal.close()
 
@@ -111,14 +111,14 @@ class Fleet(FleetView):
     # Publishing.
 
     def propose(self, bundle: Bundle) -> Proposal:
-        """Say which revisions a bundle would become; writes nothing."""
+        """Return the revisions that a bundle would become; writes nothing."""
         return self._publisher.propose(bundle, live=self._live())
 
     def publish(self, bundle: Bundle) -> Published:
-        """Bring a bundle to where nodes could fetch it; no node is moved. Publishing twice writes nothing.
+        """Upload a bundle and write its configs and apps; moves no node. Publishing twice writes nothing.
 
         Raises:
-            Conflict: somebody is at work on this fleet, or a name is taken by something else.
+            Conflict: Another process works on this fleet, or another object has the name.
         """
         with self.writing() as writer:
             return self._publisher.publish(writer, bundle, self.propose(bundle))
@@ -127,36 +127,36 @@ class Fleet(FleetView):
         """Fetch every blob that is new in some revisions, as a node would, and compare it with its digest.
 
         Raises:
-            IntegrityError: something is missing or something else.
+            IntegrityError: A blob is missing or differs.
         """
         live = self._live()
         check_objects(self.bie, self.leg, list(revisions), live)
 
     def forget(self, pin: str) -> None:
-        """Delete the revisions of a bundle and what only they used; blobs stay where they were uploaded.
+        """Delete the revisions of a bundle and the configs that only they use; uploaded blobs stay.
 
         Raises:
-            Conflict: a node's label points at one of them.
+            Conflict: A node's label points at one of them.
         """
         gone = [name for name, revision in self.revisions().items() if revision.statement.pin == pin]
         used = sorted(node.name for node in self.nodes() if node.labels.get(self._label) in gone)
         if used:
-            raise Conflict(f"{self.name}: {pin} is what {len(used)} nodes should run, such as {used[0]}")
+            raise Conflict(f"{self.name}: {len(used)} nodes should run {pin}, such as {used[0]}")
         with self.writing():
             self._publisher.forget(gone)
 
     # Rolling out.
 
     def plan(self, bundle: Bundle, *, policy: RolloutPolicy | None = None, skip_unfit: bool = False) -> RolloutPlan:
-        """Decide which nodes a bundle would go to in which waves; writes nothing.
+        """Plan the nodes and the waves of a rollout; writes nothing.
 
         Args:
             bundle: The bundle; it need not be published yet.
-            policy: What to choose instead of what cloudedge.yaml says.
+            policy: The policy instead of cloudedge.yaml's.
             skip_unfit: Leave out nodes that cannot take it, instead of listing them.
 
         Raises:
-            InputError: probes are required, and it has none.
+            InputError: Probes are required, and the bundle has none.
         """
         chosen = policy or RolloutPolicy.of(self.leg)
         if chosen.probe == "required" and not bundle.probes.requests:
@@ -177,19 +177,19 @@ class Fleet(FleetView):
     def rollout(
         self, plan: RolloutPlan, bundle: Bundle | None = None, *, check: bool = True, wait_paused: bool = False
     ) -> Outcome:
-        """Carry out a plan, here and now.
+        """Carry out a plan.
 
         Args:
-            plan: What to do.
-            bundle: Published first, if it is given.
-            check: Fetch what was published as a node would, before any node is told to; see `check`.
-            wait_paused: Keep waiting while it is paused.
+            plan: The plan.
+            bundle: A bundle to publish first.
+            check: Fetch the published blobs as a node would, before any node moves; see `check`.
+            wait_paused: Keep waiting while the rollout is paused.
 
         Raises:
-            InputError: some nodes cannot take it; nothing was touched.
-            IntegrityError: nodes would find something else than what was published; nothing was touched.
-            Conflict: another rollout is under way or unfinished, or the plan is out of date.
-            Interrupted: it stopped half way.
+            InputError: Some nodes cannot take it; nothing was touched.
+            IntegrityError: Nodes would fetch other bytes than the published ones; nothing was touched.
+            Conflict: Another rollout is under way or unfinished, or the plan is out of date.
+            Interrupted: It stopped half way.
         """
         if plan.unfit:
             lines = "\n".join(f"  {unfit}" for unfit in plan.unfit)
@@ -207,17 +207,17 @@ class Fleet(FleetView):
             return self._run(writer, operation, wait_paused=wait_paused)
 
     def resume(self, *, go_on: bool = True, wait_paused: bool = False) -> Outcome | None:
-        """Go on with what is unfinished, forward or back as the journal says; else bring who lags to what is live.
+        """Continue the unfinished rollout, forward or back as journaled; without one, repair nodes that lag behind.
 
         Args:
-            go_on: Also if it was paused.
+            go_on: Continue a paused one too.
             wait_paused: Keep waiting while it is paused.
 
         Returns:
-            What came of it; None if there was nothing to do.
+            The outcome; None if there was nothing to do.
 
         Raises:
-            Conflict: somebody is at work on it.
+            Conflict: Another process works on it.
         """
         operation = self.unfinished()
         if operation is not None and go_on:
@@ -232,7 +232,7 @@ class Fleet(FleetView):
             return self._run(writer, begun, wait_paused=wait_paused)
 
     def plan_repair(self) -> RolloutPlan | None:
-        """Decide which nodes have to be brought to what is live: new ones, and those whose label was lost."""
+        """Plan the move to the live revision for new nodes and for those whose label was lost."""
         live = self._live()
         app = self.bie.app(live.app) if live is not None else None
         if live is None or app is None:
@@ -241,23 +241,23 @@ class Fleet(FleetView):
         return plan if plan.waves else None
 
     def pause(self) -> None:
-        """Ask for the rollout under way to stop after what it is at; nodes keep what they have."""
+        """Ask the rollout under way to pause after its current step; nodes keep their revisions."""
         self._ask("pause")
 
     def approve(self) -> int:
-        """Say yes to the next wave; returns its number, counted from 1."""
+        """Approve the next wave; return its number, counted from 1."""
         operation = self._unfinished()
-        wave = self.state(operation)
-        number = wave.wave + 1 if wave.is_wave_open else wave.wave
+        state = self.state(operation)
+        number = state.wave + 1 if state.is_wave_open else state.wave
         self._ask(f"approve:{number}")
         return number + 1
 
     def leave(self) -> Operation:
-        """End an unfinished rollout as it is: every node keeps the label it has; a last resort.
+        """End an unfinished rollout in place: every node keeps its label; a last resort.
 
         Raises:
-            Conflict: somebody is at work on it.
-            NotFound: none is unfinished.
+            Conflict: Another process works on it.
+            NotFound: No rollout is unfinished.
         """
         operation = self._unfinished()
         with self.writing() as writer:
@@ -265,10 +265,10 @@ class Fleet(FleetView):
         return operation
 
     def abort(self) -> Outcome | None:
-        """Take the unfinished rollout back: every touched node, the newest first.
+        """Roll back the unfinished rollout: every touched node, the newest first.
 
         Returns:
-            What came of it; None if the process that is at it was asked to.
+            The outcome; None if another process works on the rollout and was asked to roll back.
         """
         operation = self._ask("abort")
         try:
@@ -280,33 +280,33 @@ class Fleet(FleetView):
             return None
 
     def rollback(self) -> Outcome | None:
-        """Take back the last rollout that was done, or the one that is under way: touched nodes only, newest first.
+        """Roll back the last completed rollout, or the one under way: touched nodes only, newest first.
 
         Raises:
-            NotFound: there is nothing to take back.
+            NotFound: There is nothing to roll back.
         """
         if self.unfinished() is not None:
             return self.abort()
         last = self.last_change()
         if last is None:
-            raise NotFound(f"{self.name}: nothing was rolled out that could be taken back")
+            raise NotFound(f"{self.name}: there is no rollout to roll back")
         with self.writing() as writer:
-            return self._take_back(writer, last)
+            return self._roll_back(writer, last)
 
-    # How.
+    # Details.
 
     @contextmanager
     def writing(self) -> Iterator[Writer]:
-        """Be the one who changes this fleet; whoever is already may say so again."""
-        if self._held is not None:
-            yield self._held
+        """Hold the right to change this fleet; reentrant."""
+        if self._writer is not None:
+            yield self._writer
             return
         with self.journal.writing(self.by) as writer:
-            self._held = writer
+            self._writer = writer
             try:
                 yield writer
             finally:
-                self._held = None
+                self._writer = None
 
     def _run(self, writer: Writer, operation: Operation, *, wait_paused: bool = False) -> Outcome:
         plan = RolloutPlan.from_json(operation.plan)
@@ -330,32 +330,32 @@ class Fleet(FleetView):
         )
         return engine.run(wait_paused=wait_paused, is_rollback=operation.kind == "rollback")
 
-    def _take_back(self, writer: Writer, last: Operation) -> Outcome:
+    def _roll_back(self, writer: Writer, last: Operation) -> Outcome:
         plan, state = RolloutPlan.from_json(last.plan), self.state(last)
         gone = sorted({plan.previous[node] for node in state.touched} - {"", *self.revisions()})
         if gone:
             raise NotFound(
-                f"{self.name}: {len(gone)} revisions that nodes had before are not in the account any more: {gone[0]}",
-                hint="Roll the bundle you want out as a new rollout; its blobs may still be on the nodes.",
+                f"{self.name}: {len(gone)} previous revisions of nodes are no longer in the account: {gone[0]}",
+                hint="Roll the wanted bundle out as a new rollout; its blobs may still be on the nodes.",
             )
         back = replace(plan, waves=(Wave("back", plan.revisions[-1], tuple(state.touched)),))
         operation = writer.begin("rollback", str(last.number), plan=back.to_json(), by=self.by)
         return self._run(writer, operation)
 
     def _probe(self) -> Callable[[Node], Probed]:
-        """Ask nodes that do not probe themselves; the probes are in the bundle, if it is at hand here."""
+        """Return the probe of nodes that do not probe themselves; its requests are in the bundle, if that is local."""
         revisions = self.revisions()
-        asked: dict[str, HttpProbe] = {}
+        probes: dict[str, HttpProbe] = {}
 
         def ask(node: Node) -> Probed:
             wanted = self.label_of(node)
-            if wanted not in asked:
+            if wanted not in probes:
                 found = revisions.get(wanted) or self.revisions().get(wanted)
                 bundle = self._bundle_of(found)
-                if bundle is None:  # not remembered: somebody may pull it meanwhile
+                if bundle is None:  # not cached: an operator may pull it meanwhile
                     return HttpProbe(self.leg.service, self.leg.port, None)(node)
-                asked[wanted] = HttpProbe(self.leg.service, self.leg.port, bundle.probes, bundle.signature)
-            return asked[wanted](node)
+                probes[wanted] = HttpProbe(self.leg.service, self.leg.port, bundle.probes, bundle.signature)
+            return probes[wanted](node)
 
         return ask
 
@@ -367,7 +367,9 @@ class Fleet(FleetView):
     def _unfinished(self) -> Operation:
         operation = self.unfinished()
         if operation is None:
-            raise NotFound(f"{self.name}: no rollout is unfinished", hint="The history lists what there was.")
+            raise NotFound(
+                f"{self.name}: no rollout is unfinished", hint="List earlier ones with `cloudedge fleet history`."
+            )
         return operation
 
     def _ask(self, what: str) -> Operation:

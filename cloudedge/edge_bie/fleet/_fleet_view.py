@@ -1,4 +1,4 @@
-"""What a fleet is and was: read from the account and from the journal. Nothing here changes anything."""
+"""The read-only view of a fleet: its nodes, revisions, history and status, from the account and the journal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cloudedge.journal import Journal, Operation
 __all__ = ["FleetView", "Life"]
 
 _LOOK_BACK = 20
-"""Rollouts in which the time of a node's last label is looked for."""
+"""Number of rollouts searched for the time of a node's last label."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,23 @@ class Life:
     """A revision that is or was live on a fleet."""
 
     number: int
-    """Of the rollout that brought it."""
+    """Number of the rollout that brought it."""
     revision: str
     pin: str
     title: str
 
 
 class FleetView:
-    """The nodes of one account that run one app, as they are.
+    """The nodes of one account that run one app.
 
     Args:
-        name: What cloudedge.yaml calls the target.
+        name: The target's name in cloudedge.yaml.
         leg: Its edge section.
         bie: The account.
-        publisher: What was published.
-        journal: Where rollouts are written down.
-        hub: Where bundles are read from.
-        clock: Where time comes from.
+        publisher: Reads the published revisions.
+        journal: The journal of rollouts.
+        hub: The hub with the bundles.
+        clock: Source of time.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class FleetView:
         return sorted(self.bie.nodes(selector=self.leg.selector), key=lambda node: node.name)
 
     def revisions(self) -> dict[str, Revision]:
-        """Read what was published, by revision, the highest number first."""
+        """Read the published revisions, by name, the highest number first."""
         return self._publisher.revisions()
 
     def published(self, revisions: Mapping[str, Revision] | None = None) -> list[Revision]:
-        """Return the revisions that nodes could be moved to: those whose app is there too."""
+        """Return the revisions that nodes could move to: those whose app exists too."""
         apps = {app.name for app in self.bie.apps(selector=f"{APP_LABEL}={self.leg.app}")}
         return [each for each in (revisions or self.revisions()).values() if each.app in apps]
 
@@ -88,12 +88,12 @@ class FleetView:
         """Open the bundle that a revision runs.
 
         Raises:
-            NotFound: it is not in the local hub.
+            NotFound: It is not in the local hub.
         """
         return Bundle.open(revision.statement.bundle, hub=self._hub)
 
     def lives(self) -> list[Life]:
-        """Return what is live and what was, the newest first."""
+        """Return the live revision and earlier ones, the newest first."""
         found: list[Life] = []
         for done in reversed([each for each in self.journal.operations() if each.state == "done"]):
             if done.kind == "rollout":
@@ -104,19 +104,19 @@ class FleetView:
         return found
 
     def unfinished(self) -> Operation | None:
-        """Return the rollout that somebody has to finish or take back, if there is one."""
+        """Return the unfinished rollout, if there is one."""
         return self.journal.unfinished()
 
     def history(self, limit: int = -1) -> list[Operation]:
-        """List what was done, the newest first."""
+        """List the operations, the newest first."""
         return self.journal.operations(limit=limit)
 
     def state(self, operation: Operation) -> RolloutState:
-        """Read how far a rollout got."""
+        """Read the progress of a rollout from the journal."""
         return RolloutState.replay(self.journal.entries(operation.number), self.journal.wishes(operation.number))
 
     def status(self) -> FleetStatus:
-        """Say what every node runs right now."""
+        """Return the current state of every node."""
         lives, revisions, since = self.lives(), self.revisions(), self._label_times()
         open_ = self.unfinished()
         words = f"{open_.kind} {open_.number} of {open_.plan['title']} ({open_.state})" if open_ else ""
@@ -130,17 +130,18 @@ class FleetView:
         return FleetStatus(self.name, self.leg.app, live.title if live else "", live.pin if live else "", words, nodes)
 
     def last_change(self) -> Operation | None:
-        """Return the newest rollout that was done and not taken back since, if there is one."""
+        """Return the newest rollout that was completed and not rolled back since, if there is one."""
         lives = self.lives()
         return self.journal.operation(lives[0].number) if lives else None
 
     def garbage(self, *, keep: int) -> dict[str, str]:
-        """Return what could be forgotten: bundles as people call them, by pin.
+        """Return the bundles that could be forgotten: titles by pin.
 
-        Kept are the last few that were live, whatever a node's label points at, and what an unfinished rollout needs.
+        It keeps the last `keep` live ones, those that a node's label points at, and those that an unfinished rollout
+        needs.
 
         Args:
-            keep: How many that are or were live, at least the one that is.
+            keep: Number of live and earlier ones to keep, at least the live one.
         """
         revisions, open_ = self.revisions(), self.unfinished()
         wanted = {life.pin for life in self.lives()[: max(keep, 1)]}
@@ -151,7 +152,7 @@ class FleetView:
         return {r.statement.pin: r.title for r in revisions.values() if r.statement.pin not in wanted}
 
     def _live(self) -> Revision | None:
-        """Return the revision with the highest number that stands for what is live."""
+        """Return the revision with the highest number that has the live content."""
         lives, known = self.lives(), self.revisions()
         live = known.get(lives[0].revision) if lives else None
         if live is None:

@@ -1,8 +1,7 @@
-"""What a rollout does next: plan, progress and what was seen in, one action out. Pure: nothing here asks or changes.
+"""The next action of a rollout, decided from plan, progress and observed nodes. Pure.
 
-The engine does the action, writes it down and asks again, until there is nothing to do but wait. An action is decided
-only from the plan, from what the journal says and from what the nodes say now, so it does not matter who asks, or how
-often the engine was killed in between.
+The engine does the action, journals it and decides again, until only waiting is left. An action depends only on the
+plan, on the journal and on what the nodes report now, so neither another process nor a kill in between changes it.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Seen:
-    """One node, as it is now."""
+    """The observed state of one node."""
 
     label: str
     """The revision its label points at; empty: none."""
     verdict: Verdict
-    """About the revision that was last intended for it."""
+    """The verdict about its last intended revision."""
     for_s: float = 0.0
-    """How long it has been there, or away, since its label was written."""
+    """Seconds for which it has been online, or offline, since its label was written."""
 
     @property
     def is_online(self) -> bool:
-        """Whether it is there."""
+        """The node is online."""
         return self.verdict.state != "offline"
 
 
@@ -58,7 +57,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Settle:
-    """Write down what became of nodes."""
+    """Journal the verdicts about nodes."""
 
     nodes: Mapping[str, tuple[str, str]]
 
@@ -78,7 +77,7 @@ class Bake:
 
 @dataclass(frozen=True)
 class Pause:
-    """Stop until somebody says how to go on."""
+    """Stop until an operator resumes or aborts."""
 
     why: str
     failed: tuple[str, ...]
@@ -86,14 +85,14 @@ class Pause:
 
 @dataclass(frozen=True)
 class TurnBack:
-    """Give up, and take every touched node back."""
+    """Give up and roll back every touched node."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class PublishBack:
-    """Make revisions with new numbers of what nodes had before, since they refuse lower numbers."""
+    """Publish the previous revisions of nodes with new numbers, since nodes refuse lower ones."""
 
     revisions: tuple[str, ...]
 
@@ -107,7 +106,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Finish:
-    """It is over."""
+    """End the rollout."""
 
     state: Literal["done", "undone"]
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -119,13 +118,13 @@ Action = Label | Settle | OpenWave | Bake | Pause | TurnBack | PublishBack | Wai
 
 
 def decide(plan: RolloutPlan, state: RolloutState, seen: Mapping[str, Seen], *, is_window_open: bool = True) -> Action:  # noqa: PLR0911 - rules in their order
-    """Decide what comes next.
+    """Decide the next action.
 
     Args:
-        plan: What was planned.
-        state: How far it got.
-        seen: The targets as they are now; one that is missing is gone.
-        is_window_open: Whether nodes may be moved now. Going back does not wait for that.
+        plan: The plan.
+        state: Its progress.
+        seen: The observed targets; a missing one has left the account.
+        is_window_open: Nodes may be moved now. Going back does not wait for that.
     """
     if state.undo:
         return _back(plan, state, seen)
@@ -155,7 +154,7 @@ def _wave(  # noqa: PLR0911 - rules in their order
     wave, policy = plan.waves[state.wave], plan.policy
     if not state.is_wave_open:
         if _needs_approval(plan, state.wave) and state.wave not in state.approved:
-            return Wait(f"wave {state.wave + 1} ({len(wave.nodes)} nodes) needs somebody's approval")
+            return Wait(f"wave {state.wave + 1} ({len(wave.nodes)} nodes) needs approval")
         if not is_window_open:
             return Wait(_CLOSED)
         return OpenWave(state.wave)
@@ -177,7 +176,7 @@ def _wave(  # noqa: PLR0911 - rules in their order
 
 
 def _needs_approval(plan: RolloutPlan, wave: int) -> bool:
-    """Tell whether somebody has to say yes; `after-first` asks when a revision has had its first wave, each of two."""
+    """Return True if a wave needs an approval; `after-first` asks after the first wave of each revision."""
     if plan.policy.approval != "after-first" or wave == 0:
         return plan.policy.approval == "every"
     tried = plan.waves[wave - 1].revision
@@ -187,10 +186,10 @@ def _needs_approval(plan: RolloutPlan, wave: int) -> bool:
 def _settled(
     plan: RolloutPlan, state: RolloutState, seen: Mapping[str, Seen], *, is_window_open: bool = True
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the nodes of which something else can be said now than before."""
+    """Yield the nodes with a new verdict."""
     for node, labelled in state.labelled.items():
         was = state.settled.get(node)
-        at = state.at if is_window_open else labelled.at  # nothing is too late while nothing may be written
+        at = state.at if is_window_open else labelled.at  # no node times out while no label may be written
         now = _verdict(plan, labelled, seen.get(node), was, at)
         if now is not None and (was is None or was.state != now[0]):
             yield node, now
@@ -210,7 +209,7 @@ def _verdict(  # noqa: PLR0911 - rules in their order
     verdict = seen.verdict
     if verdict.state in ("done", "failed"):
         return verdict.state, verdict.why
-    # However often it comes and goes: longer than both together takes nobody.
+    # A node that connects and disconnects gets both time-outs together, and no more.
     longest = plan.policy.failed_after_s + plan.policy.offline_after_s
     if was is None and at - labelled.at > longest:
         state = "offline" if verdict.state == "offline" else "failed"
@@ -223,7 +222,7 @@ def _verdict(  # noqa: PLR0911 - rules in their order
 
 
 def _lost(state: RolloutState, seen: Mapping[str, Seen]) -> dict[str, str]:
-    """Return labels that were written and are not there."""
+    """Return labels that were written and are missing now."""
     return {
         node: labelled.revision
         for node, labelled in state.labelled.items()
@@ -232,7 +231,7 @@ def _lost(state: RolloutState, seen: Mapping[str, Seen]) -> dict[str, str]:
 
 
 def _trouble(plan: RolloutPlan, state: RolloutState) -> str:
-    """Say why to give up at once; empty: no reason."""
+    """Return the reason to give up at once; empty: none."""
     tried, failed = _tried(plan, state)
     if failed and len(tried) >= plan.policy.abort_at_least and len(failed) > plan.policy.abort_failed * len(tried):
         return f"{len(failed)} of {len(tried)} nodes failed: {_first(state, failed)}"
@@ -240,7 +239,7 @@ def _trouble(plan: RolloutPlan, state: RolloutState) -> str:
 
 
 def _missed(plan: RolloutPlan, state: RolloutState, seen: Mapping[str, Seen]) -> str:
-    """Say why a wave whose nodes are all settled does not lead to the next; empty: it does."""
+    """Return the reason why a settled wave must not lead to the next; empty: none."""
     wave = plan.waves[state.wave]
     done = [node for node in wave.nodes if state.settled[node].state == "done"]
     failed = [n for n in wave.nodes if state.settled[n].state == "failed" and n not in state.tolerated]
@@ -252,7 +251,7 @@ def _missed(plan: RolloutPlan, state: RolloutState, seen: Mapping[str, Seen]) ->
     later = [node for after in plan.waves[state.wave + 1 :] for node in after.nodes]
     is_proven = any(state.settled[node].state != "offline" for node in (*tried, *wave.nodes) if node in state.settled)
     if not is_proven and any(node in seen and seen[node].is_online for node in later):
-        return f"nobody of wave {state.wave + 1} was there to try it"
+        return f"no node of wave {state.wave + 1} was online to try it"
     return ""
 
 

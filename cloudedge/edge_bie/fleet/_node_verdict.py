@@ -1,9 +1,9 @@
-"""Whether a node really runs a revision: decided from what it reported, never from the word `Running` alone.
+"""The verdict on a node: done, failed, waiting or offline with a revision, never from the word `Running` alone.
 
 `Running` means that a pod exists. A node is done when it is online, has accepted the app of the revision, every
-container of every instance runs, what checked the bytes has completed, nothing gives a cause, an inference probe was
-answered (on the node, or where it does not ask itself, from here), and all of that stood in two reports, one after the
-other. Since a revision has an app of its own, whatever is reported of that app belongs to it.
+container of every instance runs, the check of the bytes has completed, no cause of failure is reported, an inference
+probe was answered (on the node, or from here if the node does not probe), and two reports in a row show all of that.
+Since a revision has its own app, every report about that app belongs to it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["UNASKED", "Probed", "Verdict", "judge", "needs_probe"]
 
-_UNPROBED = "nobody has probed it yet"
+_UNPROBED = "it has not been probed yet"
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What the control side got when it asked the server itself."""
+    """The result of a probe from the control side."""
 
     state: Literal["passed", "failed", "starting", "answers", "unreachable", "unasked"]
-    """`starting`: it is there and does not answer yet; `answers`: and nothing is recorded to compare that with."""
+    """`starting`: reachable, no answer yet; `answers`: it answers, and no recorded probe is there to compare with."""
     why: str = ""
 
 
@@ -37,14 +37,14 @@ UNASKED = Probed("unasked")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was concluded of a node and a revision."""
+    """The verdict on a node and a revision."""
 
     state: Literal["done", "failed", "waiting", "offline"]
     why: str = ""
     leaning: Literal["", "good", "bad"] = ""
-    """What the newest report says; twice the same decides."""
+    """The tendency of the newest report; the same one twice decides."""
     seen_at: str = ""
-    """The time of the first report that said so, by the server's clock."""
+    """The time of the first report with that tendency, by the server's clock."""
 
 
 def judge(
@@ -55,14 +55,14 @@ def judge(
     probe: Probed = UNASKED,
     probe_rule: Literal["required", "reachable", "off"] = "reachable",
 ) -> Verdict:
-    """Decide whether a node runs the app of a revision.
+    """Judge if a node runs the app of a revision.
 
     Args:
         node: The node, with its newest report.
-        app: The app of the revision, in full.
-        since: What was concluded from an earlier report; None if there was none, or about another revision.
-        probe: What the control side got, for nodes that do not probe themselves.
-        probe_rule: Whether it must have got an answer.
+        app: The full name of the revision's app.
+        since: The verdict on an earlier report; None if there was none, or about another revision.
+        probe: The probe from the control side, for nodes that do not probe themselves.
+        probe_rule: The requirement of a probe.
     """
     if node.ready != "online" or node.report is None:
         return Verdict("offline", "it never connected" if node.ready == "never" else "it is not connected")
@@ -81,11 +81,11 @@ def judge(
 
 
 def _probed(probe: Probed, rule: str) -> tuple[Literal["", "good", "bad"], str]:
-    """Say what a probe from the control side comes to; of what is neither good nor bad, the time-out decides."""
+    """Turn a probe from the control side into a tendency and a reason; without a tendency, the time-out decides."""
     if probe.state == "passed":
         return "good", ""
     if probe.state == "failed":
-        return "bad", f"it answered otherwise than it should: {probe.why}"
+        return "bad", f"it answered a probe wrongly: {probe.why}"
     if probe.state == "starting":
         return "", f"its server does not answer yet: {probe.why}"
     if probe.state == "unasked":
@@ -95,7 +95,7 @@ def _probed(probe: Probed, rule: str) -> tuple[Literal["", "good", "bad"], str]:
 
 
 def needs_probe(node: Node, app: str) -> bool:
-    """Tell whether everything is in order but the node did not probe itself, so that somebody else has to."""
+    """Return True if only a probe is missing, which the node did not do itself."""
     return judge(node, app).why == _UNPROBED
 
 
@@ -111,16 +111,16 @@ def _lean(leaning: Literal["", "good", "bad"], why: str, node: Node, since: Verd
 
 
 def _hopeless(stats: AppStats) -> str:
-    """Say what another ten seconds will not mend; empty: nothing."""
+    """Return a failure that waiting will not mend; empty: none."""
     refused = "it refused what it got" if _is_refused(stats) else ""
     what = next(filter(None, map(broken, stats.instances)), refused)
     return f"{what} ({stats.cause})" if what and stats.cause else what
 
 
 def _missing(stats: AppStats, accepted: str) -> Iterator[str]:
-    """Yield what is not as it should be yet, the first thing first."""
+    """Yield the conditions that are not met yet, in their order."""
     if stats.cause:
-        yield stats.cause  # perhaps a download that is tried again: the time-out decides
+        yield stats.cause  # perhaps a download that is retried: the time-out decides
     if not accepted:
         yield "it has not taken it up yet"
     if stats.version != accepted:

@@ -1,4 +1,4 @@
-"""Whether a node can take a revision: decided before anything is sent to it, from what it reported."""
+"""Preflight checks: the reasons why a node cannot take a revision, from its report, before anything is sent to it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["free_bytes", "number", "preflight"]
 def preflight(
     node: Node, needs: EdgeNeeds, *, disk_bytes: int, memory_bytes: int, port: int, taken: Mapping[int, str]
 ) -> list[Unfit]:
-    """List every reason why a node cannot take a revision. What it does not report is not held against it.
+    """List every reason why a node cannot take a revision. Figures that it does not report are no reason.
 
     Args:
-        node: The node. Of one that is away only what does not change meanwhile is looked at: what it is, as it last
-            said, and not what was free. When it returns and has no room, it says so, and has failed.
-        needs: What was asked for.
-        disk_bytes: What would travel to it.
-        memory_bytes: What the bundle says it needs.
+        node: The node. Of an offline one only the fixed properties of its last report count, not its free space: if it
+            returns without space, it reports that and fails.
+        needs: The required properties.
+        disk_bytes: Bytes that the node would download.
+        memory_bytes: Memory that the bundle declares.
         port: The port on the host.
-        taken: Ports that other apps of this node take, with whose they are.
+        taken: Ports that other apps of this node take, with the apps' names.
     """
     reasons = list(_kind(node, needs))
     if node.ready == "online" and node.report is not None:
@@ -46,7 +46,7 @@ def _kind(node: Node, needs: EdgeNeeds) -> Iterator[tuple[str, str]]:
 
 
 def _room(report: Report, needs: EdgeNeeds, disk_bytes: int, memory_bytes: int) -> Iterator[tuple[str, str]]:
-    # The download and what is made of it are on the disk at the same time.
+    # The download and the files unpacked from it are on the disk at the same time.
     rooms = (("disk", needs.disk or 2 * disk_bytes), ("memory", needs.memory or memory_bytes))
     for what, wanted in rooms:
         free = free_bytes(report.stats.values(), what)
@@ -54,11 +54,11 @@ def _room(report: Report, needs: EdgeNeeds, disk_bytes: int, memory_bytes: int) 
             yield what, f"{wanted} bytes of {what} are needed and {free} are free"
     for host, stats in report.stats.items():
         if stats.get("diskPressure"):
-            yield "disk", f"{host} says that its disk is under pressure, and may delete what is in use"
+            yield "disk", f"{host} reports disk pressure, and may delete files in use"
 
 
 def free_bytes(stats: Iterable[Mapping[str, Any]], what: str) -> int | None:
-    """Return what is free on the host that has least of it; None: nobody says."""
+    """Return the free bytes of the host with the least; None: no host reports them."""
     free = [
         capacity - usage
         for each in stats

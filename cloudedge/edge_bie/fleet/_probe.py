@@ -1,7 +1,7 @@
-"""Asking a node's server from here, for nodes that do not do it themselves: stock BAETYL reports no inference probe.
+"""Probes from the control side, for nodes that do not probe themselves: stock BAETYL reports no inference probe.
 
-Whether a server can be reached and whether it answers are two questions. Who cannot be connected to may be behind a
-firewall, and is then judged by what it reports; who can, has to answer.
+A server that cannot be reached may be behind a firewall; its node is then judged by its reports. A server that can be
+reached has to answer.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["HttpProbe"]
 
 _CONNECT_S = 2.0
-"""Many nodes are behind something that answers nothing, and each costs this."""
+"""Time-out of a connection: many nodes are behind firewalls that drop packets, and each costs this."""
 _ANSWER_S = 30.0
-"""A large model on a small machine takes its time; one that hangs must not hold up the others for long."""
+"""Time-out of an answer: a large model on a small machine is slow; one that hangs must not delay others for long."""
 
 
 class HttpProbe:
@@ -33,10 +33,10 @@ class HttpProbe:
     Args:
         service: The service's name.
         port: Its port on the node.
-        probes: The bundle's; None: the bundle is not at hand.
-        signature: The bundle's, for the names that clients use.
-        connect_s: How long a connection may take.
-        answer_s: How long one answer may take.
+        probes: The bundle's probes; None: the bundle is not in the local hub.
+        signature: The bundle's signature, for the names that clients use.
+        connect_s: Time-out of a connection.
+        answer_s: Time-out of one answer.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class HttpProbe:
         self._answer_s = answer_s
 
     def __call__(self, node: Node) -> Probed:
-        """Ask."""
+        """Probe a node."""
         base, why = self._reach(node)
         if not base:
             return Probed("starting" if why else "unreachable", why)
@@ -74,15 +74,15 @@ class HttpProbe:
         return Probed("passed")
 
     def _reach(self, node: Node) -> tuple[str, str]:
-        """Return where the server is, or who refuses a connection; neither: nobody can be reached."""
+        """Return the server's URL, or the address that refuses connections; neither: no address can be reached."""
         refused = ""
         for address in _addresses(node):
             where = join_address(address, self._port)
             try:
                 socket.create_connection((address, self._port), self._connect_s).close()
             except ConnectionRefusedError:
-                # Somebody is there: BAETYL says Running when the process starts, and loading takes longer than that.
-                refused = refused or f"nobody listens on {where} yet"
+                # The node is reachable: BAETYL reports Running when the process starts, and loading takes longer.
+                refused = refused or f"nothing listens on {where} yet"
             except (OSError, ValueError):
                 continue
             else:
@@ -91,6 +91,6 @@ class HttpProbe:
 
 
 def _addresses(node: Node) -> Iterator[str]:
-    """Yield where a node may be reached: what its hosts call themselves, then where the cloud saw them come from."""
+    """Yield the addresses of a node: those that its hosts report, then those that the cloud saw."""
     hosts = list(node.report.hosts.values()) if node.report else []
     yield from dict.fromkeys(str(host[key]) for key in ("address", "clientIP") for host in hosts if host.get(key))

@@ -1,7 +1,7 @@
-"""Publishing a bundle to a BIE account: blobs to where nodes fetch them, then configs, then the app; no node is moved.
+"""Publishing of a bundle to a BIE account: first blobs, then configs, then the app; moves no node.
 
-Objects are only ever added. What is there already is left as it is, so publishing twice writes nothing, and publishing
-after a crash goes on. Numbers only grow: the next one is higher than any that the journal or the account knows.
+Objects are only ever added. Existing ones stay as they are, so publishing twice writes nothing, and publishing after a
+crash goes on. Numbers only grow: the next one is higher than any that the journal or the account knows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Proposal:
-    """Which revisions a bundle would become, in the order in which nodes get them."""
+    """The revisions that a bundle would become, in the order in which nodes get them."""
 
     revisions: tuple[Revision, ...]
     apps: tuple[App, ...]
@@ -51,11 +51,11 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Published:
-    """What publishing came to."""
+    """The result of publishing."""
 
     revisions: tuple[Revision, ...]
     sent_bytes: int
-    """What had to be uploaded."""
+    """Uploaded bytes."""
 
 
 class Publisher:
@@ -63,10 +63,10 @@ class Publisher:
 
     Args:
         bie: The account.
-        objects: Where nodes fetch blobs.
+        objects: The storage that nodes fetch blobs from.
         leg: The settings.
-        journal: Where the highest number is remembered.
-        hub: Where bundles are, for what has to be published once more.
+        journal: Remembers the highest number.
+        hub: The hub with the bundles, for publishing one again.
     """
 
     def __init__(self, bie: Bie, objects: Objects | None, leg: EdgeLeg, journal: Journal, hub: LocalHub) -> None:
@@ -77,11 +77,11 @@ class Publisher:
         self._hub = hub
 
     def revisions(self) -> dict[str, Revision]:
-        """Read what was published, by revision, the highest number first."""
+        """Read the published revisions, by name, the highest number first."""
         return read_revisions(self._leg.app, self._bie.configs(selector=f"{APP_LABEL}={self._leg.app}"))
 
     def propose(self, bundle: Bundle, *, live: Revision | None, title: str = "") -> Proposal:
-        """Say which revisions a bundle would become; writes nothing.
+        """Return the revisions that a bundle would become; writes nothing.
 
         A new image and a new model are two revisions, the image first with the model as it is.
         """
@@ -102,11 +102,11 @@ class Publisher:
         return Proposal(revisions, apps, script)
 
     def publish(self, writer: Writer, bundle: Bundle, proposal: Proposal) -> Published:
-        """Make a proposal true.
+        """Write a proposal to the account.
 
         Raises:
-            Conflict: a name is taken by something else.
-            StorageError: a blob cannot be uploaded.
+            Conflict: Another object has the name.
+            StorageError: A blob cannot be uploaded.
         """
         with self._bie.turn():
             return Published(proposal.revisions, self._put_all(writer, bundle.hub, proposal))
@@ -120,12 +120,13 @@ class Publisher:
         return sent
 
     def republish(self, writer: Writer, name: str) -> str:
-        """Make a revision of the same content with the next number, and return its name.
+        """Publish a revision of the same content with the next number, and return its name.
 
-        One whose app is gone is made anew, as the settings say now and with blobs from the hub where they are gone too.
+        A revision whose app is gone is made anew, with the current settings, and with blobs from the hub if those are
+        gone too.
 
         Raises:
-            NotFound: there is no such revision any more, or its bundle is not here.
+            NotFound: There is no such revision any more, or its bundle is not in the hub.
         """
         with self._bie.turn():
             return self._republish(writer, name)
@@ -136,13 +137,13 @@ class Publisher:
         if old is None:
             raise NotFound(
                 f"revision {name} of {self._leg.app} is not in the account any more",
-                hint="`cloudedge fleet abort --leave` lets nodes be; then roll out the bundle they should have.",
+                hint="End the rollout in place with `cloudedge fleet abort --leave`, then roll out the wanted bundle.",
             )
         app = self._bie.app(old.app)
         if app is None:
             return self._publish_anew(writer, old, self._highest(known) + 1)
         newest = next(iter(known.values()))
-        # It may stand for the same already, with the highest number there is.
+        # The newest may have the same content already, with the highest number.
         is_same = newest.again(old.statement.sequence) == old
         new = newest if is_same else old.again(self._highest(known) + 1)
         volumes = tuple(
@@ -168,7 +169,7 @@ class Publisher:
         return new.name
 
     def forget(self, names: Sequence[str]) -> None:
-        """Delete revisions, and the configs that only they used. Blobs stay where they are uploaded."""
+        """Delete revisions, and the configs that only they used. Uploaded blobs stay."""
         with self._bie.turn():
             self._forget(names)
 
@@ -183,7 +184,7 @@ class Publisher:
             own |= {
                 blob_config(self._leg.model, b.digest) for b in revision.statement.every_blob if b.digest not in used
             }
-            # The statement last: whoever is killed before still finds the revision, and forgets the rest.
+            # The statement last: after a kill, the next run still finds the revision and deletes the rest.
             statement = statement_config(self._leg.app, revision.name)
             for config in (*sorted(own - {statement}), statement):
                 self._delete(config)
@@ -198,12 +199,12 @@ class Publisher:
             return  # another app mounts it
 
     def same_app(self, one: str, other: App) -> bool:
-        """Tell whether an app that is there would run as another one does, statements aside."""
+        """Return True if an existing app would run like another one, statements aside."""
         found = self._bie.app(one)
         return found is not None and _content(found) == _content(other)
 
     def _kept(self, wanted: Sequence[Revision], known: Sequence[Revision], script: str) -> list[Revision]:
-        """Return the newest revisions of the account as far as they are what is wanted, in order."""
+        """Return the newest revisions of the account that equal the wanted ones, in order."""
         for count in range(len(wanted), 0, -1):
             newest = list(reversed(known[:count]))
             if len(newest) == count and all(
@@ -222,10 +223,10 @@ class Publisher:
         return max([self._journal.recall(_SEQUENCE) or 0, *(each.statement.sequence for each in known.values())])
 
     def _write(self, writer: Writer, revision: Revision, app: App) -> None:
-        """Make what is missing of a revision; whoever was killed in between left the statement without its app."""
+        """Write the missing objects of a revision; a kill in between leaves the statement without its app."""
         writer.remember(_SEQUENCE, max(revision.statement.sequence, self._journal.recall(_SEQUENCE) or 0))
         name = statement_config(self._leg.app, revision.name)
-        if self._bie.config(name) is None:  # its name is its content, and a signature differs each time it is made
+        if self._bie.config(name) is None:  # its name depends on its content alone, and each signature differs
             passphrase = reveal(self._leg.passphrase).encode() if self._leg.passphrase else None
             signature = revision.statement.sign(Path(self._leg.key).expanduser(), passphrase)
             _surely(partial(self._bie.put_config, statement_body(revision, signature)))
@@ -239,8 +240,8 @@ class Publisher:
             if name not in there:
                 if self._objects is None:
                     raise ConfigError(
-                        f"the cloud {self._leg.cloud!r} does not say where files for nodes are kept",
-                        hint=f"Give clouds.{self._leg.cloud} an objects section.",
+                        f"the cloud {self._leg.cloud!r} has no storage for files of nodes",
+                        hint=f"Give `clouds.{self._leg.cloud}` an `objects` section.",
                     )
                 stored = self._objects.put(blob.digest, blob.size, partial(_open_at, hub, blob))
                 sent += stored.sent_bytes
@@ -261,7 +262,7 @@ def _open_at(hub: LocalHub, blob: Blob, offset: int) -> BinaryIO:
 
 
 def _differs(live: Statement, wanted: Statement) -> bool:
-    """Tell whether model and image both change."""
+    """Return True if model and image both change."""
     return live.bundle != wanted.bundle and live.image != wanted.image
 
 
@@ -280,14 +281,14 @@ def _require_same(config: Config, blob: Blob) -> None:
     item = config.items.get(f"sha256-{digest}")
     if not isinstance(item, File) or item.sha256 not in ("", digest):
         raise Conflict(
-            f"config {config.name} is there and holds something else than blob {blob.digest}",
-            hint="Nothing is edited in place. Choose another name for edge.model.",
+            f"config {config.name} exists and holds something else than blob {blob.digest}",
+            hint="Configs are never edited in place: choose another name for `edge.model`.",
             config=config.name,
         )
 
 
 def _content(app: App) -> object:
-    """Return what decides how an app runs, its statement and its names aside."""
+    """Return the parts that decide how an app runs, without its statement and its names."""
     volumes = tuple(volume for volume in app.volumes if volume.name != "statement")
     return normal(replace(app, name="", selector="", labels={}, description="", volumes=volumes))
 

@@ -1,4 +1,4 @@
-"""What one revision of an app becomes in BIE: pure functions from a bundle and settings to configs and one app."""
+"""Revisions of an app, and their objects in BIE: from a bundle and settings to configs and one app. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BLOBS = "/cloudedge/blobs"
 STATEMENT_MOUNT = "/cloudedge/statement"
 STATE_MOUNT = "/cloudedge/state"
 NO_IMAGE = "cloudedge.invalid/process"
-"""BIE wants an image; nodes that run plain processes need none, and nobody can pull this one."""
+"""A placeholder that no registry has: BIE requires an image, and nodes that run plain processes need none."""
 _RUN = """#! /usr/bin/env bash
 set -euo pipefail
 root="${{CLOUDEDGE_ROOT:-}}"
@@ -68,27 +68,27 @@ class Revision:
 
     statement: Statement
     title: str = ""
-    """The bundle as people call it."""
+    """The bundle's name and version, for people."""
 
     @property
     def name(self) -> str:
-        """What the node label says."""
+        """The value of the node label."""
         return self.statement.revision
 
     @property
     def app(self) -> str:
-        """The BIE app that is this revision."""
+        """The name of this revision's app in BIE."""
         return app_name(self.statement.app, self.name)
 
     @property
     def size_bytes(self) -> int:
-        """Everything a node that has nothing would fetch."""
+        """Bytes that an empty node would fetch."""
         return sum(blob.size for blob in self.statement.every_blob)
 
     def new_bytes(self, had: Revision | None) -> int:
-        """Return what a node fetches that has another revision."""
-        there = {blob.digest for blob in had.statement.every_blob} if had else set()
-        return sum(blob.size for blob in self.statement.every_blob if blob.digest not in there)
+        """Return the bytes that a node with another revision would fetch."""
+        present = {blob.digest for blob in had.statement.every_blob} if had else set()
+        return sum(blob.size for blob in self.statement.every_blob if blob.digest not in present)
 
     def again(self, sequence: int) -> Revision:
         """Return a revision of the same content with another number."""
@@ -96,7 +96,7 @@ class Revision:
 
 
 def bundle_statement(bundle: Bundle, leg: EdgeLeg, script: Config) -> Statement:
-    """Say what a revision that runs this bundle consists of; its number is given by whoever publishes it."""
+    """Make the statement of a revision that runs a bundle; the publisher sets its number."""
     manifest = bundle.manifest.descriptor
     blobs = [*bundle.manifest.blobs]
     signed = current(bundle.hub.tags(bundle.name), signature_tag(bundle.digest))
@@ -116,7 +116,7 @@ def bundle_statement(bundle: Bundle, leg: EdgeLeg, script: Config) -> Statement:
 
 
 def with_content(statement: Statement, leg: EdgeLeg, script: Config) -> Statement:
-    """Say in a statement how its app runs and what starts it, as nodes work it out from what they get."""
+    """Set the content digest and the script digests of a statement, computed like nodes compute them."""
     revision = Revision(statement)
     app = NodeApp.parse(app_body(leg, revision, script.name).to_json())
     texts = {key: item.value.encode() for key, item in script.items.items() if isinstance(item, Text)}
@@ -136,14 +136,14 @@ def blob_body(leg: EdgeLeg, blob: Blob, *, url: str, md5: str) -> Config:
 
 
 def script_body(leg: EdgeLeg, entry: str) -> Config:
-    """Return the config with what starts the server.
+    """Return the config with the scripts that start the server.
 
     Args:
         leg: The settings.
-        entry: The entry-point helper's text.
+        entry: The text of container_entrypoint.py.
 
     Raises:
-        InputError: the script cannot be read, or BIE would break on it.
+        InputError: The script cannot be read, or BIE's templates would fail on it.
     """
     run = _RUN.format(mount=leg.mount)
     if leg.run:
@@ -156,7 +156,7 @@ def script_body(leg: EdgeLeg, entry: str) -> Config:
         if "{{" in text:
             raise InputError(
                 f"{key} contains '{{{{', and BIE runs every config through a template: no node would get it",
-                hint="Write it another way, such as '{ {' or a variable that holds the brace.",
+                hint="Write it another way, such as `{ {` or a variable that holds the brace.",
             )
     digest = hashlib.sha256("\0".join(f"{key}\0{text}" for key, text in sorted(items.items())).encode()).hexdigest()
     return Config(
@@ -195,7 +195,7 @@ def app_body(leg: EdgeLeg, revision: Revision, script: str) -> App:
     service = Service(
         name=leg.service,
         image=revision.statement.image or NO_IMAGE,
-        # As the command, so that an image with an entry point of its own runs the script and not that.
+        # As the command, so that an image with its own entry point runs the script instead.
         command=("/bin/bash",),
         args=(f"{leg.mount}/run.sh",),
         env={"CLOUDEDGE_APP": leg.app, "CLOUDEDGE_SERVICE": leg.service, "CLOUDEDGE_PORT": str(leg.port), **leg.env},
@@ -226,7 +226,7 @@ def app_body(leg: EdgeLeg, revision: Revision, script: str) -> App:
 def read_revisions(app: str, configs: Sequence[Config]) -> dict[str, Revision]:
     """Read the revisions of an app from its statement configs, by name, the highest number first.
 
-    What cannot be read, or is named after other content than it has, is left out: nodes refuse that too.
+    Unreadable ones, and those whose name does not match their content, are left out: nodes refuse them too.
     """
     found: list[Revision] = []
     for config in configs:

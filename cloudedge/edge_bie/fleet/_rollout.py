@@ -1,4 +1,4 @@
-"""A rollout as data: what was planned, and how far it got, which is read from the journal and from nothing else."""
+"""A rollout as data: its plan, and its progress, which is read from the journal alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Labelled", "RolloutPlan", "RolloutState", "Settled", "Unfit"]
 
 @dataclass(frozen=True)
 class Unfit:
-    """Why a node cannot take a revision."""
+    """One reason why a node cannot take a revision."""
 
     node: str
     rule: str
@@ -26,19 +26,19 @@ class Unfit:
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """What a rollout shall do. Its targets are those that were there when it was planned, and no others."""
+    """The plan of a rollout. Its targets are the nodes of the fleet at planning time, and no others."""
 
     app: str
     title: str
-    """The bundle as people call it."""
+    """The bundle's name and version, for people."""
     pin: str
     revisions: tuple[str, ...]
-    """In the order in which nodes get them: a new image first, with the model as it was; then the model."""
+    """In the order in which nodes get them: a new image first, with the previous model; then the model."""
     waves: tuple[Wave, ...]
     previous: Mapping[str, str]
-    """The revision each target had when this was planned; empty: none."""
+    """The revision of each target at planning time; empty: none."""
     offline: tuple[str, ...] = ()
-    """Targets that were away then; they get their label, and catch up when they return."""
+    """Targets that were offline then; they get their label, and catch up when they return."""
     unfit: tuple[Unfit, ...] = ()
     policy: RolloutPolicy = field(default_factory=RolloutPolicy)
 
@@ -48,13 +48,13 @@ class RolloutPlan:
         return tuple(self.previous)
 
     def summary(self) -> str:
-        """Say it in lines that a person reads before saying yes."""
+        """Return the plan in lines, for an operator's approval."""
         lines = [f"rollout of {self.title} ({self.pin}) to {len(self.previous)} nodes as {self.app}"]
         for number, wave in enumerate(self.waves, 1):
             names = ", ".join(wave.nodes[:3]) + (", ..." if len(wave.nodes) > 3 else "")  # noqa: PLR2004 - enough to see
             lines.append(f"  wave {number} ({wave.name}): {len(wave.nodes)} nodes → {wave.revision}: {names}")
         if self.offline:
-            lines.append(f"  {len(self.offline)} of them are away and catch up when they return")
+            lines.append(f"  {len(self.offline)} of them are offline and catch up when they return")
         lines += [f"  unfit: {unfit}" for unfit in self.unfit]
         if not self.waves:
             lines.append("  nothing to do: every node has it already")
@@ -66,7 +66,7 @@ class RolloutPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RolloutPlan:
-        """Read what `to_json` wrote."""
+        """Read the data of `to_json`."""
         return cls(
             **{name: value[name] for name in ("app", "title", "pin", "previous")},
             revisions=tuple(value["revisions"]),
@@ -84,13 +84,13 @@ class Labelled:
     revision: str
     """Empty: no label."""
     at: float
-    """When; time in which no maintenance window was open is taken off."""
+    """Time of the label, without the time in which no maintenance window was open."""
     is_back: bool = False
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What became of a node; the newest definite verdict counts."""
+    """The newest definite verdict on a node."""
 
     state: Literal["done", "failed", "offline"]
     why: str = ""
@@ -99,38 +99,38 @@ class Settled:
 
 @dataclass
 class RolloutState:
-    """How far a rollout got. Times are seconds of its own clock, which stands still while nobody works on it."""
+    """The progress of a rollout. Times are seconds of its own clock, which stops while no process works on it."""
 
     at: float = 0.0
     wave: int = 0
     """The wave that is under way or comes next; waves before it are over."""
     is_wave_open: bool = False
     bake_from: float | None = None
-    """Since when everybody of the wave is settled."""
+    """The time at which every node of the wave was settled."""
     labelled: dict[str, Labelled] = field(default_factory=dict)
     touched: dict[str, None] = field(default_factory=dict)
     """Nodes in the order in which they were first touched."""
     settled: dict[str, Settled] = field(default_factory=dict)
-    """About the newest label."""
+    """Verdicts about the newest label."""
     undo: str = ""
-    """Why it is being taken back; empty: it goes forward."""
+    """The reason why it is rolled back; empty: it goes forward."""
     back: dict[str, str] | None = None
-    """Going back: by the revision a node had, the one with a new number that stands for it."""
+    """While rolling back: by a node's previous revision, the one with a new number and the same content."""
     is_paused: bool = False
     why_paused: str = ""
     approved: set[int] = field(default_factory=set)
     abort: str = ""
-    """Who asked to take it back."""
+    """The request to roll it back; empty: none."""
     tolerated: frozenset[str] = frozenset()
-    """Nodes that had failed when it paused for that: somebody who resumes it then has seen them."""
+    """Nodes that had failed when it paused for that: the operator who resumes it has seen them."""
     repairs: int = 0
     """Labels that were lost and written again."""
     closed_at: float | None = None
-    """Since when no maintenance window is open; None: one is."""
+    """The time at which the maintenance window closed; None: one is open."""
 
     @classmethod
     def replay(cls, entries: Iterable[Entry], wishes: Iterable[Wish]) -> RolloutState:
-        """Read from the journal how far a rollout got."""
+        """Read the progress of a rollout from the journal."""
         state = cls()
         for entry in entries:
             state.take(entry.step, entry.detail)
@@ -138,7 +138,7 @@ class RolloutState:
         return state
 
     def hear(self, wishes: Iterable[Wish]) -> None:
-        """Take note of what people asked for; of pause and resume the newest counts."""
+        """Apply the operators' requests; of pause and resume the newest counts."""
         for wish in wishes:
             what, _, number = wish.what.partition(":")
             if what == "abort":
@@ -150,7 +150,7 @@ class RolloutState:
                 self.why_paused = f"{wish.by} asked for it" if self.is_paused else ""
 
     def take(self, step: str, detail: Mapping[str, Any]) -> None:  # noqa: C901 - one line per kind of entry
-        """Take note of one line of the journal, as it is written or read again."""
+        """Apply one line of the journal, when it is written or read again."""
         self.at = max(self.at, float(detail.get("at", 0.0)))
         if step == "label":
             for node in detail["nodes"]:
@@ -169,14 +169,14 @@ class RolloutState:
             self.undo = detail["why"]
             self.settled = {}
             for node in detail.get("touched", ()):
-                self.touched.setdefault(node)  # by a rollout that was done, and is now taken back
+                self.touched.setdefault(node)  # by a completed rollout that is now rolled back
         elif step == "back":
             self.back = dict(detail["revisions"])
         elif step == "window":
             self._turn_window(is_open=detail["open"])
 
     def _turn_window(self, *, is_open: bool) -> None:
-        """Count for no node the time in which nothing could be written."""
+        """Exclude the time in which no label could be written from every node's time."""
         if self.closed_at is not None:
             for node, label in self.labelled.items():
                 waited = self.at - max(self.closed_at, label.at)
@@ -191,7 +191,7 @@ class RolloutState:
         self.touched.setdefault(node)
 
     def count(self, nodes: Iterable[str]) -> dict[str, int]:
-        """Count what became of some nodes."""
+        """Count the verdicts on some nodes."""
         counts = {"done": 0, "failed": 0, "offline": 0, "waiting": 0}
         for node in nodes:
             settled = self.settled.get(node)

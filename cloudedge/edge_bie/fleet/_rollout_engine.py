@@ -1,8 +1,7 @@
-"""Carrying out a rollout: look at the nodes, ask `decide`, write it down, do it; until it is over.
+"""The rollout engine: observe the nodes, `decide`, journal the action, do it; until the rollout is over.
 
-Intent goes into the journal before a label is written. Labels are read back; one that is not there the next time
-anybody looks is written again. Whoever kills this process may do so anywhere: `State.replay` and the nodes say how to
-go on.
+Intent goes into the journal before a label is written. Labels are read back; one that is missing at the next look is
+written again. The process may be killed anywhere: `RolloutState.replay` and the nodes show how to go on.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
 __all__ = ["Cloud", "Engine", "Outcome", "Runner", "run_all"]
 
 _CLOUD_AWAY_S = 900.0
-"""So long the cloud may give no answer before a rollout stops and says so."""
+"""Longest time without an answer of the cloud before a rollout stops with an error."""
 _LEAST_S = 0.1
-"""Looking more often than this helps nobody."""
+"""Shortest interval between two looks."""
 _TICK_S = 30.0
-"""How often a rollout that only waits writes down how long it has."""
+"""Interval at which a waiting rollout journals its clock."""
 
 Runner = Callable[[Sequence[Callable[[], None]], int], None]
 """Runs calls side by side, at most so many at once, begins them in their order, and returns when all have ended."""
@@ -58,7 +57,7 @@ def run_all(calls: Sequence[Callable[[], None]], jobs: int) -> None:
 
 
 class Cloud(Protocol):
-    """What a rollout needs of BIE."""
+    """The part of BIE that a rollout uses."""
 
     def nodes(self, *, selector: str = "") -> list[Node]:
         """List nodes with their newest reports."""
@@ -69,22 +68,22 @@ class Cloud(Protocol):
         ...
 
     def set_labels(self, name: str, changes: Mapping[str, str | None], *, apps: Collection[str] = ()) -> Node:
-        """Change labels, and read back that they changed and that the node is told to run these apps."""
+        """Change labels, and read back that they changed and that the node's desire has these apps."""
         ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a rollout."""
+    """The outcome of a rollout."""
 
     number: int
     state: Literal["done", "undone", "paused"]
     pin: str
     why: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Nodes that are done, failed, or offline; of a rollout that was taken back, whether they came back."""
+    """Number of nodes that are done, failed, or offline; after a rollback, with their previous revision."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """Why, by node."""
+    """Reasons by failed node."""
     offline: tuple[str, ...] = ()
     repairs: int = 0
     """Labels that were lost and written again."""
@@ -92,7 +91,7 @@ class Outcome:
 
     @property
     def summary(self) -> str:
-        """What became of how many nodes, for people."""
+        """The counts in words."""
         words = {"done": "back"} if self.state == "undone" else {}
         found = [f"{count} {words.get(what, what)}" for what, count in self.counts.items() if count]
         return ", ".join(found) or "no node touched"
@@ -103,20 +102,20 @@ class Outcome:
 
 
 class Engine:
-    """One rollout, carried out by whoever holds the journal's lock.
+    """Carries out one rollout; its process holds the journal's lock.
 
     Args:
         cloud: BIE.
         writer: The right to write the journal.
-        number: The operation.
-        plan: What to do.
-        selector: How to list the nodes of the fleet.
-        republish: Makes a revision with a new number of an old one, and returns its name.
-        probe: Asks a node's server, for nodes that do not do that themselves.
-        clock: Where time comes from.
-        runner: How labels are written side by side.
-        turn: Keeps others on this machine from writing to the account meanwhile.
-        tell: Told what is going on, for people.
+        number: Number of the operation.
+        plan: The plan.
+        selector: Selects the nodes of the fleet.
+        republish: Publishes an old revision with a new number, and returns its name.
+        probe: Probes a node's server, for nodes that do not probe themselves.
+        clock: Source of time.
+        runner: Writes labels in parallel.
+        turn: Keeps other processes of this machine from writing to the account meanwhile.
+        tell: Called with each line of progress.
     """
 
     def __init__(
@@ -151,17 +150,17 @@ class Engine:
         self._verdicts: dict[str, tuple[str, Verdict]] = {}
         self._probed: dict[str, tuple[str, Probed]] = {}
         self._conditions: dict[str, tuple[tuple[bool, str], float]] = {}
-        self._said = ""
+        self._last_line = ""
 
     def run(self, *, wait_paused: bool = False, is_rollback: bool = False) -> Outcome:
-        """Go on until it is over.
+        """Run until the rollout is over.
 
         Args:
             wait_paused: Keep waiting while it is paused, instead of returning.
-            is_rollback: Going back is what was asked for, so it is then done and not undone.
+            is_rollback: The operation is a rollback: once back, it is done and not undone.
 
         Raises:
-            Interrupted: the cloud gave no answer for too long; resume goes on.
+            Interrupted: The cloud gave no answer for too long; `resume` goes on.
         """
         last_answer = last_tick = self._clock.monotonic()
         while True:
@@ -186,7 +185,7 @@ class Engine:
             self._clock.sleep(max(self._plan.policy.every_s, _LEAST_S))
 
     def _act(self, seen: Mapping[str, Seen]) -> Action:
-        """Do whatever can be done with what was seen; return the action after which to look again."""
+        """Do every action that the observation allows; return the one after which to look again."""
         window = is_open(self._plan.policy.windows, self._clock.now())
         while True:
             self._state.hear(self._writer.journal.wishes(self._number))
@@ -202,9 +201,9 @@ class Engine:
             self._note(action)
 
     def _note(self, action: Action) -> None:
-        """Do what only the journal has to know, or what it has to know first."""
+        """Do an action that is only journaled, or journaled first."""
         if isinstance(action, Settle):
-            self._record("settle", nodes={node: list(said) for node, said in action.nodes.items()})
+            self._record("settle", nodes={node: list(verdict) for node, verdict in action.nodes.items()})
             for node, (what, why) in action.nodes.items():
                 self._say(f"{node}: {what}{': ' + why if why else ''}")
         elif isinstance(action, OpenWave):
@@ -212,7 +211,7 @@ class Engine:
         elif isinstance(action, Bake):
             self._record("bake")
         elif isinstance(action, Pause):
-            # The wish first: if this is killed in between, it pauses once more rather than not at all.
+            # The request first: a kill in between then pauses it once more, rather than not at all.
             self._writer.journal.ask(self._number, "pause", by=f"the rollout ({action.why})")
             self._record("pause", failed=list(action.failed), why=action.why)
         elif isinstance(action, TurnBack):
@@ -224,7 +223,7 @@ class Engine:
     def _write_labels(self, action: Label) -> None:
         self._record("label", nodes=dict(action.nodes), back=action.is_back, repairs=action.repairs)
         if action.repairs:
-            self._say(f"writing {action.repairs} labels that are not there again")
+            self._say(f"writing {action.repairs} lost labels again")
         calls = [partial(self._write_label, node, revision) for node, revision in action.nodes.items()]
         with self._turn():
             self._runner(calls, self._plan.policy.jobs)
@@ -234,14 +233,14 @@ class Engine:
         try:
             self._cloud.set_labels(node, {self._label: revision or None}, apps=apps)
         except NotFound:
-            return  # it is gone, and the next look shows that
+            return  # the node is gone, which the next look shows
         except CloudEdgeError as error:
-            self._say(f"{node}: its label could not be written: {error.message}")  # the next look shows that too
+            self._say(f"{node}: its label could not be written: {error.message}")  # the next look tries again
 
     def _look(self) -> dict[str, Seen]:
         found = {node.name: node for node in self._cloud.nodes(selector=self._selector)}
         for name in self._plan.targets:
-            if name not in found:  # somebody changed its labels; it takes part all the same
+            if name not in found:  # its labels changed; it takes part all the same
                 node = self._cloud.node(name)
                 if node is not None:
                     found[name] = node
@@ -260,13 +259,13 @@ class Engine:
             app = app_name(self._plan.app, revision)
             rule = self._plan.policy.probe
             if self._state.undo and rule == "required":
-                rule = "reachable"  # what it goes back to may have come without probes
+                rule = "reachable"  # the previous bundle may have no probes
             verdict = judge(node, app, last if was == revision else None, probe=probe, probe_rule=rule)
             self._verdicts[node.name] = revision, verdict
         return Seen(node.labels.get(self._label, ""), verdict, self._since(node, revision))
 
     def _since(self, node: Node, revision: str) -> float:
-        """Return how long a node has been there, or away, with what it should have now."""
+        """Return the seconds for which a node has been online, or offline, with its current label."""
         now, condition = self._now(), (node.ready == "online", revision)
         was, since = self._conditions.get(node.name, (None, now))
         if was != condition:
@@ -296,9 +295,9 @@ class Engine:
         return found
 
     def _is_worth_asking(self, node: str, revision: str) -> bool:
-        """Tell whether an answer could change anything: of who is settled, only the wave under way is watched.
+        """Return True if a probe could change anything: of settled nodes, only the wave under way is watched.
 
-        Nor is one of those asked again that could not be reached: behind a firewall that costs a time-out each.
+        Of those, unreachable ones are not probed again: behind a firewall each costs a time-out.
         """
         settled = self._state.settled.get(node)
         if settled is None or settled.state == "offline":
@@ -318,8 +317,8 @@ class Engine:
 
     def _finish(self, action: Finish) -> Outcome:
         outcome = self._outcome(action.state, self._state.undo, action.counts)
-        told = {key: value for key, value in outcome.to_json().items() if key not in ("number", "state")}
-        self._writer.set_state(self._number, action.state, **told)
+        detail = {key: value for key, value in outcome.to_json().items() if key not in ("number", "state")}
+        self._writer.set_state(self._number, action.state, **detail)
         return outcome
 
     def _outcome(self, state: Literal["done", "undone", "paused"], why: str, counts: Mapping[str, int]) -> Outcome:
@@ -337,12 +336,12 @@ class Engine:
         )
 
     def _say(self, what: str) -> None:
-        if what != self._said:
-            self._said = what
+        if what != self._last_line:
+            self._last_line = what
             self._tell(what)
 
     def _stopped(self, error: CloudEdgeError) -> Interrupted:
-        what = "Nodes keep what they have. Mend that, then resume goes on, or abort goes back."
+        what = "Nodes keep their revisions. Mend that, then run `cloudedge fleet resume` or `cloudedge fleet abort`."
         return Interrupted(
             f"rollout {self._number} of {self._plan.title} stopped: {error.message}",
             hint=f"{error.hint} {what}".lstrip(),

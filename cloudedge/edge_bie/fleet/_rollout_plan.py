@@ -1,4 +1,4 @@
-"""Planning a rollout: who moves, in which waves, and who could not take it. Reads the account, writes nothing."""
+"""Planning of a rollout: the nodes that move, their waves, and the unfit nodes. Reads the account, writes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Planner:
 
     Args:
         bie: The account.
-        publisher: What was published.
+        publisher: Reads the published revisions.
         leg: The settings.
     """
 
@@ -41,21 +41,21 @@ class Planner:
         skip_unfit: bool,
         memory_bytes: int = 0,
     ) -> RolloutPlan:
-        """Decide who moves.
+        """Decide which nodes move.
 
         Args:
-            nodes: Everybody.
-            revisions: Where they move to, one after the other.
-            app: What the last of them runs as.
-            policy: What to choose instead of what cloudedge.yaml says.
+            nodes: All nodes of the fleet.
+            revisions: The revisions they move to, one after the other.
+            app: The app of the last revision.
+            policy: The policy instead of cloudedge.yaml's.
             skip_unfit: Leave out nodes that cannot take it, instead of listing them.
-            memory_bytes: What the bundle says it needs.
+            memory_bytes: Memory that the bundle declares.
         """
         chosen, last, known = policy or RolloutPolicy.of(self._leg), revisions[-1], self._publisher.revisions()
-        there = {node.name: node.labels.get(self._label, "") for node in nodes}
-        same = {name for name in set(there.values()) if self._is_same(known.get(name), last, app)}
-        movers = [node for node in nodes if there[node.name] not in same]
-        movers.sort(key=lambda node: (node.ready != "online", node.name))  # who is away cannot show anything
+        current = {node.name: node.labels.get(self._label, "") for node in nodes}
+        same = {name for name in set(current.values()) if self._is_same(known.get(name), last, app)}
+        movers = [node for node in nodes if current[node.name] not in same]
+        movers.sort(key=lambda node: (node.ready != "online", node.name))  # an offline node proves nothing: last
         unfit = self._unfit(movers, last, known, memory_bytes)
         if skip_unfit:
             movers = [node for node in movers if node.name not in {each.node for each in unfit}]
@@ -67,17 +67,17 @@ class Planner:
             pin=last.statement.pin,
             revisions=tuple(revision.name for revision in revisions),
             waves=tuple(waves),
-            previous={node.name: there[node.name] for node in movers},
+            previous={node.name: current[node.name] for node in movers},
             offline=tuple(node.name for node in movers if node.ready != "online"),
             unfit=() if skip_unfit else tuple(unfit),
             policy=chosen,
         )
 
-    def _is_same(self, there: Revision | None, wanted: Revision, app: App) -> bool:
-        """Tell whether a node with one revision runs what another stands for: same content, whatever its number."""
-        if there is None or there.again(0).statement != wanted.again(0).statement:
+    def _is_same(self, current: Revision | None, wanted: Revision, app: App) -> bool:
+        """Return True if two revisions have the same content, numbers aside."""
+        if current is None or current.again(0).statement != wanted.again(0).statement:
             return False
-        return there.name == wanted.name or self._publisher.same_app(there.app, app)
+        return current.name == wanted.name or self._publisher.same_app(current.app, app)
 
     def _unfit(
         self, nodes: Sequence[Node], wanted: Revision, known: Mapping[str, Revision], memory_bytes: int
@@ -97,7 +97,7 @@ class Planner:
         ]
 
     def _taken(self, node: Node, ports: dict[str, tuple[int, ...]]) -> dict[int, str]:
-        """Return the ports that other apps of a node take; `ports` remembers what each app takes."""
+        """Return the ports that other apps of a node take; `ports` caches those of each app."""
         found: dict[int, str] = {}
         for name in node.report.apps if node.report else ():
             if name not in ports:

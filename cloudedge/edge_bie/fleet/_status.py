@@ -1,4 +1,4 @@
-"""What a fleet runs right now, node by node, as far as its nodes said."""
+"""The status of a fleet, node by node, from the nodes' reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["FleetStatus", "NodeStatus", "node_status"]
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One node, now."""
+    """The status of one node."""
 
     name: str
     ready: str
@@ -29,14 +29,14 @@ class NodeStatus:
     wanted: str
     """The revision its label points at."""
     runs: str
-    """The revision it says it runs; empty: none, or it does not say."""
+    """The revision it reports to run; empty: none, or not reported."""
     title: str
     pin: str
-    """Of what it runs."""
+    """The pin of the revision it runs."""
     since: str
-    """Since when it runs that, as it says; where it does not, when this cloudedge last wrote its label."""
+    """The reported start of that revision; if it is not reported, the time of the node's last label."""
     lag: int | None
-    """How many releases it is behind what is live; None: what it runs was never live here, or it runs nothing."""
+    """Number of releases behind the live one; None: its revision was never live here, or it runs none."""
     health: Literal["healthy", "failing", "waiting", "offline", "empty"]
     why: str
     last_contact: str
@@ -44,20 +44,20 @@ class NodeStatus:
     memory: float | None
     disk: float | None
     gpu: float | None
-    """Shares of what its busiest host has, as far as it reports them."""
+    """Usage of its busiest host, if it is reported."""
 
 
 @dataclass(frozen=True)
 class FleetStatus:
-    """A fleet, now."""
+    """The status of a fleet."""
 
     name: str
     app: str
     live: str
-    """The bundle that is live, as people call it; empty: none is."""
+    """The live bundle's name and version; empty: none is live."""
     live_pin: str
     unfinished: str
-    """A rollout that somebody has to finish or take back; empty: none."""
+    """The rollout to finish or roll back; empty: none."""
     nodes: tuple[NodeStatus, ...]
 
     @property
@@ -68,12 +68,12 @@ class FleetStatus:
 
     @property
     def skew(self) -> int:
-        """How many different bundles the nodes run, those that run none aside; 1 is none."""
+        """Number of different bundles that nodes run; 1 means no skew."""
         return len({node.pin for node in self.nodes if node.pin})
 
     @property
     def is_whole(self) -> bool:
-        """Whether every node runs what is live, and well."""
+        """Every node runs the live bundle and is healthy."""
         well = all(node.health == "healthy" and node.pin == self.live_pin for node in self.nodes)
         return bool(self.live_pin) and not self.unfinished and well
 
@@ -85,15 +85,15 @@ class FleetStatus:
 def node_status(
     node: Node, app: str, revisions: Mapping[str, Revision], *, lives: Sequence[str], labelled: str, now: datetime
 ) -> NodeStatus:
-    """Say how a node stands.
+    """Return the status of a node.
 
     Args:
         node: The node, with its newest report.
         app: The app without its revision.
-        revisions: What was published, by name.
+        revisions: The published revisions, by name.
         lives: Pins that are or were live, the newest first.
-        labelled: When its label was last written.
-        now: The time, for how long ago it was last heard of.
+        labelled: Time of its last label.
+        now: The current time.
     """
     wanted = node.labels.get(node_label(app), "")
     reported = node.report.apps if node.report else {}
@@ -132,14 +132,14 @@ def node_status(
 
 
 def _created(node: Node, running: Revision | None) -> str:
-    """Return since when a node runs a revision, by its own clock; empty: it does not say."""
+    """Return the start of a revision on a node, by the node's clock; empty: not reported."""
     stats = node.report.app(running.app) if node.report and running else None
     times = [instance.created for instance in stats.instances] if stats else []
     return max((at for at in times if not at.startswith("0001")), default="")  # what an unset time looks like in Go
 
 
 def _ago(at: str, now: datetime) -> str:
-    """Return how long ago a server's time was, for people; what is no time is shown as it is."""
+    """Return the age of a server's time, for people; a text that is no time is returned as it is."""
     try:
         moment = datetime.fromisoformat(at[:19] + "+00:00")
     except ValueError:

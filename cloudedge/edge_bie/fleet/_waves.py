@@ -1,4 +1,4 @@
-"""Which nodes move together, when they may be moved, and when to give up: what somebody chose, as data."""
+"""The rollout policy: waves of nodes, maintenance windows, and the limits of failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WINDOW = re.compile(
 
 @dataclass(frozen=True)
 class RolloutPolicy:
-    """What somebody chose for a rollout; times in seconds."""
+    """The settings of a rollout; times in seconds."""
 
     waves: tuple[str, ...] = ()
     bake_s: float = 0.0
@@ -32,7 +32,7 @@ class RolloutPolicy:
     """Share of a wave's nodes that tried and must be done before the next wave."""
     abort_failed: float = 0.1
     abort_at_least: int = 1
-    """More failed nodes than this share, with so many that tried: give up at once."""
+    """Give up at once if more than this share failed, of at least this many nodes that tried."""
     on_failure: Literal["rollback", "pause"] = "rollback"
     failed_after_s: float = 900.0
     offline_after_s: float = 300.0
@@ -74,7 +74,7 @@ class RolloutPolicy:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RolloutPolicy:
-        """Read what `to_json` wrote, here or in a newer cloudedge."""
+        """Read the data of `to_json`, of this or a newer cloudedge."""
         known = {item.name for item in fields(cls)}
         tuples = {name: tuple(value[name]) for name in ("waves", "windows")}
         return cls(**{k: v for k, v in value.items() if k in known} | tuples)
@@ -85,7 +85,7 @@ class Wave:
     """The nodes that move to a revision together."""
 
     name: str
-    """As it was asked for: ``1``, ``10%``, ``ring=canary``, ``rest``."""
+    """Its definition: ``1``, ``10%``, ``ring=canary``, ``rest``."""
     revision: str
     nodes: tuple[str, ...]
 
@@ -93,13 +93,13 @@ class Wave:
 def in_waves(nodes: Sequence[tuple[str, Mapping[str, str]]], waves: Sequence[str], revision: str) -> list[Wave]:
     """Cut nodes into waves.
 
-    A count takes so many more, a percentage goes on until so many of all have moved, a selector takes those that match
-    it; whoever is left makes the last wave. A wave nobody is left for is left out.
+    A count takes that many more nodes, a percentage fills up to that share of all nodes, a selector takes the nodes
+    that match it; the remaining nodes make the last wave. Empty waves are left out.
 
     Args:
-        nodes: Names with labels, in the order in which they shall move.
-        waves: How to cut.
-        revision: Where they move to.
+        nodes: Names with labels, in the order in which they move.
+        waves: The definitions of the waves.
+        revision: The revision they move to.
     """
     left, made, total = list(nodes), [], len(nodes)
     for wave in waves:
@@ -123,20 +123,20 @@ class Window:
     """A time of the week in which nodes may be moved; one that ends before it begins ends on the next day."""
 
     days: frozenset[int]
-    """On which it begins; Monday is 0."""
+    """Days on which it begins; Monday is 0."""
     begin: time
     length: timedelta
     zone: tzinfo
 
     @classmethod
     def parse(cls, text: str) -> Window:
-        """Read ``Mon-Fri 22:00-06:00 Europe/Berlin``; without days every day, without a zone UTC.
+        """Parse ``Mon-Fri 22:00-06:00 Europe/Berlin``; without days every day, without a zone UTC.
 
         Raises:
-            ConfigError: it says something else.
+            ConfigError: The text is no window.
         """
         found = _WINDOW.fullmatch(text.strip())
-        hint = "Such as: Mon-Fri 22:00-06:00 Europe/Berlin, or 02:00-04:00"
+        hint = "Write, say, `Mon-Fri 22:00-06:00 Europe/Berlin` or `02:00-04:00`."
         if found is None:
             raise ConfigError(f"{text!r} is no maintenance window", hint=hint)
         try:
@@ -150,7 +150,7 @@ class Window:
         return cls(days, begin, timedelta(minutes=minutes), zone)
 
     def is_open(self, now: datetime) -> bool:
-        """Tell whether nodes may be moved now."""
+        """Return True if nodes may be moved now."""
         local = now.astimezone(self.zone)
         for back in (0, 1):  # it may have begun yesterday
             day = local - timedelta(days=back)
@@ -161,7 +161,7 @@ class Window:
 
 
 def is_open(windows: Sequence[str], now: datetime) -> bool:
-    """Tell whether one of some windows is open; without any, it always is."""
+    """Return True if one of the windows is open, or if there are none."""
     return not windows or any(Window.parse(window).is_open(now) for window in windows)
 
 

@@ -1,4 +1,4 @@
-"""The words of the edge: names, apps, mounts, signed statements and probes, shared by nodes and fleets."""
+"""The edge's shared types: names, apps, mounts, signed statements and probes, for nodes and fleets."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What an app runs, as one digest: computed where a revision is published, and again on the node before it runs.
+"""The content digest of an app: computed when a revision is published, and again on the node before it runs.
 
-Everything that this kind of node acts upon is part of it: services with image, command, arguments, environment, ports,
-limits and privileges, and what each mount leads to. Names that BIE or a revision's number decide are not: those of the
-app, of its configs and of their versions.
+It covers everything that this kind of node acts upon: services with image, command, arguments, environment, ports,
+limits and privileges, and the content of each mount. It omits names that BIE or a revision's number decide: those of
+the app, of its configs and of their versions.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def texts_digest(texts: Mapping[str, bytes]) -> str:
 
 
 def content_of(app: DesiredApp, configs: Mapping[str, MountedConfig], *, statement: str) -> str:
-    """Return the digest of what an app runs.
+    """Return the digest of an app's content.
 
     Args:
         app: The app.
-        configs: The configs it mounts, by name; the statement's is not looked at.
+        configs: The configs it mounts, by name; the statement's is ignored.
         statement: The name of the config with the statement, which cannot contain its own digest.
     """
-    volumes = {volume.name: _held(volume, configs, statement) for volume in app.volumes}
+    volumes = {volume.name: _volume_content(volume, configs, statement) for volume in app.volumes}
     services = [_service(service, volumes) for service in app.services]
     return digest_of(canonical_json({"workload": app.workload, "services": services}))
 
@@ -41,8 +41,8 @@ def _service(service: DesiredService, volumes: Mapping[str, Any]) -> dict[str, A
     return {**asdict(service), "mounts": mounts}
 
 
-def _held(volume: DesiredVolume, configs: Mapping[str, MountedConfig], statement: str) -> list[str]:
-    """Return what a volume leads to; a secret's content is whoever's who may write to the account."""
+def _volume_content(volume: DesiredVolume, configs: Mapping[str, MountedConfig], statement: str) -> list[str]:
+    """Return the content of a volume; a secret counts by name, since every writer of the account may change it."""
     if volume.kind != "config":
         return [volume.kind, volume.source]
     if volume.source == statement:

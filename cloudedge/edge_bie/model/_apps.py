@@ -1,4 +1,4 @@
-"""What a node is told to run: apps as the sync API sends them, checked before anything relies on them."""
+"""Apps that a node should run, parsed from the sync API and checked before anything relies on them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _VERSION = re.compile(r"[a-zA-Z0-9_][-._a-zA-Z0-9]{0,63}")
 
 @dataclass(frozen=True)
 class AppRef:
-    """One version of an app, as desires and reports name it."""
+    """One version of an app, the form of desires and reports."""
 
     name: str
     version: str
 
     @classmethod
     def parse(cls, value: Any) -> AppRef:
-        """Read one out of a desire.
+        """Parse an entry of a desire.
 
         Raises:
-            InputError: it is none.
+            InputError: It is no app reference.
         """
         if not isinstance(value, dict):
             raise InputError(f"a desire names an app by {value!r}")
@@ -64,7 +64,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Mount:
-    """Where a service wants a volume."""
+    """The mount point of a volume in a service."""
 
     volume: str
     path: str
@@ -73,7 +73,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class DesiredVolume:
-    """What is mounted."""
+    """A volume of an app."""
 
     name: str
     kind: Literal["config", "secret", "hostPath", "emptyDir"]
@@ -103,7 +103,7 @@ class DesiredService:
 
 @dataclass(frozen=True)
 class DesiredApp:
-    """An app as the node gets it."""
+    """An app in the form that the node gets."""
 
     ref: AppRef
     labels: Mapping[str, str]
@@ -113,10 +113,10 @@ class DesiredApp:
 
     @classmethod
     def parse(cls, value: Any, *, version: str = "") -> DesiredApp:
-        """Read an app.
+        """Parse an app.
 
         Raises:
-            InputError: something in it cannot be, or cannot be run here; names it.
+            InputError: A part of it is invalid, or cannot run on this kind of node; names it.
         """
         if not isinstance(value, dict):
             raise InputError(f"an app is an object, not {type(value).__name__}")
@@ -127,7 +127,7 @@ class DesiredApp:
         services = tuple(_service(item, name) for item in _list(value, "services"))
         if not services:
             raise InputError(f"app {name} has no services")
-        # Ours tries the server before it starts, on nodes that do not; this kind of node does that by itself.
+        # The one allowed init service tests the server on stock nodes; this kind of node tests it by itself.
         if any(not isinstance(item, dict) or item.get("name") != PROBE for item in _list(value, "initServices")):
             raise InputError(f"app {name} has init services, which this kind of node does not run")
         volumes = tuple(_volume(item, name) for item in _list(value, "volumes"))
@@ -146,7 +146,7 @@ class DesiredApp:
 
     @property
     def host_ports(self) -> tuple[int, ...]:
-        """Every port of the host it wants."""
+        """Every host port of the app."""
         return tuple(port.host for service in self.services for port in service.ports if port.host)
 
     @property
@@ -161,7 +161,7 @@ class DesiredApp:
 
 
 def slot_of(app: DesiredApp) -> str:
-    """Name the line of revisions an app belongs to: its predecessor is the one that runs under the same name."""
+    """Return the name shared by all revisions of an app: its predecessor runs under the same name."""
     if app.labels.get(APP_LABEL):
         return app.labels[APP_LABEL]
     for volume in app.configs:
@@ -202,16 +202,16 @@ def _port(item: Mapping[str, Any]) -> Port:
     if str(item.get("protocol") or "TCP").upper() != "TCP":
         raise InputError(f"port {container}: only TCP can be handed over from one version to the next")
     if not 0 <= host < 1 << 16 or not 0 < container < 1 << 16:
-        raise InputError(f"port {host} → {container} is none")
+        raise InputError(f"port {host} → {container} is not valid")
     return Port(host, container)
 
 
 def _mount(item: Mapping[str, Any]) -> Mount:
     path = str(item.get("mountPath") or "")
     if ".." in PurePosixPath(path).parts or not path.strip("/") or "\0" in path:
-        raise InputError(f"{path!r} is no path to mount at")
+        raise InputError(f"{path!r} is not a path to mount at")
     if item.get("subPath"):
-        raise InputError(f"{path}: subPath is not offered by this kind of node")
+        raise InputError(f"{path}: this kind of node has no subPath")
     return Mount(str(item["name"]), "/" + path.strip("/"), bool(item.get("readOnly")))
 
 
@@ -239,29 +239,29 @@ def _list(value: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def read_name(value: Any, what: str) -> str:
-    """Return the name of something.
+    """Return a checked name.
 
     Raises:
-        InputError: it is none.
+        InputError: It is no valid name.
     """
     return read_text(value, f"{what} name", NAME)
 
 
 def read_version(value: Any, what: str) -> str:
-    """Return a version; folders are called after some.
+    """Return a checked version; some become names of folders.
 
     Raises:
-        InputError: it is none.
+        InputError: It is no valid version.
     """
     return read_text(value, what, _VERSION)
 
 
 def read_text(value: Any, what: str, pattern: re.Pattern[str]) -> str:
-    """Return a text of a form.
+    """Return a text that matches a pattern.
 
     Raises:
-        InputError: it is none, or has another.
+        InputError: It is no text, or does not match.
     """
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise InputError(f"{what} {value!r} is none")
+        raise InputError(f"{what} {value!r} is not valid")
     return value

@@ -1,7 +1,7 @@
-"""What a node is told to mount: configs and secrets as the sync API sends them, checked before anything relies on them.
+"""Configs and secrets to mount, parsed from the sync API and checked before anything relies on them.
 
 BIE runs every answer through Go's text/template: ``{{.BAETYL_NODE_NAME}}`` becomes the node's name, and anything else
-between such braces stops a stock node. Here it stops the app it is in, and no other.
+between such braces stops a stock node. Here it stops only its own app.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class MountedConfig:
 
     @classmethod
     def parse(cls, value: Any) -> MountedConfig:
-        """Read a config in the form the edge gets.
+        """Parse a config in the form that the edge gets.
 
         Raises:
-            InputError: something in it cannot be.
+            InputError: A part of it is invalid.
         """
         name, version, data = _parts(value, "config")
         texts, objects = {}, []
@@ -63,10 +63,10 @@ class MountedConfig:
 
     @classmethod
     def parse_secret(cls, value: Any) -> MountedConfig:
-        """Read a secret: its values travel as base64.
+        """Parse a secret: its values are base64.
 
         Raises:
-            InputError: something in it cannot be.
+            InputError: A part of it is invalid.
         """
         name, version, data = _parts(value, "secret")
         try:
@@ -80,10 +80,10 @@ class MountedConfig:
 
 
 def filled_in(value: Any, fields: Mapping[str, str]) -> Any:
-    """Put the node's own values where an answer names them, as stock nodes do.
+    """Fill in the template fields of an answer with the node's own values, as stock nodes do.
 
     Raises:
-        InputError: it names one that is not known, or holds braces that mean nothing.
+        InputError: A field is unknown, or there are other braces.
     """
     if isinstance(value, str):
         if "{{" not in value:

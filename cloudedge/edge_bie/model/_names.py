@@ -1,4 +1,4 @@
-"""What things are called in BIE: names and labels that tie its objects to a release, and the rules it has for names."""
+"""Names in BIE: names and labels that tie its objects to a release, and BIE's rules for names."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = [
 ]
 
 OWNER_LABEL = "cloudedge"
-"""On every object that is ours, with the value ``owned``; what does not carry it is never changed or deleted."""
+"""Label of every object of cloudedge, with the value ``owned``; objects without it are never changed or deleted."""
 APP_LABEL = "cloudedge-app"
 REVISION_LABEL = "cloudedge-revision"
-"""On apps and on statement configs: whose revision, and which."""
+"""Labels of apps and statement configs: the app, and its revision."""
 
 VERIFY = "cloudedge-verify"
-"""Among a node's init containers: whether signature, digests and number were in order."""
+"""Name of the init container whose state reports the check of signature, digests and number."""
 PROBE = "cloudedge-probe"
-"""Whether the recorded requests were answered as they should be: among the containers of our own nodes, which ask again
-and again; among the init containers of stock ones, where it is a container that tries the server first."""
+"""Name of the container whose state reports the recorded requests. On cloudedge's own nodes it is a container, probed
+again and again; on stock nodes it is an init container that tests the server first."""
 
 NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,61}[a-z0-9]")
-"""What BIE lets an object be called. The lab has this rule for itself, or no test would see this one wrong."""
+"""BIE's rule for names of objects. The lab has its own copy, so that tests notice a mistake in this one."""
 _STRICTER = {
     "app": (re.compile(r"[a-z][-a-z0-9]{0,53}[a-z0-9]"), "2 to 55 of a-z, 0-9 and '-', a letter first"),
     "service": (re.compile(r"[a-z0-9][-a-z0-9]{0,61}[a-z0-9]"), "2 to 63 of a-z, 0-9 and '-'"),
@@ -45,27 +45,27 @@ _SHORT = 12
 
 
 def check_name(name: str, *, what: str) -> str:
-    """Return a name that BIE takes for a config, secret, registry, app, service, volume or node.
+    """Return a name that BIE accepts for a config, secret, registry, app, service, volume or node.
 
     Raises:
-        InputError: it does not, or it would collide with BIE's own objects.
+        InputError: BIE does not accept it, or it would collide with BIE's own objects.
     """
     pattern, rule = _STRICTER.get(what, (NAME, "2 to 63 of a-z, 0-9, '-' and '.'"))
     if not pattern.fullmatch(name):
-        raise InputError(f"{what} name {name!r} is not one BIE takes", hint=f"Wanted: {rule}.")
+        raise InputError(f"{what} name {name!r} is not one BIE takes", hint=f"Use {rule}.")
     if what not in ("node", "service", "volume") and "baetyl" in name:
         raise InputError(f"{what} name {name!r} contains 'baetyl', which BIE keeps for its own")
     return name
 
 
 def check_key(key: str) -> str:
-    """Return a key that BIE takes for an item of a config.
+    """Return a key that BIE accepts for an item of a config.
 
     Raises:
-        InputError: it does not.
+        InputError: BIE does not accept it.
     """
     if not _KEY.fullmatch(key) or key.startswith("_object_"):
-        raise InputError(f"config key {key!r} is not one BIE takes", hint="Wanted: letters, digits, '-', '.', '_'.")
+        raise InputError(f"config key {key!r} is not one BIE takes", hint="Use letters, digits, '-', '.', '_'.")
     return key
 
 
@@ -90,5 +90,5 @@ def blob_config(model: str, digest: str) -> str:
 
 
 def script_config(script: str, digest: str) -> str:
-    """Return the name of the config that holds what starts the server."""
+    """Return the name of the config with the scripts that start the server."""
     return check_name(f"{script}-{digest.removeprefix('sha256:')[:_SHORT]}", what="config")

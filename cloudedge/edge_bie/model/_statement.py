@@ -1,10 +1,10 @@
-"""The signed statement: what one revision of an app consists of, in bytes that a node can check by itself.
+"""The signed statement: the parts of one revision of an app, in bytes that a node can check by itself.
 
-BIE checks MD5 at most and signs nothing, so everything a node needs to know before it runs a model is in here: which
-bundle, every blob of it with size and SHA-256, which image, what starts the server and how (`content_of`), and a number
-that only grows. A node remembers the highest
-number it has accepted for an app and refuses a lower one, so an old statement that somebody sends again is refused; a
-rollback is therefore a new statement about an old bundle, and moves no blob.
+BIE checks MD5 at most and signs nothing, so the statement holds everything that a node needs to know before it runs a
+model: the bundle, each of its blobs with size and SHA-256, the image, the scripts and settings of the server
+(`content_of`), and a number that only grows. A node remembers the highest number it has accepted for an app and refuses
+a lower one, so a replayed old statement is refused. A rollback is therefore a new statement about an old bundle, and
+moves no blob.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ class Blob:
 
 @dataclass(frozen=True)
 class Statement:
-    """What a revision consists of."""
+    """The parts of a revision."""
 
     app: str
     """The app without its revision: ``paddle-serving``."""
     sequence: int
-    """Grows with every statement about this app, a rollback's too."""
+    """A number that grows with every statement about this app, a rollback's too."""
     bundle: str
     """The one exact bundle: name@digest."""
     pin: str
     image: str = ""
     """The Serving image by digest; empty where nodes run plain processes."""
     content: str = ""
-    """What the app's services are and mount: `content_of`."""
+    """The digest of the app's services and mounts: `content_of`."""
     scripts: tuple[str, ...] = ()
-    """Every config with texts that the app mounts, this statement aside: `texts_digest` of each."""
+    """The digest (`texts_digest`) of every config with texts that the app mounts, this statement aside."""
     manifest: Blob | None = None
     """The bundle's manifest."""
     blobs: tuple[Blob, ...] = ()
-    """Everything the manifest names, and its signatures with theirs."""
+    """All blobs of the manifest, and of its signatures."""
 
     @property
     def every_blob(self) -> tuple[Blob, ...]:
@@ -66,15 +66,15 @@ class Statement:
         return tuple({blob.digest: blob for blob in every}.values())
 
     def to_bytes(self) -> bytes:
-        """Return the canonical bytes, which are what is signed."""
+        """Return the canonical bytes, which the signature covers."""
         return canonical_json({"cloudedge-statement": _FORMAT, **asdict(self)})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Statement:
-        """Read what `to_bytes` wrote.
+        """Parse the bytes of `to_bytes`.
 
         Raises:
-            IntegrityError: it is none, or one of a format this cloudedge does not know.
+            IntegrityError: They are no statement, or one of a format that this cloudedge does not know.
         """
         if len(data) > STATEMENT_LIMIT:
             raise IntegrityError(f"a statement of {len(data)} bytes is over the limit of {STATEMENT_LIMIT}")
@@ -83,7 +83,7 @@ class Statement:
             version = value.pop("cloudedge-statement")
             if version != _FORMAT:
                 raise IntegrityError(
-                    f"a statement of format {version}; this cloudedge knows {_FORMAT}", hint="Upgrade it."
+                    f"a statement of format {version}; this cloudedge knows {_FORMAT}", hint="Upgrade cloudedge."
                 )
             manifest, blobs, scripts = value.pop("manifest"), value.pop("blobs"), value.pop("scripts")
             return cls(
@@ -93,7 +93,7 @@ class Statement:
                 scripts=tuple(scripts),
             )
         except (InputError, AttributeError, KeyError, TypeError) as error:
-            raise IntegrityError("what should be a statement is none") from error
+            raise IntegrityError("the bytes are not a statement") from error
 
     @property
     def revision(self) -> str:
@@ -105,9 +105,9 @@ class Statement:
         return sign_words(self.to_bytes(), key, passphrase)
 
     def check(self, signature: bytes, key: Path) -> None:
-        """Check who signed it.
+        """Check its signature.
 
         Raises:
-            SignatureInvalid: nobody with that key did.
+            SignatureInvalid: The signature was not made with that key.
         """
         check_words(self.to_bytes(), signature, key, what=f"the statement of {self.app} revision {self.revision}")

@@ -1,4 +1,4 @@
-"""A node of our own: BAETYL's protocol, verified and resumable downloads, and a hand-over that nobody notices."""
+"""cloudedge's own edge node: BAETYL's protocol, verified and resumable downloads, and hand-over without downtime."""
 
 from cloudedge.edge_bie.node._agent import NodeAgent, NodeSettings
 from cloudedge.edge_bie.node._docker import DockerRuntime

@@ -1,17 +1,17 @@
-"""The node's agent: reports, learns what is desired, and makes it so, one version of each app at any moment.
+"""The node's agent: reports to the cloud, reads the desire, and installs it, one version of each app at a time.
 
-One thread talks to the cloud, so that a long download delays no report; another does the work. Each change is written
-down before it is acted upon:
+One thread talks to the cloud, so that a long download delays no report; another does the work. Each change is saved
+before it is acted upon:
 
-1. everything a new version needs is brought and checked; the live one is not touched;
-2. *on trial* is written down (with the statement's number, which is spent from then on), and the version is started
-   beside the live one, on a port of its own;
+1. everything that a new version needs is staged and verified; the live one is not touched;
+2. *on trial* is saved (with the statement's number, which is spent from then on), and the version is started beside
+   the live one, on its own port;
 3. it answers its probes, or is given up;
-4. *live* is written down: this is the moment of the change;
-5. the front is turned, the old version ended, and what neither is live nor was before is removed.
+4. *live* is saved: this is the moment of the change;
+5. the front is switched, the old version ended, and every version but the live and the previous one removed.
 
-Killed anywhere, the next start makes the machine look like what is written: a version that was on trial is ended and
-tried again, a live one goes on.
+After a kill anywhere, the next start brings the machine to the saved state: a version on trial is ended and tried
+again, a live one goes on.
 """
 
 from __future__ import annotations
@@ -53,37 +53,37 @@ _log = logging.getLogger("cloudedge.edge.node")
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """How a node behaves."""
+    """The settings of a node."""
 
     name: str
     folder: Path
     namespace: str = "baetyl-cloud"
     key: Path | None = None
-    """Public key of whoever may say what runs here; None: anybody may."""
+    """Public key that statements must be signed with; None: unsigned apps run too."""
     interval_s: float = 20.0
-    """From one report to the next; up to a tenth more, by chance."""
+    """Interval between two reports; up to a tenth longer, at random."""
     probe_timeout_s: float = 120.0
-    """How long a new version may take until it answers its probes."""
+    """Longest time until a new version answers its probes."""
     probe_interval_s: float = 60.0
-    """How often the live version is asked its probes."""
+    """Interval between two probes of the live version."""
     bytes_per_s: int = 0
     """Limit for downloads; 0: none."""
     address: str = ""
-    """Where others reach this machine, for the report; found out if left out."""
+    """Address of this machine for the report; detected if left out."""
 
 
 class NodeAgent:
     """A node.
 
     Args:
-        settings: How it behaves.
+        settings: Its settings.
         link: The cloud.
-        runtime: What runs apps.
-        clock: Where time and chance come from.
-        at: Told of each step before it is taken; tests cut the power there.
+        runtime: Runs apps.
+        clock: Source of time and randomness.
+        at: Called with each step before it is taken; tests cut the power there.
 
     Raises:
-        Conflict: another agent runs on this folder.
+        Conflict: Another agent runs on this folder.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ class NodeAgent:
         self._news = threading.Event()
         self._lock = threading.Lock()
         self._coming = 0
-        settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what apps find in their environment is in it
+        settings.folder.mkdir(
+            parents=True, exist_ok=True, mode=0o700
+        )  # it holds the apps' environment, with their secrets
         self._held = self._hold()
         self._path = settings.folder / "node.json"
         self.state = NodeState.load(self._path)
@@ -135,7 +137,7 @@ class NodeAgent:
         self._move_ports()
 
     def _move_ports(self) -> None:
-        """Give units that do not run, as after a restart of the machine, other ports where somebody took theirs."""
+        """Give stopped units, as after a restart of the machine, other ports if another program took theirs."""
         for name, slot in self.state.slots.items():
             unit = slot.live
             if unit is None or any(seen.state == "Running" for seen in self._runtime.observe(unit).values()):
@@ -153,12 +155,12 @@ class NodeAgent:
         )
 
     def close(self) -> None:
-        """Let the folder go; what runs goes on running."""
+        """Release the folder; running apps go on running."""
         self._link.close()
         self._held.release()
 
     def run(self) -> None:
-        """Work until told to stop; apps go on running."""
+        """Work until `stop`; apps go on running."""
         worker = threading.Thread(target=self._work_on, name="work", daemon=True)
         worker.start()
         while not self._stop.is_set():
@@ -184,21 +186,21 @@ class NodeAgent:
 
     @contextlib.contextmanager
     def _logged(self, doing: str) -> Iterator[None]:
-        """An agent that ends helps nobody: what went wrong is said, and tried again."""
+        """Log an error instead of ending the agent; the step is tried again later."""
         try:
             yield
         except CloudEdgeError as error:
             _log.warning("%s: %s", doing, error.message)
-        except Exception:  # noqa: BLE001 - the next try may find the world changed
+        except Exception:  # noqa: BLE001 - the next try may succeed
             _log.exception("%s: this is a mistake in cloudedge", doing)
 
     # -- the cloud ----------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Report, and learn what is desired.
+        """Report to the cloud and read the desire.
 
         Raises:
-            Unavailable: the cloud is away; everything goes on as it was.
+            Unavailable: The cloud is unreachable; everything goes on as before.
         """
         desire = self._link.report(self.report())
         if desire is not None and desire != self.state.desire:
@@ -206,14 +208,14 @@ class NodeAgent:
             self._work.set()
 
     def report(self) -> dict[str, Any]:
-        """Return what the node would report now."""
+        """Return the current report."""
         from cloudedge import __version__  # noqa: PLC0415 - looked up in the package's metadata
 
         state = self.state
         live = {slot.live.ref: slot.live for slot in state.slots.values() if slot.live is not None}
         on_trial = {slot.candidate.ref: slot.candidate for slot in state.slots.values() if slot.candidate is not None}
         stats = []
-        for ref in dict.fromkeys((*state.desire.apps, *live)):  # of one app, what is wanted says more than what runs
+        for ref in dict.fromkeys((*state.desire.apps, *live)):  # desired versions first: of one app they matter more
             unit = live.get(ref) or on_trial.get(ref)
             trouble = None if ref in live else self._failures.of(ref) or Trouble("waiting", "Pending")
             probed = self._probed.get(unit.id) if unit else None
@@ -240,9 +242,9 @@ class NodeAgent:
     # -- the work -----------------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Make the machine look like what is desired, as far as that can be done now."""
+        """Bring the machine to the desired state, as far as that is possible now."""
         for name, slot in self.state.slots.items():
-            if slot.candidate is not None:  # a trial that was cut off is begun anew
+            if slot.candidate is not None:  # an interrupted trial begins anew
                 self._set(name, replace(slot, candidate=None))
         self._apply()
         desire = self.state.desire
@@ -262,8 +264,8 @@ class NodeAgent:
             if ref in due:
                 self._failed(ref, error, "waiting")
         if any(ref in live for ref in bad):
-            return  # what is live is not known well enough to decide who else may have its ports
-        # An app that cannot be read may be the next revision of a live one: nothing is ended on its account.
+            return  # without the live app's definition, its ports cannot be given to another
+        # An unreadable app may be the next revision of a live one: while there is one, no app is removed.
         decided = plan(list(apps.values()), self.state.slots)
         if not bad:
             for name in decided.remove:
@@ -332,29 +334,31 @@ class NodeAgent:
         return Bundle.open(unit.bundle, hub=self.store.hub) if unit.bundle else None
 
     def _probe_live(self) -> None:
-        """Ask the live versions their probes again, now and then."""
+        """Probe the live versions again when their interval has passed."""
         for slot in self.state.slots.values():
             unit = slot.live
             if unit is None or not unit.bundle:
                 continue
-            said, at = self._probed.get(unit.id, (None, 0.0))
+            last_failure, at = self._probed.get(unit.id, (None, 0.0))
             now = self._clock.monotonic()
-            if said is not None and now - at < (self.settings.probe_interval_s if not said else _TICK_S):
+            if last_failure is not None and now - at < (
+                self.settings.probe_interval_s if not last_failure else _TICK_S
+            ):
                 continue
             try:
                 ask_probes(unit, self._bundle(unit))
-                found = ""
+                failure = ""
             except CloudEdgeError as error:
-                found = error.message
-            self._probed[unit.id] = (found, now)
-            if found != said:
+                failure = error.message
+            self._probed[unit.id] = (failure, now)
+            if failure != last_failure:
                 self._news.set()
 
     def _apply(self) -> None:
         live = [slot.live for slot in self.state.slots.values() if slot.live is not None]
         self._runtime.apply(self.state.running, targets_of(live))
 
-    # -- what is remembered -------------------------------------------------------------------------------------------
+    # -- the saved state ----------------------------------------------------------------------------------------------
 
     def _change(self, change: Callable[[NodeState], NodeState]) -> None:
         with self._lock:

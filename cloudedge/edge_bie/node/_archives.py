@@ -1,4 +1,4 @@
-"""Archives that configs refer to: unpacked only where every member stays inside and all of them have room.
+"""Unpacking of archives that configs refer to: only if every member stays inside its folder and all of them fit.
 
 Links, devices and members outside their folder are refused before the first byte is written.
 """
@@ -22,7 +22,7 @@ __all__ = ["unpack_archive"]
 
 _MEMBERS = 1_000_000
 _PADDING = 1 << 20
-"""What may follow the end of a tar; tar itself fills up blocks of 10 KiB."""
+"""Most bytes after the end of a tar; tar itself fills up blocks of 10 KiB."""
 _DAMAGED = (
     zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
     RuntimeError,
@@ -30,17 +30,17 @@ _DAMAGED = (
 
 
 def unpack_archive(archive: Path, kind: str, folder: Path, *, room: int) -> None:
-    """Unpack an archive into a folder, over what is there, as BIE's ``unpack`` means it.
+    """Unpack an archive into a folder, over existing files, as BIE's ``unpack`` does.
 
     Args:
         archive: The file.
         kind: ``zip``, ``tar`` or ``tgz``.
-        folder: Where to; it exists.
-        room: Bytes that may be written.
+        folder: The target folder; it exists.
+        room: Most bytes to write.
 
     Raises:
-        InputError: it is damaged, of another kind, or has a member that may not be.
-        StorageError: it holds more than `room`, or the disk says no.
+        InputError: It is damaged, of another kind, or has a forbidden member.
+        StorageError: It holds more than `room`, or the disk fails.
     """
     with storage_errors(f"unpacking {archive.name}", folder):
         try:
@@ -49,7 +49,7 @@ def unpack_archive(archive: Path, kind: str, folder: Path, *, room: int) -> None
             elif kind in ("tar", "tgz"):
                 _untar(archive, "r:gz" if kind == "tgz" else "r:", folder, room)
             else:
-                raise InputError(f"{archive.name}: 'unpack: {kind}' is none of zip, tar, tgz")
+                raise InputError(f"{archive.name}: 'unpack: {kind}' is not zip, tar or tgz")
         except _DAMAGED as error:
             raise InputError(f"{archive.name} is no {kind} that can be read: {error}") from error
 

@@ -1,7 +1,7 @@
-"""A unit's files: mounts at their paths below one folder, the bundle's dense files among them, and how it is started.
+"""Assembly of a unit: its mounts and the bundle's dense files below one folder, and the commands that start it.
 
-A container sees the mounts where the app wants them. A process has no mounts: it gets the folder's name in
-``CLOUDEDGE_ROOT``, the port to listen on in ``PORT``, and a leading mount path in its words replaced. One script serves
+A container sees the mounts at the paths of the app. A process has no mounts: it gets the folder's name in
+``CLOUDEDGE_ROOT``, its port in ``PORT``, and mount paths at the beginning of its words replaced. One script serves
 both.
 """
 
@@ -34,7 +34,7 @@ _TABLES = ".bundle/tables/"
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything an app consists of, fetched."""
+    """The fetched parts of an app."""
 
     app: DesiredApp
     configs: Mapping[str, MountedConfig]
@@ -44,18 +44,18 @@ class Parts:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on now."""
+    """Return a port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def assemble(parts: Parts, store: NodeStore, *, kind: Kind, node: str, key: Path | None, created: str) -> Unit:
-    """Make a unit's folder, which appears whole, and return the unit.
+    """Make a unit's folder, which appears complete or not at all, and return the unit.
 
     Raises:
-        StorageError: the disk is full; nothing appears.
-        InputError: two mounts are in each other's way, or one cannot be had here.
+        StorageError: The disk is full; nothing appears.
+        InputError: Two mounts overlap, or one is not possible here.
     """
     app, statement = parts.app, parts.statement
     bare = Unit(app.ref, slot_of(app), created)
@@ -106,7 +106,7 @@ def _mounts(app: DesiredApp) -> dict[str, DesiredVolume]:
 
 
 def _is_linked(volume: DesiredVolume, objects: Mapping[str, Path]) -> bool:
-    """Tell whether a volume is a folder elsewhere: containers mount it from there, processes get a link to it."""
+    """Return True if a volume is a folder elsewhere: containers mount it from there, processes get a link to it."""
     return volume.kind == "hostPath" or (volume.kind == "config" and volume.source in objects)
 
 
@@ -114,7 +114,7 @@ def _check_nesting(app: DesiredApp, objects: Mapping[str, Path], own: Sequence[s
     """Refuse a mount below one that is a link for a process: it would be written into the folder behind the link.
 
     Raises:
-        InputError: there is one.
+        InputError: There is such a mount.
     """
     mounts = _mounts(app)
     for path in [path for path, volume in mounts.items() if _is_linked(volume, objects)]:
@@ -124,7 +124,7 @@ def _check_nesting(app: DesiredApp, objects: Mapping[str, Path], own: Sequence[s
 
 
 def _fill(target: Path, volume: DesiredVolume, parts: Parts, store: NodeStore, objects: Mapping[str, Path]) -> None:
-    """Put what a volume holds where it is mounted."""
+    """Put a volume's content at its mount path."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if volume.kind == "config" and _is_blob(parts, volume):
         target.mkdir()
@@ -134,8 +134,8 @@ def _fill(target: Path, volume: DesiredVolume, parts: Parts, store: NodeStore, o
         target.symlink_to(objects[volume.source])
     elif volume.kind in ("config", "secret"):
         target.mkdir(exist_ok=True)
-        held = (parts.configs if volume.kind == "config" else parts.secrets)[volume.source]
-        for key, data in held.texts.items():
+        config = (parts.configs if volume.kind == "config" else parts.secrets)[volume.source]
+        for key, data in config.texts.items():
             _write(target / key, data, 0o755 if volume.kind == "config" else 0o600)
     elif volume.kind == "hostPath":
         source = host_path(store, volume)
@@ -146,10 +146,10 @@ def _fill(target: Path, volume: DesiredVolume, parts: Parts, store: NodeStore, o
 
 
 def host_path(store: NodeStore, volume: DesiredVolume) -> Path:
-    """Return the folder of this machine that a volume means.
+    """Return a volume's folder on this machine.
 
     Raises:
-        InputError: it climbs out of where relative ones are kept.
+        InputError: A relative path leaves the node's folder.
     """
     if volume.source.startswith("/"):
         return Path(volume.source)
@@ -159,7 +159,7 @@ def host_path(store: NodeStore, volume: DesiredVolume) -> Path:
 
 
 def _is_blob(parts: Parts, volume: DesiredVolume) -> bool:
-    """Tell whether a config refers to blobs of the app's own bundle, which are in the hub."""
+    """Return True if a config refers to blobs of the app's own bundle, which are in the hub."""
     if parts.statement is None or volume.kind != "config":
         return False
     items = parts.configs[volume.source].objects
@@ -175,7 +175,7 @@ def _stated(statement: Statement) -> dict[str, int]:
 
 
 def _link(store: NodeStore, key: str, target: Path, parts: Parts) -> None:
-    assert parts.statement is not None  # noqa: S101 - `_is_blob` said so
+    assert parts.statement is not None  # noqa: S101 - `_is_blob` checked it
     digest = _digest_of(key)
     source = store.hub.blob_path(Descriptor("", Digest(digest), _stated(parts.statement)[digest]))
     try:
@@ -185,7 +185,7 @@ def _link(store: NodeStore, key: str, target: Path, parts: Parts) -> None:
 
 
 def _unpack(bundle: Bundle, target: Path) -> None:
-    """Write a bundle's dense files and parts; tables stay in the hub, where they are read from."""
+    """Write a bundle's dense files and parts; tables stay in the hub and are read from there."""
     for member in bundle.members():
         if not member.path.startswith(_TABLES):
             path = target / member.path
@@ -254,8 +254,8 @@ def _run(
         **service.env,
         "CLOUDEDGE_ROOT": "" if in_container else str(folder),
         **_own_env(parts, placed(model), store, in_container=in_container, key=placed(KEY) if key else ""),
-        # Of the unit alone. The node itself remembers the highest number for good; were the helper's file kept for all,
-        # a version that was tried and given up would keep the live one from ever starting again.
+        # For this unit alone. The node itself remembers the highest number for good; if all units shared this file, a
+        # version that was tried and given up would keep the live one from ever starting again.
         "CLOUDEDGE_STATE": "/tmp/cloudedge-state" if in_container else placed("/cloudedge/own-state"),  # noqa: S108
     }
     for lead in leads:
@@ -288,7 +288,7 @@ def _own_env(parts: Parts, model: str, store: NodeStore, *, in_container: bool, 
         "CLOUDEDGE_BUNDLE": f"{parts.bundle.name}@{parts.bundle.digest}",
         "CLOUDEDGE_HUB": HUB if in_container else str(store.hub.root),
         "CLOUDEDGE_MODEL": model,
-        # For the entry-point helper, which checks again what this node has checked, by the same key.
+        # For container_entrypoint.py, which repeats this node's checks with the same key.
         **({"CLOUDEDGE_KEY": key} if key else {"CLOUDEDGE_ALLOW_UNSIGNED": "1"}),
     }
 
@@ -305,7 +305,7 @@ def _binds(
             source = objects[volume.source]
         elif volume.kind == "hostPath":
             source = host_path(store, volume)
-        # Blobs are links into the hub: who writes to one writes to all versions that have it.
+        # Blobs are links into the hub: a write to one would change every version that has it.
         found.append(Bind(str(source), mount.path, mount.read_only or _is_blob(parts, volume)))
     if parts.bundle is not None:
         found.append(Bind(str(_below(folder, model)), model))

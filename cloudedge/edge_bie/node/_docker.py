@@ -1,8 +1,7 @@
-"""Units as containers of a Docker engine, through its SDK; the host's ports belong to fronts all the same.
+"""The Docker runtime of a node: units as containers, through Docker's SDK, behind fronts that own the host's ports.
 
-A container publishes its ports on loopback only, each on the private port its unit was given, so that two versions run
-side by side. The engine keeps containers running, also while the agent is away. Images are looked for on the engine
-first and pulled where they are not there.
+A container publishes its ports on loopback only, each on its unit's private port, so that two versions run side by
+side. The engine keeps containers running, also without the agent. Images that the engine does not have are pulled.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class DockerRuntime:
     """Units as containers.
 
     Args:
-        supervised: Where fronts are kept running.
-        folder: The node's folder, by which its containers are known.
+        supervised: Keeps fronts running.
+        folder: The node's folder, which identifies its containers.
     """
 
     kind: Kind = "docker"
@@ -48,7 +47,7 @@ class DockerRuntime:
         self._client = connect(timeout_s=120)
 
     def bring_images(self, images: Sequence[str], logins: Sequence[Login]) -> None:
-        """Pull images that the engine does not have, as whoever an app's registries name."""
+        """Pull images that the engine does not have, with the logins of the app's registries."""
         for image in images:
             if self._known(image):
                 continue
@@ -58,9 +57,9 @@ class DockerRuntime:
                 self._client.images.pull(image, auth_config=auth)
 
     def _known(self, image: str) -> str:
-        """Return what the engine knows an image by; empty: it has no such image.
+        """Return the engine's name of an image; empty: it has no such image.
 
-        One that was built here and never pushed has no digest of a registry, but it is pinned as well by its ID.
+        An image that was built here and never pushed has no registry digest; its ID pins it as well.
         """
         for name in (image, image.rpartition("@")[2]):
             with contextlib.suppress(NotFound), engine_errors(f"look for the image {image}"):
@@ -69,7 +68,7 @@ class DockerRuntime:
         return ""
 
     def apply(self, units: Sequence[Unit], targets: Mapping[int, int]) -> None:
-        """Make these units run and no others, and lead ports of the host to private ones."""
+        """Run exactly these units, and route ports of the host to private ones."""
         wanted = {self._name(unit, run.name): (unit, run) for unit in units for run in unit.runs}
         found = {str(container.name): container for container in self._containers()}
         for name, (unit, run) in wanted.items():
@@ -90,11 +89,11 @@ class DockerRuntime:
                 self._remove(container)
 
     def require_ports(self, targets: Mapping[int, int]) -> None:
-        """Make sure that the host's ports can be had."""
+        """Check that the host's ports are available."""
         self._supervised.require_ports(targets)
 
     def observe(self, unit: Unit) -> Mapping[str, ObservedService]:
-        """Return how each service of a unit is."""
+        """Return the state of each service of a unit."""
         try:
             found = {str(container.name): container for container in self._containers()}
         except (NotFound, Rejected, Unavailable) as error:
@@ -102,14 +101,14 @@ class DockerRuntime:
         return {run.name: _observed(found.get(self._name(unit, run.name))) for run in unit.runs}
 
     def tail(self, unit: Unit, service: str) -> str:
-        """Return what a service wrote last."""
+        """Return the last output of a service."""
         with contextlib.suppress(NotFound, Unavailable, Rejected), engine_errors("read a log"):
             container = self._client.containers.get(self._name(unit, service))
             return str(container.logs(tail=_TAIL_LINES)[-_TAIL_BYTES:].decode(errors="replace"))
         return ""
 
     def stop(self) -> None:
-        """End everything."""
+        """End all units and fronts."""
         self._supervised.keep([])
         down(self._supervised.folder)
         for container in self._containers():
@@ -157,7 +156,7 @@ def _digest(run: ServiceRun) -> str:
 
 
 def _limits(run: ServiceRun) -> dict[str, Any]:
-    """Return an app's limits as the engine takes them: "2" or "500m" processors, "4Gi" of memory, GPUs by count."""
+    """Return an app's limits in the engine's form: "2" or "500m" processors, "4Gi" of memory, GPUs by count."""
     limits: dict[str, Any] = {}
     if run.cpus:
         limits["nano_cpus"] = int(float(run.cpus[:-1]) * 1e6 if run.cpus.endswith("m") else float(run.cpus) * 1e9)
@@ -167,7 +166,7 @@ def _limits(run: ServiceRun) -> dict[str, Any]:
     if run.gpus:
         from docker.types import DeviceRequest  # noqa: PLC0415 - an extra
 
-        # What `docker run --gpus 2` asks for; an engine without NVIDIA's runtime says so when the container starts.
+        # Like `docker run --gpus 2`; an engine without NVIDIA's runtime fails when the container starts.
         limits["device_requests"] = [DeviceRequest(count=run.gpus, capabilities=[["gpu"]])]
     return limits
 

@@ -1,4 +1,4 @@
-"""What is wrong with the versions that a node was told to run, and when each is tried again."""
+"""Failures of desired versions on a node, and the times of their next tries."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ class _Failure:
 
 
 class Failures:
-    """By version of an app; one thread writes, others read."""
+    """The failures by version of an app; one thread writes, others read."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[AppRef, _Failure] = {}
 
     def of(self, ref: AppRef) -> Trouble | None:
-        """Return what a version is at, or suffers from."""
+        """Return the phase or the failure of a version."""
         found = self._known.get(ref)
         return found.trouble if found else None
 
     def is_due(self, ref: AppRef) -> bool:
-        """Tell whether a version may be tried now."""
+        """Return True if a version may be tried now."""
         found = self._known.get(ref)
         return found is None or found.retry_at <= self._clock.monotonic()
 
     def note(self, ref: AppRef, trouble: Trouble) -> None:
-        """Say what a version is at."""
+        """Record the phase of a version."""
         before = self._known.get(ref)
         count, retry_at = (before.count, before.retry_at) if before else (0, 0.0)
-        # What is known to be wrong with it is said until it is known to be right.
+        # A known cause of failure stays until another one is known, or the version works.
         if before is None or not before.trouble.cause or trouble.cause:
             self._known[ref] = _Failure(trouble, count, retry_at)
 
     def failed(self, ref: AppRef, error: CloudEdgeError, phase: Phase) -> Trouble:
-        """Say that a version failed once more: it is tried again later, each time after a longer pause."""
+        """Record another failure of a version: it is tried again later, each time after a longer pause."""
         before = self._known.get(ref)
         count = (before.count if before else 0) + 1
         pause = _BACKOFF.pause_s(count, self._clock)
@@ -61,9 +61,9 @@ class Failures:
         return trouble
 
     def forget(self, ref: AppRef) -> None:
-        """Say that a version works."""
+        """Record that a version works."""
         self._known.pop(ref, None)
 
     def keep(self, refs: Collection[AppRef]) -> None:
-        """Forget all others: nobody wants them any more."""
+        """Forget all others: they are no longer desired."""
         self._known = {ref: failure for ref, failure in self._known.items() if ref in refs}

@@ -1,4 +1,4 @@
-"""Getting one app ready: everything it needs is asked for, checked, brought and assembled. Nothing is started here."""
+"""The installer: fetches, verifies, stages and assembles everything that one app needs. It starts nothing."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFoun
 __all__ = ["Installer", "checked_statement", "objects_by_digest", "read_apps", "read_configs"]
 
 Fetch = Callable[[str, Sequence[tuple[str, str]]], Mapping[tuple[str, str], Any]]
-"""Asks the cloud for resources of a kind, each by name and version."""
+"""Fetches resources of a kind from the cloud, each by name and version."""
 
 
 def read_apps(
     refs: Sequence[AppRef], values: Mapping[tuple[str, str], Any], fields: Mapping[str, str]
 ) -> tuple[dict[AppRef, DesiredApp], dict[AppRef, CloudEdgeError]]:
-    """Read apps that came; those that cannot be read are told apart, and stop no other."""
+    """Parse the received apps; return the apps, and the errors of those that cannot be parsed."""
     apps: dict[AppRef, DesiredApp] = {}
     bad: dict[AppRef, CloudEdgeError] = {}
     for ref in refs:
@@ -45,7 +45,7 @@ def read_apps(
             app = DesiredApp.parse(filled_in(values[("application", ref.name)], fields), version=ref.version)
             if app.ref != ref:
                 raise Unavailable(
-                    f"app {ref.name} is at version {app.ref.version}; version {ref.version} was asked for"
+                    f"app {ref.name} is at version {app.ref.version}; version {ref.version} was requested"
                 )
             apps[ref] = app
         except KeyError:
@@ -62,12 +62,12 @@ def read_configs(
     *,
     kind: str = "configuration",
 ) -> dict[str, MountedConfig]:
-    """Read the configs (or secrets) an app was pinned to.
+    """Parse the configs (or secrets) of the versions that an app names.
 
     Raises:
-        Unavailable: another version came; the app is pinned anew soon.
-        InputError: one cannot be read.
-        NotFound: one did not come.
+        Unavailable: Another version came; the app will name it soon.
+        InputError: One cannot be parsed.
+        NotFound: One did not come.
     """
     found = {}
     parse = MountedConfig.parse_secret if kind == "secret" else MountedConfig.parse
@@ -85,7 +85,7 @@ def read_configs(
 
 
 def _statement_of(app: DesiredApp, configs: Mapping[str, MountedConfig]) -> tuple[bytes, str] | None:
-    """Return an app's statement and its signature as they came; None for an app that is not ours."""
+    """Return an app's statement and its signature as received; None for an app that cloudedge did not publish."""
     for volume in app.configs:
         texts = configs[volume.source].texts if volume.source in configs else {}
         if STATEMENT_KEY in texts:
@@ -96,20 +96,20 @@ def _statement_of(app: DesiredApp, configs: Mapping[str, MountedConfig]) -> tupl
 def checked_statement(
     app: DesiredApp, configs: Mapping[str, MountedConfig], slot: Slot, key: Path | None
 ) -> Statement | None:
-    """Return what an app's statement says, if it may be believed; None for an app that has none.
+    """Return an app's verified statement; None for an app that has none.
 
     Raises:
-        SignatureInvalid: nobody with the key signed it.
-        IntegrityError: it is damaged, or speaks for something else.
-        Conflict: it is older than one that was accepted.
+        SignatureInvalid: It was not signed with the key.
+        IntegrityError: It is damaged, or belongs to another app.
+        Conflict: It is older than an accepted one.
     """
-    came = _statement_of(app, configs)
-    if came is None:
+    received = _statement_of(app, configs)
+    if received is None:
         return None
-    data, encoded = came
+    data, encoded = received
     statement = Statement.from_bytes(data)
     if statement.to_bytes() != data:
-        raise IntegrityError(f"the statement of {app.ref.name} is not written the one way statements are")
+        raise IntegrityError(f"the statement of {app.ref.name} is not in canonical form")
     if key is not None:
         try:
             signature = base64.b64decode("".join(encoded.split()), validate=True)
@@ -123,7 +123,7 @@ def checked_statement(
 
 
 def objects_by_digest(configs: Mapping[str, MountedConfig]) -> dict[str, Object]:
-    """Return where blobs can be had, by digest."""
+    """Return the sources of blobs, by digest."""
     return {
         f"sha256:{item.key.removeprefix('sha256-')}": item
         for config in configs.values()
@@ -133,15 +133,15 @@ def objects_by_digest(configs: Mapping[str, MountedConfig]) -> dict[str, Object]
 
 
 class Installer:
-    """Gets apps ready on this node.
+    """Prepares apps on this node.
 
     Args:
-        fetch: Asks the cloud.
-        store: Where things are kept.
-        runtime: What runs them.
+        fetch: Fetches resources from the cloud.
+        store: The node's files.
+        runtime: Runs apps.
         node: The node's name.
-        key: Who signs what may run; None: nobody has to.
-        clock: Where time comes from.
+        key: Public key that statements must be signed with; None: unsigned apps are installed too.
+        clock: Source of time.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Installer:
         self._fields = {"BAETYL_NODE_NAME": node, "BAETYL_NAMESPACE": namespace}
 
     def apps(self, refs: Sequence[AppRef]) -> tuple[dict[AppRef, DesiredApp], dict[AppRef, CloudEdgeError]]:
-        """Ask for apps. One that the cloud does not have fails a whole request: they are then asked for one by one."""
+        """Fetch apps. A missing one fails the whole request: they are then fetched one by one."""
         try:
             values = dict(self._fetch("application", [(ref.name, ref.version) for ref in refs]))
         except NotFound:
@@ -177,15 +177,15 @@ class Installer:
         return read_apps(refs, values, self._fields)
 
     def prepare(self, app: DesiredApp, state: NodeState, at: Callable[[str], None]) -> tuple[Unit, int]:
-        """Get an app ready; returns it, and the bytes that were here already.
+        """Prepare an app; return its unit, and the needed bytes that were on the node already.
 
         Args:
-            app: Which.
-            state: What the node remembers.
-            at: Told of each step before it is taken.
+            app: The app.
+            state: The node's saved state.
+            at: Called with each step before it is taken.
 
         Raises:
-            CloudEdgeError: it cannot be, or not now; nothing that runs is touched.
+            CloudEdgeError: It is not possible, or not now; no running app is touched.
         """
         at("fetch-configs")
         configs = read_configs(
@@ -198,8 +198,8 @@ class Installer:
         if statement is None:
             if self._key is not None:
                 raise SignatureInvalid(
-                    f"{app.ref.name} comes without a statement, and this node runs only what is signed",
-                    hint="Publish it with cloudedge, or start the node without --key.",
+                    f"{app.ref.name} comes without a statement, and this node runs only signed apps",
+                    hint="Publish it with cloudedge, or start the node without `--key`.",
                 )
             self._bring_images(app, secrets, at)
             at("assemble")
@@ -216,8 +216,10 @@ class Installer:
 
     def _bring_images(self, app: DesiredApp, secrets: Mapping[str, MountedConfig], at: Callable[[str], None]) -> None:
         at("bring-images")
-        held = [{key: data.decode("utf-8", "replace") for key, data in each.texts.items()} for each in secrets.values()]
-        logins = [Login(**each) for each in held if set(each) == {"address", "username", "password"}]
+        texts = [
+            {key: data.decode("utf-8", "replace") for key, data in each.texts.items()} for each in secrets.values()
+        ]
+        logins = [Login(**each) for each in texts if set(each) == {"address", "username", "password"}]
         self._runtime.bring_images([service.image for service in app.services], logins)
 
     def _assemble(self, parts: Parts) -> Unit:

@@ -1,4 +1,4 @@
-"""What a node is and how it does: measured where the kernel tells it, and left out where nobody does."""
+"""Properties and load of a node's machine, read from the kernel; unknown figures are left out."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Machine:
     """The machine a node runs on.
 
     Args:
-        folder: Whose disk counts.
-        address: Where the machine can be reached.
+        folder: A folder on the disk to measure.
+        address: The machine's address.
     """
 
     def __init__(self, folder: Path, *, address: str = "") -> None:
@@ -30,7 +30,7 @@ class Machine:
         self._cpu = _cpu_times()
 
     def node(self) -> dict[str, Any]:
-        """Describe the machine, as ``report.node`` has it."""
+        """Describe the machine in the form of ``report.node``."""
         return {
             "hostname": self.name,
             "address": self._address,
@@ -47,7 +47,7 @@ class Machine:
         }
 
     def stats(self) -> dict[str, Any]:
-        """Measure it, as ``report.nodestats`` has it; the processor's use is since the last call."""
+        """Measure the load in the form of ``report.nodestats``; processor usage counts from the last call."""
         cores = os.cpu_count() or 1
         before, self._cpu = self._cpu, _cpu_times()
         total, idle = (now - then for now, then in zip(self._cpu, before, strict=True))
@@ -100,7 +100,7 @@ def _network() -> dict[str, str]:
 
 
 def _gpu() -> tuple[str, str, str] | None:
-    """Return memory in use, memory and the share of time busy, of all Nvidia GPUs; None where there are none."""
+    """Return used memory, memory and busy share of all Nvidia GPUs; None if there are none."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -115,7 +115,7 @@ def _gpu() -> tuple[str, str, str] | None:
 
 
 def _own_address() -> str:
-    """Return the address this machine has towards others; nothing is sent to find out."""
+    """Return this machine's outgoing address; sends nothing."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(("192.0.2.1", 9))

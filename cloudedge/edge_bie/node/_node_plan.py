@@ -1,9 +1,9 @@
-"""What a node does, decided: desired and present in, changes out. Nothing here opens a file or a connection.
+"""The plan of a node: the changes from its present to its desired apps, and the admission of statements. Pure.
 
-- Whatever is desired and live stays as it is.
-- An app whose line of revisions has another one live takes its place, and only once it is trusted.
-- Of two apps that want one port of the host, or one line, the one that is live keeps it; else the first.
-- A line that nothing desires any more is stopped; that comes first, because others may want its ports.
+- An app that is desired and live stays as it is.
+- A desired revision replaces the live revision of the same slot, once it has passed its trial.
+- Of two apps that want one host port, or one slot, the live one keeps it; else the first.
+- A slot without a desired app is stopped; that comes first, because others may want its ports.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ _SIZE_LIMIT = 1 << 50
 
 @dataclass(frozen=True)
 class NodePlan:
-    """What is to be done, removals first."""
+    """The changes to make, removals first."""
 
     remove: tuple[str, ...]
-    """Lines to stop."""
+    """Slots to stop."""
     install: tuple[DesiredApp, ...]
     skip: Mapping[AppRef, str]
-    """Apps that cannot be installed, and why."""
+    """Reasons by app that cannot be installed."""
 
 
 def plan(desired: Sequence[DesiredApp], slots: Mapping[str, Slot]) -> NodePlan:
-    """Decide what to do."""
-    lines: dict[str, DesiredApp] = {}
+    """Plan the changes."""
+    chosen: dict[str, DesiredApp] = {}
     ports: dict[int, DesiredApp] = {}
     skip: dict[AppRef, str] = {}
     for app in sorted(desired, key=lambda app: not _is_live(app, slots)):  # stable: live ones first, then in order
         slot = slot_of(app)
         taken = next((ports[port] for port in app.host_ports if port in ports), None)
-        if slot in lines:
-            skip[app.ref] = f"{lines[slot].ref.name} is a revision of {slot} too, and comes first"
+        if slot in chosen:
+            skip[app.ref] = f"{chosen[slot].ref.name} is a revision of {slot} too, and comes first"
         elif len(set(app.host_ports)) != len(app.host_ports):
             skip[app.ref] = f"{app.ref.name} wants one host port twice"
         elif taken is not None:
             port = next(port for port in app.host_ports if port in ports)
             skip[app.ref] = f"host port {port} conflict: {taken.ref.name} has it"
         else:
-            lines[slot] = app
+            chosen[slot] = app
             ports.update(dict.fromkeys(app.host_ports, app))
     wanted = {slot_of(app) for app in desired}
     return NodePlan(
         remove=tuple(name for name, slot in slots.items() if slot.running and name not in wanted),
-        install=tuple(app for app in desired if lines.get(slot_of(app)) is app and not _is_live(app, slots)),
+        install=tuple(app for app in desired if chosen.get(slot_of(app)) is app and not _is_live(app, slots)),
         skip=skip,
     )
 
@@ -75,17 +75,17 @@ def _is_live(app: DesiredApp, slots: Mapping[str, Slot]) -> bool:
 
 
 def admit(statement: Statement, app: DesiredApp, configs: Mapping[str, MountedConfig], slot: Slot) -> None:
-    """Check a statement, whose signature is good, against what it came with and what was accepted before.
+    """Check a statement with a valid signature against its app and against the statements accepted before.
 
     Args:
         statement: The statement.
         app: The app that mounts it.
         configs: Every config that the app mounts, by name.
-        slot: What was accepted before.
+        slot: The slot, with the highest accepted number.
 
     Raises:
-        IntegrityError: it speaks for something else, or contradicts itself.
-        Conflict: it is older than one that was accepted: somebody sends it again.
+        IntegrityError: It belongs to another app, or contradicts itself.
+        Conflict: It is older than an accepted one: it is replayed.
     """
     name = slot_of(app)
     if statement.app != name:
@@ -93,7 +93,7 @@ def admit(statement: Statement, app: DesiredApp, configs: Mapping[str, MountedCo
     if app_name(statement.app, statement.revision) != app.ref.name:
         raise IntegrityError(f"the statement of {app.ref.name} makes revision {statement.revision}, which it is not")
     if statement.image and any(service.image != statement.image for service in app.services[:1]):
-        raise IntegrityError(f"{app.ref.name} runs {app.services[0].image}, its statement says {statement.image}")
+        raise IntegrityError(f"{app.ref.name} runs {app.services[0].image}, its statement names {statement.image}")
     if statement.manifest is None or not statement.bundle.endswith(f"@{statement.manifest.digest}"):
         raise IntegrityError(f"the statement of {app.ref.name} does not name its bundle's manifest")
     try:
@@ -109,38 +109,38 @@ def admit(statement: Statement, app: DesiredApp, configs: Mapping[str, MountedCo
         raise Conflict(
             f"the statement of {app.ref.name} has number {statement.sequence}; "
             f"number {slot.highest} of {name} was accepted before",
-            hint="An old statement was sent again. To go back, write a new statement about the old bundle.",
+            hint="An old statement was sent again. To roll back, publish a new statement about the old bundle.",
             highest=slot.highest,
         )
 
 
 def _check_content(statement: Statement, app: DesiredApp, configs: Mapping[str, MountedConfig]) -> None:
-    """Check that what would be run is what was signed, also for a revision that runs already: apps can be written to.
+    """Check that an app is as signed, also for a revision that runs already: apps in the cloud can be changed.
 
     Raises:
-        IntegrityError: somebody changed the app or what starts the server.
+        IntegrityError: The app or its scripts were changed.
     """
     own = statement_config(statement.app, statement.revision)
     stated = {blob.digest.replace(":", "-") for blob in statement.every_blob}
     for name, config in configs.items():
         if name != own and config.texts and texts_digest(config.texts) not in statement.scripts:
-            raise IntegrityError(f"config {name} of {app.ref.name} is not what was signed: a text was changed")
+            raise IntegrityError(f"config {name} of {app.ref.name} is not as signed: a text was changed")
         if any(item.key not in stated for item in config.objects):
             raise IntegrityError(f"config {name} of {app.ref.name} brings files that its statement does not name")
     if content_of(app, configs, statement=own) != statement.content:
         raise IntegrityError(
-            f"{app.ref.name} would run otherwise than was signed: a service, its image, command, environment, ports, "
+            f"{app.ref.name} is not as signed: a service, its image, command, environment, ports, "
             "mounts, limits or privileges were changed",
             hint="Publish it again with cloudedge; apps of a release are never edited.",
         )
 
 
 def bytes_needed(statement: Statement, present: Mapping[str, int]) -> int:
-    """Return what a revision takes on this disk: the bytes still to come, and its dense files a second time.
+    """Return the disk space of a revision: the bytes to download, and its dense files a second time.
 
     Args:
-        statement: What it consists of.
-        present: Bytes that are here already, by digest.
+        statement: Its statement.
+        present: Bytes on the disk already, by digest.
     """
     coming = sum(blob.size - min(blob.size, present.get(blob.digest, 0)) for blob in statement.every_blob)
     return coming + sum(blob.size for blob in statement.blobs if not blob.media_type.startswith(_TABLES))

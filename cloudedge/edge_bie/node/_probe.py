@@ -1,6 +1,6 @@
-"""Asking a unit whether it answers as its trainer meant it to, on its private port, before anybody is led to it.
+"""Probes of a unit on its private port, before the front sends it any request.
 
-A bundle without probes, and an app that is not ours, have to accept a connection and stay up.
+A bundle without probes, and an app that cloudedge did not publish, have to accept a connection and stay up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ask_probes", "await_answers"]
 _POLL_S = 0.1
 _ANSWER_S = 120.0
 _STEADY_S = 2.0
-"""How long a unit that listens nowhere has to stay up."""
+"""Time that a unit without ports has to stay up."""
 
 
 def await_answers(
@@ -28,15 +28,15 @@ def await_answers(
     """Wait until a unit answers its probes.
 
     Args:
-        unit: Who is asked.
-        bundle: Whose probes; None for an app that is not ours.
-        failing: Says why the unit will not make it, or nothing.
-        within_s: How long it may take to get ready.
-        clock: Where time comes from.
+        unit: The unit to probe.
+        bundle: The bundle with the probes; None for an app that cloudedge did not publish.
+        failing: Returns the reason why the unit cannot succeed, or an empty string.
+        within_s: Longest time to get ready.
+        clock: Source of time.
 
     Raises:
-        InputError: it answers otherwise than it should.
-        Unavailable: it ended, or does not answer in time.
+        InputError: It answers a probe wrongly.
+        Unavailable: It ended, or does not answer in time.
     """
     time = clock or SystemClock()
     end, begun = time.monotonic() + within_s, time.monotonic()
@@ -59,11 +59,11 @@ def await_answers(
 
 
 def ask_probes(unit: Unit, bundle: Bundle | None) -> None:
-    """Ask a unit its probes once.
+    """Send a unit its probes once.
 
     Raises:
-        InputError: it answers otherwise than it should.
-        Unavailable: it does not answer.
+        InputError: It answers a probe wrongly.
+        Unavailable: It does not answer.
     """
     ports = [lead.private for run in unit.runs for lead in run.leads]
     if bundle is None or not ports:

@@ -1,6 +1,6 @@
-"""A node's report, made of what it remembers and sees. Pure; the fields are those that BIE stores and shows.
+"""A node's report, from its saved state and its observations. Pure; the fields are those that BIE stores and shows.
 
-Beyond what BAETYL says, an app of ours has two more entries: ``cloudedge-verify`` among ``initContainers`` (Terminated:
+Beyond BAETYL's entries, an app of cloudedge has two more: ``cloudedge-verify`` among ``initContainers`` (Terminated:
 Completed, or the refusal; Waiting while bytes are on their way) and ``cloudedge-probe`` among ``containers`` (Running:
 ProbePassed, or Waiting: ProbeFailed).
 """
@@ -20,29 +20,29 @@ from cloudedge.errors import CloudEdgeError, StorageError
 __all__ = ["Phase", "Trouble", "app_stats", "make_report", "trouble_of"]
 
 Phase = Literal["waiting", "verifying", "starting"]
-"""How far an app came: not begun; fetching and checking; running on trial."""
+"""The phase of an app: not begun; fetching and checking; running on trial."""
 
 _REFUSED = {"Conflict": "Replayed", "IntegrityError": "Tampered"}
 _FAILED = {"Conflict": "PortConflict", "Rejected": "CreateContainerError", "StorageError": "StorageError"}
-"""What an error is called in a report, before and after a version was started; else by its class, and ProbeFailed."""
+"""Report names of errors before and after a version was started; others get their class name, or ProbeFailed."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CAUSE = 4000
-"""Characters: it stands in a report twice, and BIE keeps 64 KiB of one."""
+"""Most characters of a cause: a report has it twice, and BIE keeps 64 KiB of one."""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a desired app is not live, or not yet."""
+    """The reason why a desired app is not live, or not yet."""
 
     phase: Phase
     reason: str
-    """In one word where one does: Downloading, SignatureInvalid, ProbeFailed."""
+    """One word: Downloading, SignatureInvalid, ProbeFailed."""
     cause: str = ""
-    """In a sentence; empty while it may still become live by itself."""
+    """A sentence; empty while the app may still become live without help."""
 
 
 def trouble_of(error: CloudEdgeError, phase: Phase) -> Trouble:
-    """Return what a report says of an error; one that goes away by itself has no cause."""
+    """Return the report's form of an error; a temporary one has no cause."""
     kind, cause = type(error).__name__, error.message[:_CAUSE]
     if isinstance(error, StorageError) and error.facts.get("errno") in _FULL:
         return Trouble(phase, "DiskFull", cause)
@@ -66,13 +66,13 @@ def make_report(
     """Return the report of a node.
 
     Args:
-        state: What it remembers.
-        stats: What `app_stats` says of each app.
+        state: The node's saved state.
+        stats: The `app_stats` of each app.
         machine: The machine's name.
-        node: What it is.
-        nodestats: How it does.
-        version: Of cloudedge.
-        free: Bytes that are free for apps.
+        node: The machine's properties.
+        nodestats: The machine's load.
+        version: Version of cloudedge.
+        free: Free bytes for apps.
     """
     live = {slot.live.ref: slot.live for slot in state.slots.values() if slot.live is not None}
     wanted = [ref for ref in state.desire.apps if ref in live]  # in the order of the desire, or BIE sees a difference
@@ -109,15 +109,15 @@ def app_stats(
     probe: str | None = None,
     trouble: Trouble | None = None,
 ) -> dict[str, Any]:
-    """Return what is said of one app.
+    """Return the entry of one app.
 
     Args:
         ref: The app.
         machine: The machine's name.
-        unit: What runs of it, if anything does.
-        observed: How its services are.
-        probe: What its probes said last: nothing when they passed, None when nobody asked yet.
-        trouble: Why it is not live.
+        unit: Its running unit, if there is one.
+        observed: The state of its services.
+        probe: The last failure of its probes: empty if they passed, None if there was no probe yet.
+        trouble: The reason why it is not live.
     """
     containers = [{"name": name, "state": seen.state, "reason": seen.reason} for name, seen in (observed or {}).items()]
     is_ours = trouble is not None or (unit is not None and unit.revision != "")

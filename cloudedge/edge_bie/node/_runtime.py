@@ -1,10 +1,10 @@
-"""Making exactly some units run, as processes, and leading the host's ports to the live ones.
+"""The runtime of a node: runs units as processes, and routes the host's ports to the live ones.
 
 A port of the host belongs to a `cloudedge.http1.switching_proxy`, a process that stays while versions change and
 passes requests on to the private port of the live one. So the next version starts and is tried beside the live one,
 and the hand-over is a file that the proxy reads again: requests under way end where they began, and no connection is
 refused.
-Fronts and apps are processes of a supervisor of their own: they outlive the node's agent and come back after a crash.
+Fronts and apps are processes of their own supervisor: they outlive the node's agent and are restarted after a crash.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ __all__ = ["Login", "ObservedService", "ProcessRuntime", "Runtime", "Supervised"
 _WITHIN_S = 60.0
 _POLL_S = 0.05
 _SETTLE_S = 0.5
-"""From the moment a front is told of the new target until the old one is asked to end."""
+"""Time between the switch of a front to the new target and the end of the old one."""
 
 
 @dataclass(frozen=True)
 class ObservedService:
-    """One service of a unit as it is."""
+    """The observed state of one service of a unit."""
 
     state: str
-    """Running, Waiting or Terminated, as BIE says it."""
+    """Running, Waiting or Terminated, in BIE's words."""
     reason: str = ""
-    """In one word, as Kubernetes has it."""
+    """One word, as in Kubernetes."""
     detail: str = ""
     restarts: int = 0
 
 
 @dataclass(frozen=True)
 class Login:
-    """What opens a registry; never written down."""
+    """The login of a registry; never written to disk."""
 
     address: str
     username: str
@@ -57,49 +57,49 @@ class Login:
 
 
 class Runtime(Protocol):
-    """What runs units on this machine."""
+    """Runs units on this machine."""
 
     kind: Kind
 
     def bring_images(self, images: Sequence[str], logins: Sequence[Login]) -> None:
-        """Get images that are needed and not here.
+        """Pull the needed images that are missing.
 
         Raises:
-            NotFound: there is no such image.
-            Rejected: whoever has it does not hand it out.
+            NotFound: There is no such image.
+            Rejected: The registry refuses it.
         """
         ...
 
     def apply(self, units: Sequence[Unit], targets: Mapping[int, int]) -> None:
-        """Make these units run and no others, and lead ports of the host to private ones. Idempotent.
+        """Run exactly these units, and route ports of the host to private ones. Idempotent.
 
-        Where a target moves, what is new runs and the front is turned before anything old is ended.
+        If a target moves, the new unit starts and the front switches before the old unit ends.
         """
         ...
 
     def require_ports(self, targets: Mapping[int, int]) -> None:
-        """Make sure that the host's ports can be had.
+        """Check that the host's ports are available.
 
         Raises:
-            Conflict: another program has one.
+            Conflict: Another program has one of them.
         """
         ...
 
     def observe(self, unit: Unit) -> Mapping[str, ObservedService]:
-        """Return how each service of a unit is."""
+        """Return the state of each service of a unit."""
         ...
 
     def tail(self, unit: Unit, service: str) -> str:
-        """Return what a service wrote last."""
+        """Return the last output of a service."""
         ...
 
     def stop(self) -> None:
-        """End everything."""
+        """End all units and fronts."""
         ...
 
 
 def targets_of(units: Sequence[Unit]) -> dict[int, int]:
-    """Return where the host's ports lead when these units are live."""
+    """Return the private port of each host port when these units are live."""
     return {
         lead.host: lead.private
         for unit in units
@@ -110,7 +110,7 @@ def targets_of(units: Sequence[Unit]) -> dict[int, int]:
 
 
 def listens(port: int, address: str = "127.0.0.1") -> bool:
-    """Tell whether somebody listens on a port of this machine."""
+    """Return True if a program listens on a port of this machine."""
     try:
         socket.create_connection((address, port), 2).close()
     except OSError:
@@ -119,13 +119,13 @@ def listens(port: int, address: str = "127.0.0.1") -> bool:
 
 
 class Supervised:
-    """A supervisor's folder with fronts, and with whatever else shall be kept running.
+    """A supervisor's folder with fronts and the other processes to keep running.
 
     Args:
-        folder: The supervisor's.
-        address: Where fronts listen.
-        port_map: Ports of the host that are others on this machine.
-        clock: Where time comes from.
+        folder: The supervisor's folder.
+        address: Address that fronts listen on.
+        port_map: Other ports of this machine for ports that apps name.
+        clock: Source of time.
     """
 
     def __init__(
@@ -154,12 +154,12 @@ class Supervised:
         ]
 
     def require_ports(self, targets: Mapping[int, int]) -> None:
-        """Make sure that the host's ports can be had, or are had already.
+        """Check that the host's ports are available, or are the node's already.
 
         Raises:
-            Conflict: another program has one.
+            Conflict: Another program has one of them.
         """
-        ours = {spec.name for spec in self._told()}
+        ours = {spec.name for spec in self._current_specs()}
         for host in targets:
             port = self._port_map.get(host, host)
             if f"front-{host}" in ours:
@@ -170,14 +170,14 @@ class Supervised:
                     probe.bind((self._address, port))
                 except OSError as error:
                     raise Conflict(
-                        f"host port {port} cannot be had: {error.strerror}", hint="Another program listens there."
+                        f"host port {port} is not available: {error.strerror}", hint="Stop the program that uses it."
                     ) from error
 
     def await_fronts(self, targets: Mapping[int, int]) -> None:
-        """Wait until every port of the host is listened on.
+        """Wait until a front listens on every host port.
 
         Raises:
-            Unavailable: one is not.
+            Unavailable: One has no listener.
         """
         end = self._clock.monotonic() + _WITHIN_S
         address = "127.0.0.1" if self._address == "0.0.0.0" else self._address  # noqa: S104 - compared, not bound
@@ -185,15 +185,15 @@ class Supervised:
             port = self._port_map.get(host, host)
             while not listens(port, address):
                 if self._clock.monotonic() > end:
-                    raise Unavailable(f"nobody listens on host port {port}: {log_tail(self.folder, f'front-{host}')}")
+                    raise Unavailable(f"nothing listens on host port {port}: {log_tail(self.folder, f'front-{host}')}")
                 self._clock.sleep(_POLL_S)
 
     def turned(self, targets: Mapping[int, int]) -> list[int]:
-        """Return the ports whose front leads elsewhere now."""
+        """Return the ports whose front has another target now."""
         return [host for host, port in targets.items() if self._lead(host) not in (None, f"127.0.0.1:{port}")]
 
     def aim(self, targets: Mapping[int, int]) -> None:
-        """Write where fronts lead; one that runs is told to read it again."""
+        """Write the targets of fronts; running ones read them again."""
         turned = self.turned(targets)
         for host, port in targets.items():
             target = self._target(host)
@@ -210,27 +210,27 @@ class Supervised:
             self._clock.sleep(_SETTLE_S)
 
     def keep(self, specs: Sequence[ProcessSpec]) -> bool:
-        """Have these processes run and no others; returns whether anything had to change.
+        """Run exactly these processes; return True if that changed anything.
 
         Raises:
-            Unavailable: the supervisor does not act.
+            Unavailable: The supervisor does not act.
         """
-        if self._told() == list(specs) and (not specs or (is_up(self.folder) and has_read(self.folder))):
+        if self._current_specs() == list(specs) and (not specs or (is_up(self.folder) and has_read(self.folder))):
             return False
         tell(self.folder, specs)
         end = self._clock.monotonic() + _WITHIN_S
         while not has_read(self.folder):
             if self._clock.monotonic() > end:
-                raise Unavailable(f"the supervisor of {self.folder} does not act", hint="Look into its log.")
+                raise Unavailable(f"the supervisor of {self.folder} does not act", hint="Read its log.")
             self._clock.sleep(_POLL_S)
         return True
 
     def others(self, specs: Sequence[ProcessSpec]) -> list[ProcessSpec]:
-        """Return what runs now and is not among these."""
+        """Return the running processes that are not among these."""
         names = {spec.name for spec in specs}
-        return [spec for spec in self._told() if spec.name not in names]
+        return [spec for spec in self._current_specs() if spec.name not in names]
 
-    def _told(self) -> list[ProcessSpec]:
+    def _current_specs(self) -> list[ProcessSpec]:
         with contextlib.suppress(FileNotFoundError):
             return read_specs(self.folder)
         return []
@@ -253,10 +253,10 @@ class ProcessRuntime:
         self._supervised = supervised
 
     def bring_images(self, images: Sequence[str], logins: Sequence[Login]) -> None:
-        """Do nothing: a process needs none."""
+        """Do nothing: a process needs no image."""
 
     def apply(self, units: Sequence[Unit], targets: Mapping[int, int]) -> None:
-        """Make these units run and no others, and lead ports of the host to private ones."""
+        """Run exactly these units, and route ports of the host to private ones."""
         supervised = self._supervised
         specs = [*supervised.fronts(targets), *(_spec(unit, run) for unit in units for run in unit.runs)]
         if supervised.turned(targets):
@@ -266,11 +266,11 @@ class ProcessRuntime:
             supervised.await_fronts(targets)
 
     def require_ports(self, targets: Mapping[int, int]) -> None:
-        """Make sure that the host's ports can be had."""
+        """Check that the host's ports are available."""
         self._supervised.require_ports(targets)
 
     def observe(self, unit: Unit) -> Mapping[str, ObservedService]:
-        """Return how each service of a unit is."""
+        """Return the state of each service of a unit."""
         states = process_states(self._supervised.folder)
         found = {}
         for run in unit.runs:
@@ -284,11 +284,11 @@ class ProcessRuntime:
         return found
 
     def tail(self, unit: Unit, service: str) -> str:
-        """Return what a service wrote last."""
+        """Return the last output of a service."""
         return log_tail(self._supervised.folder, _process(unit, service))
 
     def stop(self) -> None:
-        """End everything."""
+        """End all units and fronts."""
         self._supervised.keep([])
         down(self._supervised.folder)
 

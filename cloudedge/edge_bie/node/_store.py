@@ -1,12 +1,12 @@
-"""Where a node keeps things: blobs by digest, downloaded files by config and version, one folder per unit.
+"""The files of a node: blobs by digest, downloaded files by config and version, one folder per unit.
 
     hub/                     blobs of bundles, an OCI layout
     downloads/               files on their way
-    objects/CONFIG/VERSION/  files that configs of others refer to, and what was unpacked of them
-    units/APP.VERSION/       what a unit sees: mounts at their paths
-    host/                    what apps ask of the host by a relative path
+    objects/CONFIG/VERSION/  files of configs that cloudedge did not publish, and the content of their archives
+    units/APP.VERSION/       the files of a unit: mounts at their paths
+    host/                    hostPath volumes with a relative path
 
-Everything appears by rename, whole. What belongs to the live or the previous version of any app is never removed.
+Everything appears complete, by rename. Files of the live or the previous version of any app are never removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cloudedge.io import digest_file, map_in_threads, storage_errors
 __all__ = ["NodeStore"]
 
 _SPARE = 16 << 20
-"""Bytes that stay free whatever is installed: logs and the node's own state need room too."""
+"""Bytes to keep free: logs and the node's own state need space too."""
 _JOBS = 4
 _IDLE_S = 7 * 86400.0
 
@@ -39,8 +39,8 @@ class NodeStore:
     """The files of a node.
 
     Args:
-        folder: Where.
-        downloads: How files come.
+        folder: The node's folder.
+        downloads: Downloads files.
     """
 
     def __init__(self, folder: Path, downloads: Downloads) -> None:
@@ -49,18 +49,18 @@ class NodeStore:
         self.downloads = downloads
 
     def unit_folder(self, unit_id: str) -> Path:
-        """Return where a unit's files are, or would be."""
+        """Return the folder of a unit's files."""
         return self.folder / "units" / unit_id
 
     def free_bytes(self) -> int:
-        """Return what is free on the disk."""
+        """Return the free bytes of the disk."""
         stat = os.statvfs(self.folder)
         return stat.f_bavail * stat.f_frsize
 
     # -- bundles ------------------------------------------------------------------------------------------------------
 
     def make_room(self, statement: Statement, units: Iterable[Unit]) -> None:
-        """See that a revision fits; what nobody needs goes first.
+        """Check that a revision fits on the disk; remove unneeded files first.
 
         Raises:
             StorageError: it does not.
@@ -76,37 +76,37 @@ class NodeStore:
         if needed > free:
             raise StorageError(
                 f"revision {statement.revision} of {statement.app} needs {needed} bytes, {free} are free",
-                hint="Nothing was changed. Make room; the node tries again by itself.",
+                hint="Nothing was changed. Free disk space; the node tries again by itself.",
                 errno=errno.ENOSPC,
                 needed=needed,
                 free=free,
             )
 
     def has(self, blob: Blob) -> bool:
-        """Tell whether a blob is here."""
+        """Return True if a blob is in the hub."""
         return self.hub.has_blob("", _descriptor(blob))
 
     def bring(self, statement: Statement, objects: Mapping[str, Object]) -> int:
-        """Download the blobs that are not here yet, each checked against its digest.
+        """Download the missing blobs, each checked against its digest.
 
         Args:
-            statement: What is needed.
-            objects: Where blobs can be had, by digest.
+            statement: The statement with the needed blobs.
+            objects: The sources of blobs, by digest.
 
         Returns:
-            Bytes that were here already.
+            Bytes of the blobs that were on the node already.
 
         Raises:
-            NotFound: nobody says where one is, or it is not there.
-            IntegrityError: one is not what the statement says.
-            Unavailable: the network does not bring one; what came is kept.
-            StorageError: the disk is full.
+            NotFound: A blob has no source, or is not there.
+            IntegrityError: A blob does not match the statement.
+            Unavailable: The network failed; the received bytes are kept.
+            StorageError: The disk is full.
         """
         blobs = statement.every_blob
         missing = [blob for blob in blobs if not self.has(blob)]
         for blob in missing:
             if blob.digest not in objects:
-                raise NotFound(f"no config of {statement.app} says where blob {blob.digest} is", digest=blob.digest)
+                raise NotFound(f"no config of {statement.app} leads to blob {blob.digest}", digest=blob.digest)
         map_in_threads(lambda blob: self._bring_one(blob, objects[blob.digest]), missing, _JOBS)
         return sum(blob.size for blob in blobs) - sum(blob.size for blob in missing)
 
@@ -116,23 +116,22 @@ class NodeStore:
             part = self.downloads.fetch(name, item.url, size=blob.size, token=item.token, sure=True)
             hashed = _checked(part, blob, item)
         except (IntegrityError, StorageError):
-            self.downloads.drop(
-                name
-            )  # to go on would repeat the damage; on a full disk the live version needs the room
+            # Resuming would repeat the damage; on a full disk the live version needs the space.
+            self.downloads.drop(name)
             raise
         self.hub.adopt(part, hashed, how="move")
         self.downloads.drop(name)
 
     def open_bundle(self, statement: Statement, key: Path | None) -> Bundle:
-        """Return the bundle of a statement, all of it here and named by its manifest.
+        """Return the bundle of a statement, after a check that all its blobs are here and in its manifest.
 
         Args:
-            statement: What it consists of.
-            key: Who has to have signed it, where the statement brings signatures.
+            statement: Its statement.
+            key: Public key of the bundle's signatures, if it has any.
 
         Raises:
-            IntegrityError: the manifest names what the statement does not.
-            SignatureInvalid: it is signed, and by nobody with that key.
+            IntegrityError: The manifest names a blob that the statement does not.
+            SignatureInvalid: It is signed, but not with that key.
         """
         name = statement.bundle.rpartition("@")[0].rpartition(":")[0] or statement.bundle.rpartition("@")[0]
         assert statement.manifest is not None  # noqa: S101 - `admit` checked it
@@ -160,13 +159,13 @@ class NodeStore:
     # -- files of configs ---------------------------------------------------------------------------------------------
 
     def bring_objects(self, config: MountedConfig) -> Path:
-        """Download and unpack the files of a config, as BIE means it; returns the folder they are in.
+        """Download and unpack the files of a config, as BIE does; return their folder.
 
         Raises:
-            IntegrityError: one does not have the MD5 or SHA-256 that was promised.
-            InputError: an archive may not be unpacked.
-            Unavailable: the network does not bring one.
-            StorageError: the disk is full.
+            IntegrityError: A file does not have the expected MD5 or SHA-256.
+            InputError: An archive must not be unpacked.
+            Unavailable: The network failed.
+            StorageError: The disk is full.
         """
         folder = self.folder / "objects" / config.name / config.version
         if folder.is_dir():
@@ -190,7 +189,7 @@ class NodeStore:
             raise
         target = folder / item.key
         with storage_errors("downloading", target):
-            os.link(part, target)  # the download stays until all of the config's files are here
+            os.link(part, target)  # the download stays until all of the config's files are complete
             target.chmod(0o755)
         if item.unpack:
             unpack_archive(target, item.unpack, folder, room=max(0, self.free_bytes() - _SPARE))
@@ -198,12 +197,12 @@ class NodeStore:
     # -- garbage ------------------------------------------------------------------------------------------------------
 
     def collect(self, units: Iterable[Unit], keep: Iterable[str] = (), *, idle_s: float = _IDLE_S) -> int:
-        """Remove what no unit needs; returns the bytes of the blobs that went.
+        """Remove the files that no unit needs; return the bytes of removed blobs.
 
         Args:
-            units: Live and previous ones, and those on trial.
-            keep: Further digests.
-            idle_s: Unfinished downloads that got nothing for so long go too; others may be of an app that comes next.
+            units: Live and previous units, and those on trial.
+            keep: Further digests to keep.
+            idle_s: Age from which unfinished downloads are removed too; younger ones may belong to a coming app.
         """
         units = list(units)
         wanted = {*keep, *(digest for unit in units for digest in unit.blobs)}
@@ -227,7 +226,7 @@ class NodeStore:
         return freed
 
     def sweep_unfinished(self) -> None:
-        """Remove what a node that was killed left half made; downloads stay."""
+        """Remove unfinished folders of a killed agent; downloads stay."""
         for parent in (self.folder / "units", *_folders(self.folder / "objects")):
             for path in _folders(parent):
                 if path.name.startswith("."):
@@ -239,7 +238,7 @@ def _checked(part: Path, blob: Blob, item: Object) -> Hashed:
     if hashed.digest != blob.digest:
         raise IntegrityError(
             f"{item.url.partition('?')[0]} holds {hashed.digest}, the statement says {blob.digest}",
-            hint="Somebody changed the object. Upload the blob again.",
+            hint="The object was changed: upload the blob again.",
             digest=blob.digest,
         )
     return hashed
@@ -249,7 +248,7 @@ def _check_object(config: MountedConfig, item: Object, part: Path) -> None:
     digests = digest_file(part, md5=True)
     for kind, wanted, found in (("MD5", item.md5, digests.md5), ("SHA-256", item.sha256, digests.sha256)):
         if wanted and wanted != found:
-            raise IntegrityError(f"{item.key} of config {config.name} has {kind} {found}, promised was {wanted}")
+            raise IntegrityError(f"{item.key} of config {config.name} has {kind} {found}, expected {wanted}")
 
 
 def _descriptor(blob: Blob) -> Descriptor:

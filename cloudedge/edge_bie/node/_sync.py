@@ -1,8 +1,8 @@
-"""BAETYL's sync protocol: a report goes up, what should differ comes down, and what is named there is asked for.
+"""BAETYL's sync protocol: a report goes up, a delta comes down, and the resources that it names are fetched.
 
-The rules, as pure functions; `Link` speaks them over HTTP. What is desired is what the answer makes of the report (RFC
-7386): a key that the answer leaves out is as reported. Stock nodes keep what they were told last instead, and go on
-trying a revision that the cloud has taken back.
+The rules are pure functions; `Link` speaks them over HTTP. The desire is the report with the answer merged in (RFC
+7386): a key that the answer omits stays as reported. Stock nodes keep their last desire instead, and go on trying a
+revision that the cloud has withdrawn.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _TIMEOUT = (10.0, 60.0)
 
 @dataclass(frozen=True)
 class Desire:
-    """What the cloud wants of this node."""
+    """The apps and properties that the cloud desires of this node."""
 
     apps: tuple[AppRef, ...] = ()
     sysapps: tuple[AppRef, ...] = ()
     nodeprops: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that is kept, and compared by the cloud."""
+        """Return the form that the node saves and the cloud compares."""
         return {
             "apps": [app.to_json() for app in self.apps],
             "sysapps": [app.to_json() for app in self.sysapps],
@@ -45,10 +45,10 @@ class Desire:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Desire:
-        """Read that form.
+        """Parse that form.
 
         Raises:
-            InputError: it is none.
+            InputError: The value is no desire.
         """
         lists = [value.get(key) or [] for key in ("apps", "sysapps")]
         props = value.get("nodeprops")
@@ -72,17 +72,17 @@ def merge_patch(value: Any, patch: Any) -> Any:
 
 
 def take_delta(report: Mapping[str, Any], delta: Any) -> Desire | None:
-    """Return what is desired, given what was reported and what came back; None where the cloud leaves the node alone.
+    """Return the desire, from the report and the cloud's answer to it; None if the cloud changes nothing.
 
     Raises:
-        InputError: what came back is no delta.
+        InputError: The answer is no delta.
     """
     if delta is None:
         return None
     if not isinstance(delta, dict):
         raise InputError("the cloud answered a report with something that is no delta")
-    told = {key: report[key] for key in ("apps", "sysapps", "nodeprops") if key in report}
-    return Desire.from_json(merge_patch(told, delta))
+    reported = {key: report[key] for key in ("apps", "sysapps", "nodeprops") if key in report}
+    return Desire.from_json(merge_patch(reported, delta))
 
 
 def asked_for(kind: str, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def asked_for(kind: str, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def values_of(answer: Any) -> dict[tuple[str, str], Any]:
-    """Return what came, by kind and name.
+    """Return the received resources, by kind and name.
 
     Raises:
-        InputError: it is no answer to such a request.
+        InputError: It is no answer to such a request.
     """
     try:
         return {(str(item["kind"]), str(item["name"])): item["value"] for item in answer["values"]}
@@ -106,9 +106,9 @@ def read_answer(status: int, body: bytes, attempted: str) -> Any:
     """Return the JSON of an answer.
 
     Raises:
-        NotFound: this node, or what it asked for, is not known.
-        Rejected: the cloud said no.
-        Unavailable: it did not answer properly.
+        NotFound: The cloud does not know this node, or the requested resource.
+        Rejected: The cloud refused.
+        Unavailable: It did not answer properly.
     """
     try:
         value = json.loads(body) if body else None
@@ -116,10 +116,10 @@ def read_answer(status: int, body: bytes, attempted: str) -> Any:
         raise Unavailable(f"cannot {attempted}: the answer (status {status}) is not JSON") from None
     if status == requests.codes.ok:
         return value
-    said = value if isinstance(value, dict) else {}
-    text = f"cannot {attempted}: status {status} {said.get('code', '')} {said.get('message', '')}".strip()
+    error = value if isinstance(value, dict) else {}
+    text = f"cannot {attempted}: status {status} {error.get('code', '')} {error.get('message', '')}".strip()
     if status == requests.codes.not_found:
-        raise NotFound(text, hint="Is this node created there, and under this name and namespace?")
+        raise NotFound(text, hint="Create this node in the cloud, under this name and namespace.")
     if status < requests.codes.server_error:
         raise Rejected(text)
     raise Unavailable(text)
@@ -133,8 +133,8 @@ class Link:
         node: The node's name.
         namespace: Its namespace.
         certificate: The client's certificate and key, for https.
-        authority: Who signs the cloud's certificate; the system's if left out.
-        insecure: Whether any certificate will do, as stock nodes have it.
+        authority: CA file for the cloud's certificate; the system's if left out.
+        insecure: Accept any certificate, as stock nodes do.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Link:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"the cloud's address is http:// or https:// and a host, not {url!r}")
         self.tls: ssl.SSLContext | None = None
-        """Whose certificates are believed, for downloads too; None: the system's."""
+        """The TLS settings, for downloads too; None: the system's."""
         if authority is not None or insecure:
             self.tls = ssl.create_default_context()
             if authority is not None:
@@ -159,9 +159,9 @@ class Link:
             if insecure:
                 self.tls.check_hostname, self.tls.verify_mode = False, ssl.CERT_NONE
         self.identity: dict[str, str] = {}
-        """The header that names this node where no certificate does."""
+        """The header that names this node if no certificate does."""
         self._session = requests.Session()
-        self._session.trust_env = False  # a proxy for the internet is none for a machine in the cellar
+        self._session.trust_env = False  # the cloud may be local: a proxy for the internet would not reach it
         self._session.headers["source"] = "baetyl-core"
         if self.url.startswith("http://"):
             self.identity = {"common-name": f"{namespace}.{node}"}
@@ -173,11 +173,11 @@ class Link:
             self._session.verify = False if insecure else str(authority) if authority else True
 
     def report(self, report: Mapping[str, Any]) -> Desire | None:
-        """Send a report; returns what is desired now."""
+        """Send a report; return the current desire."""
         return take_delta(report, self._post(REPORT, "report", report))
 
     def fetch(self, kind: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Any]:
-        """Ask for resources of a kind, each by name and version."""
+        """Fetch resources of a kind, each by name and version."""
         if not names:
             return {}
         return values_of(self._post(DESIRE, "desire", asked_for(kind, names)))

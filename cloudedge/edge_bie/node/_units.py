@@ -1,7 +1,7 @@
-"""What a node remembers: which version of each app is live, which one was before, and what it must never accept again.
+"""The saved state of a node: the live and the previous version of each app, and the highest accepted number.
 
-One small file, published by rename. What is in it decides what runs: after a crash the node makes the machine look like
-the file says, so there is no moment at which half a change can be met.
+One small file, published by rename. It decides what runs: after a crash the node brings the machine to the state of the
+file, so no half-done change is ever visible.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Lead:
-    """A port of the host, the service's own, and the one of this machine that leads to it."""
+    """A host port, the service's own port, and the private port of this machine that leads to it."""
 
     host: int
     container: int
@@ -33,7 +33,7 @@ class Lead:
 
 @dataclass(frozen=True)
 class Bind:
-    """A folder or file of the node, and where a container sees it."""
+    """A folder or file of the node, and its path in the container."""
 
     source: str
     path: str
@@ -42,7 +42,7 @@ class Bind:
 
 @dataclass(frozen=True)
 class ServiceRun:
-    """One service of a unit, ready to be started."""
+    """One service of a unit, ready to start."""
 
     name: str
     argv: tuple[str, ...]
@@ -56,10 +56,10 @@ class ServiceRun:
     gpus: int = 0
     privileged: bool = False
     entry_words: int = 0
-    """So many of the first words replace the image's own entry point; the rest follow it."""
+    """Number of first words that replace the image's own entry point; the rest are its arguments."""
 
     def with_ports(self, port: Callable[[int], int]) -> ServiceRun:
-        """Return it with other private ports, where `port` says so."""
+        """Return it with private ports replaced by `port`."""
         leads = tuple(replace(lead, private=port(lead.private)) for lead in self.leads)
         moved = {str(old.private): str(new.private) for old, new in zip(self.leads, leads, strict=True)}
         env = {k: moved.get(v, v) if k == "PORT" or k.startswith("PORT_") else v for k, v in self.env.items()}
@@ -67,7 +67,7 @@ class ServiceRun:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ServiceRun:
-        """Read what `asdict` wrote."""
+        """Read the data of `asdict`."""
         return cls(
             **{
                 **value,
@@ -89,22 +89,22 @@ class Unit:
     sequence: int = 0
     revision: str = ""
     bundle: str = ""
-    """name@digest; empty for an app that is not ours."""
+    """name@digest; empty for an app that cloudedge did not publish."""
     blobs: tuple[str, ...] = ()
-    """Digests of what it needs in the hub."""
+    """Digests of its blobs in the hub."""
     objects: tuple[str, ...] = ()
     """Folders of downloaded files it uses."""
     probe: str = ""
-    """Its Pipeline service, where it is asked its probes."""
+    """Its Pipeline service, for its probes."""
 
     @property
     def id(self) -> str:
-        """What its folder, its processes and its containers are called."""
+        """The name of its folder, its processes and its containers."""
         return f"{self.ref.name}.{self.ref.version}"
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Unit:
-        """Read what `asdict` wrote."""
+        """Read the data of `asdict`."""
         return cls(
             **{
                 **value,
@@ -118,10 +118,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Slot:
-    """A line of revisions of one app."""
+    """The revisions of one app on this node."""
 
     highest: int = 0
-    """The highest number of a statement that was accepted."""
+    """The highest accepted number of a statement."""
     accepted: str = ""
     """The revision that had it."""
     live: Unit | None = None
@@ -136,19 +136,19 @@ class Slot:
 
     @property
     def running(self) -> tuple[Unit, ...]:
-        """Every unit that shall run."""
+        """Every unit that should run."""
         return tuple(unit for unit in (self.live, self.candidate) if unit is not None)
 
     def trying(self, unit: Unit) -> Slot:
         """Return the slot with a version under trial; its number is spent from now on."""
-        if not unit.revision or unit.sequence < self.highest:  # the live one may come again; its number counts no more
+        if not unit.revision or unit.sequence < self.highest:  # the live one may return; its number stays lower
             return replace(self, candidate=unit)
         return replace(self, candidate=unit, highest=unit.sequence, accepted=unit.revision)
 
     def settled(self) -> Slot:
         """Return the slot with the version under trial as the live one.
 
-        Another revision of the live bundle, as after a release that failed, is no reason to forget the one before.
+        Another revision of the live bundle, as after a failed release, does not replace the previous one.
         """
         live, new = self.live, self.candidate
         is_same = live is not None and new is not None and live.bundle == new.bundle != ""
@@ -156,20 +156,20 @@ class Slot:
         return replace(self, live=new, previous=previous, candidate=None)
 
     def emptied(self) -> Slot:
-        """Return the slot with nothing to run; what ran last is kept for a return."""
+        """Return the slot with nothing to run; the last unit is kept for a return."""
         return replace(self, live=None, previous=self.live or self.previous, candidate=None)
 
 
 @dataclass(frozen=True)
 class NodeState:
-    """Everything a node remembers."""
+    """The content of a node's state file."""
 
     desire: Desire = field(default_factory=Desire)
     slots: Mapping[str, Slot] = field(default_factory=dict)
     fetched: int = 0
     """Bytes downloaded since the node was set up."""
     kept: int = 0
-    """Bytes that new versions needed and that were here already."""
+    """Bytes that new versions needed and that were on the node already."""
 
     def with_slot(self, name: str, slot: Slot) -> NodeState:
         """Return the state with one slot changed."""
@@ -183,11 +183,11 @@ class NodeState:
 
     @property
     def running(self) -> tuple[Unit, ...]:
-        """Every unit that shall run."""
+        """Every unit that should run."""
         return tuple(unit for slot in self.slots.values() for unit in slot.running)
 
     def save(self, path: Path) -> None:
-        """Publish it; survives a power cut.
+        """Write the file; survives a power cut.
 
         Raises:
             StorageError: there is no room; the one before stays.
@@ -205,7 +205,7 @@ class NodeState:
 
     @classmethod
     def load(cls, path: Path) -> NodeState:
-        """Read what `save` published; an empty one where there is nothing.
+        """Read the file of `save`; a missing one is empty.
 
         Raises:
             IntegrityError: it cannot be read.
@@ -225,7 +225,7 @@ class NodeState:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise IntegrityError(
                 f"what this node remembers cannot be read: {path}",
-                hint="Restore it, or move the node's folder away: it then fetches what it should run.",
+                hint="Restore it, or move the node's folder away: the node then fetches its apps again.",
             ) from error
 
 
@@ -235,7 +235,7 @@ def _slot(value: Mapping[str, Any]) -> Slot:
 
 
 def remembered(folder: Path) -> dict[str, Any]:
-    """Return what the node of a folder desires and runs, without touching it.
+    """Return the saved desire and slots of a node's folder, without touching it.
 
     Raises:
         IntegrityError: it cannot be read.

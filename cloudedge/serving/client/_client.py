@@ -4,7 +4,7 @@
         answer = client.predict({"x": numpy.zeros((1, 13), "float32")})
         answer["price"], answer.pin
 
-What is spoken follows from the URL:
+The URL chooses the protocol:
 
     http://host:port                    plain JSON, POST /v1/predict
     pipeline+http://host:port/service   Pipeline service
@@ -13,7 +13,7 @@ What is spoken follows from the URL:
     grpc://host:port                    GeneralModelService over gRPC
     brpc://host:port                    GeneralModelService over baidu_std, as upstream's Client
 
-https and grpcs in their place use TLS and verify it.
+https and grpcs in their place use TLS and verify the certificate.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ __all__ = ["Client", "Prediction"]
 
 
 BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 2.0
-REST_S = 1.0  # how long a server that could not be reached is asked last
+REST_S = 1.0  # time for which an unreachable server comes last
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model answered, and which."""
+    """The answer of a model, with its version."""
 
     outputs: Mapping[str, NDArray[Any]]
     pin: str
-    """The version it was computed with; empty where the server does not say, as upstream's do not."""
+    """The version it was computed with; empty if the server does not send it, as upstream's do not."""
     tag: str
-    """The variant that was chosen."""
+    """The variant that answered."""
     endpoint: str
     """The server that answered."""
     defaulted: float = 0.0
-    """Share of looked-up rows that were declared defaults because a shard was away."""
+    """Share of looked-up rows that were declared defaults because a shard was unreachable."""
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self.outputs[name]
@@ -73,9 +73,9 @@ class _Variant:
 
 
 class Client:
-    """Asks for predictions; tries again where that is safe, elsewhere if there is an elsewhere.
+    """Asks for predictions; retries where that is safe, on another server if there is one.
 
-    A prediction changes nothing, so it is asked again whenever no answer came or the server could not give one, with
+    A prediction changes nothing, so the client retries whenever no answer came or the server could not give one, with
     growing, random pauses, `retries` times and never past the deadline. A wrong call is not repeated.
 
     Safe to use from several threads, which share its connections.
@@ -83,10 +83,10 @@ class Client:
     Args:
         urls: Servers that answer alike; asked in turn.
         token: Sent as `authorization: Bearer ...`; over TLS or to this machine only, unless `insecure_token`.
-        timeout_s: For a whole call, all tries together.
+        timeout_s: Time-out of a whole call, all tries together.
         retries: Further tries after the first.
-        clock: Time and chance.
-        insecure_token: Send the token in clear to other machines too.
+        clock: Source of time and randomness.
+        insecure_token: Send the token to other machines without TLS too.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Client:
         """Send a share of the calls to other servers, as upstream's client does for A/B tests.
 
         Raises:
-            ConfigError: the weight is not above 0, the tag is taken, or a URL cannot be used.
+            ConfigError: The weight is not above 0, the tag is taken, or a URL cannot be used.
         """
         if not weight > 0 or not cluster:
             raise ConfigError(f"variant {tag!r} needs servers and a weight above 0, not {weight!r}")
@@ -123,18 +123,18 @@ class Client:
         """Ask for one prediction.
 
         Args:
-            inputs: Arrays, or what numpy makes arrays of, batch dimension first; by the names clients use.
-            outputs: Names wanted; empty: all.
-            timeout_s: For this call instead of the client's.
-            tag: The variant; one of this client's, or of the server's where this client has none. Else by weight.
+            inputs: Arrays or array-likes, batch dimension first; by the names clients use.
+            outputs: Requested names; empty: all.
+            timeout_s: Time-out of this call instead of the client's.
+            tag: The variant: one of this client's, or of the server's if this client has none. None: by weight.
             log_id: Passed on to the server.
 
         Raises:
-            InputError: an input or a name is wrong.
-            NotFound: the service or the variant is not there.
-            Rejected: the server said no.
-            Unavailable: no server could answer, after all tries.
-            DeadlineExceeded: the time is over.
+            InputError: An input or a name is wrong.
+            NotFound: The service or the variant does not exist.
+            Rejected: The server refused.
+            Unavailable: No server could answer, after all tries.
+            DeadlineExceeded: The time-out passed.
         """
         arrays = {name: np.asarray(value) for name, value in inputs.items()}
         variant, server_tag = self._variant(tag)
@@ -174,7 +174,7 @@ class Client:
 
     def _variant(self, tag: str | None) -> tuple[_Variant, str | None]:
         if not self._variants:
-            raise ConfigError("the client knows no server", hint="Client(url), or add_variant.")
+            raise ConfigError("the client knows no server", hint="Give `Client` a URL, or call `add_variant`.")
         if tag is not None:
             for variant in self._variants:
                 if variant.tag == tag:
@@ -190,7 +190,7 @@ class Client:
         return self._variants[-1], None
 
     def _next(self, variant: _Variant) -> _Endpoint:
-        """Take turns, and those that could not be reached just now last."""
+        """Return the next server in turn; unreachable ones come last."""
         now = self._clock.monotonic()
         with self._lock:
             count = len(variant.endpoints)
@@ -200,7 +200,7 @@ class Client:
         return chosen
 
     def _pause(self, attempt: int, variant: _Variant, deadline: float) -> None:
-        """Wait before asking again, unless there is a server that was not tried just now."""
+        """Wait before the next try, unless there is a server that was not tried just now."""
         now = self._clock.monotonic()
         if attempt == self._retries or any(e.rests_until <= now for e in variant.endpoints):
             return
@@ -217,12 +217,13 @@ class Client:
             host, port = None, None
         if host is None or (port is None and not scheme.startswith("http")) or parts.query or parts.username:
             raise ConfigError(
-                f"{url!r} does not say where the server is", hint="http://host:port, grpc://host:port, ..."
+                f"{url!r} is not the address of a server", hint="Write `http://host:port` or `grpc://host:port`."
             )
         token = self._token
         if token is not None and not (secure or self._insecure_token or host in ("127.0.0.1", "::1", "localhost")):
             raise ConfigError(
-                f"the token would travel in clear to {host}", hint="Use https:// or grpcs://, or insecure_token=True."
+                f"the token would travel in clear to {host}",
+                hint="Use `https://` or `grpcs://`, or set `insecure_token=True`.",
             )
         return _transport(parts, kind, scheme, token)
 
@@ -243,7 +244,7 @@ def _transport(parts: SplitResult, kind: str, scheme: str, token: str | None) ->
         return rpc.PipelineGrpc(parts.netloc, secure=scheme == "grpcs", token=token, service=parts.path.strip("/"))
     if scheme == "brpc" and not kind:
         return rpc.BaiduStd(str(parts.hostname), parts.port or 0)
-    raise ConfigError(f"{parts.scheme}:// is not spoken here", hint="See cloudedge.serving.Client.")
+    raise ConfigError(f"{parts.scheme}:// is no known protocol", hint="See `cloudedge.serving.Client`.")
 
 
 def _prediction(reply: Reply, variant: _Variant, endpoint: _Endpoint) -> Prediction:

@@ -1,4 +1,4 @@
-"""How a client speaks to one server: what every protocol offers, and the table that turns refusals into errors."""
+"""The transport interface: one protocol to one server, and the tables that map its refusals to errors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = [
     "Question",
     "Reply",
     "Transport",
+    "answer_facts",
     "arrays_of_texts",
-    "chosen",
     "error_of_err_no",
     "error_of_status",
     "general_arrays",
     "general_request",
-    "said",
+    "select_outputs",
 ]
 
 Array = NDArray[Any]
@@ -46,14 +46,14 @@ class Question:
     inputs: Mapping[str, Array]
     outputs: Sequence[str]
     timeout_s: float
-    """What is left of the caller's time."""
+    """The rest of the caller's time-out."""
     tag: str | None = None
     log_id: int = 0
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server answered."""
+    """The answer of a server."""
 
     outputs: dict[str, Array]
     pin: str = ""
@@ -62,7 +62,7 @@ class Reply:
     """Share of looked-up rows that were declared defaults."""
 
 
-def said(headers: Mapping[str, str]) -> tuple[str, str, float]:
+def answer_facts(headers: Mapping[str, str]) -> tuple[str, str, float]:
     """Read pin, tag and share of declared defaults from an answer's headers, or gRPC's trailing metadata."""
     try:
         defaulted = float(headers.get("x-cloudedge-defaulted", 0.0))
@@ -78,9 +78,9 @@ class Transport(Protocol):
         """Ask once.
 
         Raises:
-            Unavailable: it could not be reached or could not answer; another try may.
-            DeadlineExceeded: the time is over.
-            InputError, NotFound, Rejected: it said no.
+            Unavailable: The server is unreachable or could not answer; another try may succeed.
+            DeadlineExceeded: The time-out passed.
+            InputError, NotFound, Rejected: The server refused.
         """
         ...
 
@@ -119,12 +119,12 @@ ERR_NOS: dict[int, type[CloudEdgeError]] = {
 
 
 def error_of_err_no(err_no: int, where: str, text: str) -> CloudEdgeError:
-    """Turn the Pipeline service's err_no into an error; product codes and exceptions in hooks are no use retrying."""
+    """Turn the Pipeline service's err_no into an error; retrying does not help product codes and failed hooks."""
     return ERR_NOS.get(err_no, Rejected)(f"{where} answered err_no {err_no}: {text[:500]}", err_no=err_no)
 
 
 def arrays_of_texts(names: Sequence[str], texts: Sequence[str]) -> dict[str, Array]:
-    """Read the Pipeline service's values; one that is no array stays text, in an array of no dimensions."""
+    """Parse the Pipeline service's values; a value that is no array stays text, in an array of no dimensions."""
     found: dict[str, Array] = {}
     for name, text in zip(names, texts, strict=False):
         try:
@@ -134,8 +134,8 @@ def arrays_of_texts(names: Sequence[str], texts: Sequence[str]) -> dict[str, Arr
     return found
 
 
-def chosen(outputs: dict[str, Array], question: Question) -> dict[str, Array]:
-    """Keep what was asked for; the Pipeline service cannot be asked for less than all."""
+def select_outputs(outputs: dict[str, Array], question: Question) -> dict[str, Array]:
+    """Keep the requested outputs; the Pipeline service always answers all."""
     missing = [name for name in question.outputs if name not in outputs]
     if missing:
         raise InputError(f"the service has no output {missing[0]!r}; it has {', '.join(sorted(outputs))}")

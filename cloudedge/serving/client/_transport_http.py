@@ -1,4 +1,4 @@
-"""A client's side of HTTP: plain JSON, the Pipeline service, the GeneralModelService."""
+"""Client transports over HTTP: plain JSON, the Pipeline service, the GeneralModelService."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cloudedge.serving.client._transport import (
     MAX_ANSWER,
     Question,
     Reply,
+    answer_facts,
     arrays_of_texts,
-    chosen,
     error_of_err_no,
     error_of_status,
     general_arrays,
     general_request,
-    said,
+    select_outputs,
 )
 from cloudedge.serving.formats import PIPELINE, Malformed, from_json, json_numbers, nested_array, tensor_fields
 
@@ -37,14 +37,14 @@ class _Http:
     """A pool of connections to one server."""
 
     def __init__(self, base: str, path: str, token: str | None) -> None:
-        # Certificates are verified; urllib3 does unless told otherwise.
+        # urllib3 verifies certificates by default.
         self._pool = urllib3.connection_from_url(base, maxsize=CONNECTIONS, block=False, retries=False)
         self._path = path
         self._where = f"{base}{path}"
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def close(self) -> None:
-        """Close the connections nobody uses."""
+        """Close the idle connections."""
         self._pool.close()
 
     def _post(
@@ -86,7 +86,7 @@ class _Http:
             raise Unavailable(f"{self._where} answered something that is no JSON object")
         return value
 
-    def _refused(self, status: int, raw: bytes) -> CloudEdgeError:
+    def _refusal_of(self, status: int, raw: bytes) -> CloudEdgeError:
         try:
             body = self._json(raw)
         except Unavailable:
@@ -102,21 +102,21 @@ class PlainHttp(_Http):
         super().__init__(base, path.rstrip("/") or "/v1/predict", token)
 
     def ask(self, question: Question) -> Reply:
-        """Ask with JSON; whole numbers come back as int64 and others as float64, as JSON names no types."""
+        """Ask with JSON; integers come back as int64 and others as float64, as JSON names no types."""
         inputs = {name: np.ascontiguousarray(array) for name, array in question.inputs.items()}
         for name, array in inputs.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise InputError(f"input {name!r} holds NaN or infinity, which JSON cannot say", variable=name)
-        asked = {"inputs": {n: a if a.dtype.kind in "biuf" and a.ndim else a.tolist() for n, a in inputs.items()}}
-        body = orjson.dumps(asked | {"outputs": list(question.outputs)}, option=orjson.OPT_SERIALIZE_NUMPY)
+                raise InputError(f"input {name!r} holds NaN or infinity, which JSON cannot express", variable=name)
+        content = {"inputs": {n: a if a.dtype.kind in "biuf" and a.ndim else a.tolist() for n, a in inputs.items()}}
+        body = orjson.dumps(content | {"outputs": list(question.outputs)}, option=orjson.OPT_SERIALIZE_NUMPY)
         status, headers, raw = self._post(question, body)
         if status != 200:  # noqa: PLR2004
-            raise self._refused(status, raw)
-        told = self._json(raw)
+            raise self._refusal_of(status, raw)
+        answer = self._json(raw)
         try:
-            outputs = {name: nested_array(name, value) for name, value in told["outputs"].items()}
-            pin = str(told.get("pin", headers.get("x-cloudedge-pin", "")))
-            return Reply(outputs, pin, str(told.get("tag", "")), float(told.get("defaulted", 0.0)))
+            outputs = {name: nested_array(name, value) for name, value in answer["outputs"].items()}
+            pin = str(answer.get("pin", headers.get("x-cloudedge-pin", "")))
+            return Reply(outputs, pin, str(answer.get("tag", "")), float(answer.get("defaulted", 0.0)))
         except (KeyError, AttributeError, TypeError, ValueError, Malformed) as error:
             raise Unavailable(f"{self._where} answered something that is no prediction") from error
 
@@ -127,11 +127,11 @@ class PipelineHttp(_Http):
     def __init__(self, base: str, path: str, token: str | None) -> None:
         parts = [part for part in path.split("/") if part]
         if not 1 <= len(parts) <= 2:  # noqa: PLR2004
-            raise InputError(f"{base}{path} does not name a service", hint="pipeline+http://host:port/service")
+            raise InputError(f"{base}{path} does not name a service", hint="Write `pipeline+http://host:port/service`.")
         super().__init__(base, "/" + "/".join([*parts, "prediction"][:2]), token)
 
     def ask(self, question: Question) -> Reply:
-        """Ask for tensors, and read texts too, which is what upstream answers."""
+        """Ask for tensors; accept texts too, which upstream answers."""
         texts = {name: array for name, array in question.inputs.items() if array.dtype.kind == "U"}
         tensors = [_tensor(n, a) for n, a in question.inputs.items() if n not in texts]
         body = b'{"key":%b,"value":%b,"tensors":[%b],"logid":%d}' % (
@@ -142,16 +142,16 @@ class PipelineHttp(_Http):
         )
         status, headers, raw = self._post(question, body, **{"x-cloudedge-answer": "tensors"})
         if status != 200:  # noqa: PLR2004
-            raise self._refused(status, raw)
-        told = self._json(raw)
+            raise self._refusal_of(status, raw)
+        answer = self._json(raw)
         try:
-            if told["err_no"]:
-                raise error_of_err_no(int(told["err_no"]), self._where, str(told["err_msg"]))
-            outputs = arrays_of_texts(told["key"], told["value"])
-            outputs |= {t.name: t.array() for t in (from_json(tensor, PIPELINE) for tensor in told["tensors"])}
+            if answer["err_no"]:
+                raise error_of_err_no(int(answer["err_no"]), self._where, str(answer["err_msg"]))
+            outputs = arrays_of_texts(answer["key"], answer["value"])
+            outputs |= {t.name: t.array() for t in (from_json(tensor, PIPELINE) for tensor in answer["tensors"])}
         except (KeyError, TypeError, ValueError, Malformed) as error:
             raise Unavailable(f"{self._where} answered something that is no Response") from error
-        return Reply(chosen(outputs, question), *said(headers))
+        return Reply(select_outputs(outputs, question), *answer_facts(headers))
 
 
 def _tensor(name: str, array: Array) -> bytes:
@@ -175,11 +175,11 @@ class GeneralHttp(_Http):
         """Ask with a `Request` message."""
         status, headers, raw = self._post(question, general_request(question), "application/proto")
         if status != 200:  # noqa: PLR2004
-            raise self._refused(status, raw)
+            raise self._refusal_of(status, raw)
         outputs = general_arrays(self._where, raw)
-        return Reply(outputs, *said(headers))
+        return Reply(outputs, *answer_facts(headers))
 
-    def _refused(self, status: int, raw: bytes) -> CloudEdgeError:
+    def _refusal_of(self, status: int, raw: bytes) -> CloudEdgeError:
         from google.protobuf.message import DecodeError  # noqa: PLC0415
 
         from cloudedge.serving.formats import GeneralResponse  # noqa: PLC0415
@@ -187,5 +187,5 @@ class GeneralHttp(_Http):
         try:
             text = GeneralResponse.FromString(raw).err_msg
         except DecodeError:
-            return super()._refused(status, raw)
+            return super()._refusal_of(status, raw)
         return error_of_status(status, self._where, text)

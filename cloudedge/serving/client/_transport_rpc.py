@@ -1,4 +1,4 @@
-"""A client's side of gRPC, for both services, and of baidu_std."""
+"""Client transports over gRPC, for both services, and over baidu_std."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from cloudedge.serving.client._transport import (
     MAX_ANSWER,
     Question,
     Reply,
+    answer_facts,
     arrays_of_texts,
-    chosen,
     error_of_err_no,
     general_arrays,
     general_request,
-    said,
+    select_outputs,
 )
 from cloudedge.serving.formats import (
     GENERAL_SERVICE,
@@ -49,7 +49,7 @@ __all__ = ["BaiduStd", "GeneralGrpc", "PipelineGrpc"]
 
 
 class _Grpc:
-    """A channel to one server; gRPC connects again by itself."""
+    """A channel to one server; gRPC reconnects on its own."""
 
     method = ""
 
@@ -105,7 +105,7 @@ class GeneralGrpc(_Grpc):
         """Ask with a `Request` message."""
         raw, trailing = self._send(question, general_request(question))
         outputs = general_arrays(self._where, raw)
-        return Reply(outputs, *said(trailing))
+        return Reply(outputs, *answer_facts(trailing))
 
 
 class PipelineGrpc(_Grpc):
@@ -118,7 +118,7 @@ class PipelineGrpc(_Grpc):
         self._service = service
 
     def ask(self, question: Question) -> Reply:
-        """Ask for tensors, and read texts too, which is what upstream answers."""
+        """Ask for tensors; accept texts too, which upstream answers."""
         request = PipelineRequest(name=self._service, method="prediction", logid=question.log_id)
         for name, array in question.inputs.items():
             if array.dtype.kind == "U":
@@ -137,7 +137,7 @@ class PipelineGrpc(_Grpc):
             outputs |= {t.name: t.array() for t in (from_message(tensor, PIPELINE) for tensor in response.tensors)}
         except Malformed as error:
             raise Unavailable(f"{self._where} answered something that is no Response") from error
-        return Reply(chosen(outputs, question), *said(trailing))
+        return Reply(select_outputs(outputs, question), *answer_facts(trailing))
 
 
 RPC_CODES: dict[int, type[CloudEdgeError]] = {
@@ -155,7 +155,7 @@ RPC_CODES: dict[int, type[CloudEdgeError]] = {
 
 
 class BaiduStd:
-    """The GeneralModelService over baidu_std; each call has a connection to itself, and connections are kept."""
+    """The GeneralModelService over baidu_std; each call has its own connection, and connections are reused."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -165,7 +165,7 @@ class BaiduStd:
         self._ids = itertools.count(1)
 
     def close(self) -> None:
-        """Close the connections nobody uses."""
+        """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -174,7 +174,7 @@ class BaiduStd:
     def ask(self, question: Question) -> Reply:
         """Ask with a `Request` in a frame."""
         if question.tag:
-            raise InputError("baidu_std cannot ask for a variant of the server", hint="Use grpc:// or http://.")
+            raise InputError("baidu_std cannot ask for a variant of the server", hint="Use `grpc://` or `http://`.")
         meta = RpcMeta(correlation_id=next(self._ids))
         meta.request.service_name, meta.request.method_name = GENERAL_SERVICE, "inference"
         deadline = time.monotonic() + question.timeout_s
@@ -198,18 +198,18 @@ class BaiduStd:
             connection = self._idle.pop() if self._idle else None
         if connection is not None:
             try:
-                return self._on(connection, data, correlation_id, deadline)
+                return self._use(connection, data, correlation_id, deadline)
             except TimeoutError:
                 raise
             except OSError:
-                pass  # the server closed it while nobody used it; a new one tells whether it is there
+                pass  # the server closed the idle connection; a new one shows if the server is reachable
         connection = socket.create_connection(self._address, timeout=max(0.001, deadline - time.monotonic()))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._on(connection, data, correlation_id, deadline)
+        return self._use(connection, data, correlation_id, deadline)
 
-    def _on(self, connection: socket.socket, data: bytes, correlation_id: int, deadline: float) -> Frame:
+    def _use(self, connection: socket.socket, data: bytes, correlation_id: int, deadline: float) -> Frame:
         try:
-            frame = _converse(connection, data, correlation_id, deadline)
+            frame = _send_and_receive(connection, data, correlation_id, deadline)
         except BaseException:
             connection.close()
             raise
@@ -218,7 +218,7 @@ class BaiduStd:
         return frame
 
 
-def _converse(connection: socket.socket, data: bytes, correlation_id: int, deadline: float) -> Frame:
+def _send_and_receive(connection: socket.socket, data: bytes, correlation_id: int, deadline: float) -> Frame:
     reader = FrameReader(MAX_ANSWER)
     frames: list[Frame] = []
     connection.settimeout(max(0.001, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Paddle Serving's own configuration files, read and written."""
+"""Paddle Serving's own configuration files: readers and writers."""
 
 from cloudedge.serving.conf._files import (
     ClientVariant,

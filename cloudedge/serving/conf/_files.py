@@ -1,4 +1,4 @@
-"""What Paddle Serving's own tools would write: a model's description, a server's work directory, a client's routing.
+"""The files of Paddle Serving's own tools: a model's description, a server's work directory, a client's routing.
 
 Pure: names and values in, messages and texts out.
 """
@@ -43,7 +43,7 @@ TYPE_NUMBERS = {
     "bool": 9,
     "string": 20,
 }
-"""Element types as ``feed_type`` and ``fetch_type`` number them."""
+"""The numbers of element types in ``feed_type`` and ``fetch_type``."""
 _TYPE_NAMES = {number: name for name, number in TYPE_NUMBERS.items()}
 
 InferOp = Literal["GeneralInferOp", "GeneralDistKVInferOp", "GeneralDistKVQuantInferOp"]
@@ -53,13 +53,13 @@ def model_config(signature: Signature, *, lod: Sequence[str] = ()) -> Any:
     """Describe a model as ``serving_server_conf.prototxt`` does.
 
     Args:
-        signature: What the program is fed and answers.
-        lod: Feeds that come with levels of detail, by name.
+        signature: The program's feeds and fetches.
+        lod: Names of the feeds with levels of detail.
     """
     config = GeneralModelConfig()
     for variable in signature.feed:
         _add(config.feed_var, "feed_type", variable, is_lod=variable.name in lod)
-    # In the program's own order: servers find an output by its place in this list. Upstream's saver sorts both.
+    # In the program's own order: servers find an output by its position in this list. Upstream's saver sorts both.
     for variable in signature.fetch:
         _add(config.fetch_var, "fetch_type", variable, is_lod=False)
     return config
@@ -68,17 +68,17 @@ def model_config(signature: Signature, *, lod: Sequence[str] = ()) -> Any:
 def _add(variables: Any, type_field: str, variable: Variable, *, is_lod: bool) -> None:
     added = variables.add(name=variable.name, alias_name=variable.alias or variable.name, is_lod_tensor=is_lod)
     setattr(added, type_field, TYPE_NUMBERS[variable.dtype])
-    # Sizes that vary are left out, as upstream leaves them out; what has levels of detail has no other size.
+    # Sizes that vary are left out, as upstream does; a feed with levels of detail has no other size.
     added.shape.extend([-1] if is_lod else [size for size in variable.shape if size >= 0])
 
 
 def signature_of(config: Any) -> Signature:
     """Read a signature back from a model's description.
 
-    Sizes that vary are not in there; neither are look-ups.
+    The description holds neither sizes that vary nor look-ups.
 
     Raises:
-        ConfigError: an element type is unknown.
+        ConfigError: An element type is unknown.
     """
 
     def variables(listed: Any, type_field: str) -> tuple[Variable, ...]:
@@ -97,14 +97,14 @@ def signature_of(config: Any) -> Signature:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How a C++ server runs a model; the defaults are upstream's."""
+    """The options of a C++ server for one model; the defaults are upstream's."""
 
     port: int = 9393
     op: InferOp = "GeneralInferOp"
     memory_optimization: bool = True
     ir_optimization: bool = False
     runtime_thread_num: int = 0
-    """Above 0: requests wait in a queue and are batched by so many threads."""
+    """Number of threads that batch queued requests; 0: no queue."""
     batch_infer_size: int = 32
     gpu_ids: tuple[int, ...] = ()
     reload_on: Literal["timestamp_ne", "timestamp_gt", "none"] = "timestamp_ne"
@@ -116,13 +116,13 @@ def work_directory(workdir: str, model_dir: str, config: Any, options: EngineOpt
     """Return the files of a C++ server's work directory, by path below it.
 
     Args:
-        workdir: Where the server will find it, relative to where it is started.
-        model_dir: Where it will find the model, likewise.
+        workdir: Path of the work directory, relative to the server's current directory.
+        model_dir: Path of the model, likewise.
         config: The model's description.
-        options: How it shall run.
+        options: The options of the server.
 
     Raises:
-        ConfigError: an option is unknown to the engine.
+        ConfigError: The engine does not know an option.
     """
     node = f"{options.op}_0"
     chain = [("GeneralReaderOp_0", "GeneralReaderOp"), (node, options.op), ("GeneralResponseOp_0", "GeneralResponseOp")]
@@ -189,10 +189,10 @@ class ClientVariant:
 
 
 def sdk_config(variants: Sequence[ClientVariant], *, rpc_timeout_ms: int = 200_000) -> Any:
-    """Describe to a brpc client which servers it calls, and how often each (``predictors.prototxt``).
+    """Make the configuration of a brpc client: its servers and their weights (``predictors.prototxt``).
 
     Raises:
-        ConfigError: there is no variant, or one has no servers or a negative weight, or a tag comes twice.
+        ConfigError: There is no variant, or one has no servers or a negative weight, or a tag occurs twice.
     """
     tags = [variant.tag for variant in variants]
     total = sum(variant.weight for variant in variants)

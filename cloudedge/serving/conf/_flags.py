@@ -15,7 +15,7 @@ _FLAG = re.compile(r"--?([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?")
 def server_flags(
     workdir: str, *, port: int, threads: int = 4, max_body_bytes: int = 512 * 1024 * 1024
 ) -> dict[str, str]:
-    """Return the flags upstream's launcher gives the server, in its order."""
+    """Return the flags that upstream's launcher gives the server, in its order."""
     return {
         "enable_model_toolkit": "true",
         "inferservice_path": workdir,
@@ -39,7 +39,7 @@ def write_flags(flags: Mapping[str, str]) -> str:
     """Write flags, in their order.
 
     Raises:
-        ConfigError: a name or a value would not come back as it is.
+        ConfigError: A name or a value would not survive reading.
     """
     for name, value in flags.items():
         if not _FLAG.fullmatch(f"--{name}") or "\n" in value or value != value.strip():
@@ -51,7 +51,7 @@ def read_flags(text: str, what: str = "the flag file") -> dict[str, str]:
     """Read flags; a flag without a value is true, and the last of several wins.
 
     Raises:
-        ConfigError: a line is neither a flag nor a comment; says which.
+        ConfigError: A line is neither a flag nor a comment; names the line.
     """
     flags = {}
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,6 +1,6 @@
 """The protobuf messages of Paddle Serving's configuration files, and their text form.
 
-`cloudedge.serving.formats._protobuf_tables` says how to read the table of them.
+`cloudedge.serving.formats._protobuf_tables` explains the notation of the table below.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 PACKAGE = "baidu.paddle_serving.configure"
 LIMIT = 16 * 1024 * 1024
-"""Larger than any of these files has a reason to be."""
+"""Larger than any of these files needs to be."""
 
 _VARIABLE = "1 name string, 2 alias_name string, 3 is_lod_tensor bool=false, 4 {} int32=0, 5 shape *int32"
 _MESSAGES = {
@@ -74,45 +74,45 @@ _MESSAGES = {
     "5 variants *VariantConf",
     "SDKConf": "1 default_variant_conf !VariantConf, 2 predictors *Predictor",
 }
-_made = make_messages(PACKAGE, _MESSAGES, syntax="proto2", enums={"Sparse": ("NONE", "LOCAL", "REMOTE")})
+_classes = make_messages(PACKAGE, _MESSAGES, syntax="proto2", enums={"Sparse": ("NONE", "LOCAL", "REMOTE")})
 
-GeneralModelConfig: Any = _made["GeneralModelConfig"]
-ModelToolkitConf: Any = _made["ModelToolkitConf"]
-ResourceConf: Any = _made["ResourceConf"]
-WorkflowConf: Any = _made["WorkflowConf"]
-InferServiceConf: Any = _made["InferServiceConf"]
-SDKConf: Any = _made["SDKConf"]
+GeneralModelConfig: Any = _classes["GeneralModelConfig"]
+ModelToolkitConf: Any = _classes["ModelToolkitConf"]
+ResourceConf: Any = _classes["ResourceConf"]
+WorkflowConf: Any = _classes["WorkflowConf"]
+InferServiceConf: Any = _classes["InferServiceConf"]
+SDKConf: Any = _classes["SDKConf"]
 
 
 def read_text(kind: Any, text: str, what: str) -> Any:
     """Read a message from its text form.
 
     Raises:
-        ConfigError: a line cannot be understood, or a field that must be set is missing.
+        ConfigError: A line cannot be parsed, or a required field is missing.
     """
     if len(text) > LIMIT:
         raise ConfigError(f"{what} is {len(text)} characters long; no such file is longer than {LIMIT}")
     try:
-        return _whole(text_format.Parse(text, kind()), what)
+        return _complete(text_format.Parse(text, kind()), what)
     except text_format.ParseError as error:
-        raise ConfigError(f"{what}: {error}", hint="It is a protobuf message in text form.") from error
+        raise ConfigError(f"{what}: {error}", hint="The file is a protobuf message in text form.") from error
 
 
 def read_binary(kind: Any, raw: bytes, what: str) -> Any:
     """Read a message from its binary form (``.stream.prototxt``).
 
     Raises:
-        ConfigError: it is no such message.
+        ConfigError: The bytes are no such message.
     """
     try:
-        return _whole(kind.FromString(raw), what)
+        return _complete(kind.FromString(raw), what)
     except DecodeError as error:
         raise ConfigError(f"{what} is not a binary {kind.DESCRIPTOR.name}: {error}") from error
 
 
 def write_text(message: Message) -> str:
-    """Write a message as upstream's own tools do: fields in the order of their numbers, only those that are set."""
-    return text_format.MessageToString(_whole(message, type(message).DESCRIPTOR.name), as_utf8=False)
+    """Write a message as upstream's tools do: only the fields that are set, in the order of their numbers."""
+    return text_format.MessageToString(_complete(message, type(message).DESCRIPTOR.name), as_utf8=False)
 
 
 def write_binary(message: Message) -> bytes:
@@ -123,7 +123,7 @@ def write_binary(message: Message) -> bytes:
         raise ConfigError(f"{type(message).DESCRIPTOR.name}: {error}") from error
 
 
-def _whole(message: Message, what: str) -> Message:
+def _complete(message: Message, what: str) -> Message:
     missing = message.FindInitializationErrors()  # type: ignore[attr-defined] # all implementations have it
     if missing:
         raise ConfigError(f"{what} lacks {', '.join(missing)}", fields=missing)

@@ -15,12 +15,12 @@ _Port = Field(None, ge=1024, le=65535)
 
 
 class _Section(BaseModel):
-    # Strict, as upstream is: a port that is a string stops the service at start.
+    # Strict, as upstream is: a port given as a string stops the service at start.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Tracer(_Section):
-    """How often the tracer writes a line."""
+    """The interval of the tracer."""
 
     interval_s: int = Field(-1, description="1 and above turn the tracer on, and with it the metrics")
 
@@ -46,7 +46,7 @@ class Dag(_Section):
 
 
 class LocalService(_Section):
-    """The model an Op runs in its own process, or starts a server for."""
+    """The model that an Op runs in its own process, or starts a server for."""
 
     client_type: Literal["local_predictor", "brpc", "grpc"] = Field(description="without it the service does not start")
     # Upstream's own name; pydantic keeps `model_config` for itself.
@@ -121,7 +121,7 @@ def read_pipeline(text: str, what: str = "config.yml") -> PipelineConfig:
     """Read a config.yml.
 
     Raises:
-        ConfigError: a key is unknown, or a value is not what upstream takes; names both.
+        ConfigError: A key is unknown, or upstream does not take a value; names both.
     """
     try:
         value: Any = yaml.safe_load(text)
@@ -136,6 +136,6 @@ def read_pipeline(text: str, what: str = "config.yml") -> PipelineConfig:
 
 
 def write_pipeline(config: PipelineConfig) -> str:
-    """Write a config.yml: what is set, in the order upstream's examples have."""
+    """Write a config.yml: the keys that are set, in the order of upstream's examples."""
     value = config.model_dump(exclude_none=True, exclude_unset=True, by_alias=True)
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))

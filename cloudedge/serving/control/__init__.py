@@ -1,4 +1,4 @@
-"""Telling a replica which versions to hold and which of them answers."""
+"""Control of a replica: the admin client, the desired-state document, and the routing between versions."""
 
 from __future__ import annotations
 

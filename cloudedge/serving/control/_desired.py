@@ -1,4 +1,4 @@
-"""What a replica shall have loaded and answer with, as a document."""
+"""The desired state of a replica as a document: the versions to load and their shares of the requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Desired", "DesiredVersion"]
 
 
 class DesiredVersion(BaseModel):
-    """A version that shall be loaded."""
+    """A version to load."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -20,13 +20,13 @@ class DesiredVersion(BaseModel):
     bundle: str
     """Name and digest."""
     tables: Mapping[str, str] = {}
-    """What cube.conf calls its tables."""
+    """The names of its tables in cube.conf."""
     rows: Mapping[str, tuple[str, int]] = {}
     """Type and length of a row of each table: the tables themselves are not pulled."""
 
 
 class Desired(BaseModel):
-    """What a replica shall have loaded and answer with."""
+    """The desired state of a replica."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,20 +34,20 @@ class Desired(BaseModel):
     """Only grows; of two documents the one with the higher order counts."""
     versions: tuple[DesiredVersion, ...] = ()
     shares: Mapping[str, float] = {}
-    """Pins with the share of requests each answers; none: nothing answers."""
+    """The share of requests by pin; empty: no version answers."""
     cube: str = ""
     """A cube.conf; empty: rows come from the bundles."""
 
     @classmethod
     def parse(cls, text: str | bytes) -> Desired:
-        """Read a document.
+        """Parse a document.
 
         Raises:
-            InputError: it is none.
+            InputError: The text is no such document.
         """
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
             found = error.errors()[0]
             where = ".".join(str(step) for step in found["loc"])
-            raise InputError(f"this does not say what to serve: {where}: {found['msg']}") from error
+            raise InputError(f"not a document of the desired state: {where}: {found['msg']}") from error

@@ -1,4 +1,4 @@
-"""Which version answers: the pointer, weights on it, and who only listens. Pure."""
+"""Routing of requests to versions: the active version, weighted variants, and the shadow. Pure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Variant:
 
 @dataclass(frozen=True)
 class Shadow:
-    """A version that gets copies of requests and whose answers are only compared."""
+    """A version that gets copies of requests; its answers are only compared."""
 
     pin: str
     share: float = 1.0
-    """Of the requests."""
+    """Share of the requests to copy."""
     tolerance: float = 1e-5
-    """Largest absolute difference that does not count as one."""
+    """Largest absolute difference that counts as equal."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1 or not self.tolerance >= 0:
@@ -42,36 +42,38 @@ class Shadow:
 
 @dataclass(frozen=True)
 class Routing:
-    """Who answers what."""
+    """The versions that requests go to."""
 
     active: str | None = None
-    """The pointer: answers everything that no variant takes."""
+    """The pin of the version that answers everything that no variant takes."""
     variants: tuple[Variant, ...] = ()
     shadow: Shadow | None = None
 
     def choose(self, draw: float, tag: str | None = None) -> tuple[str, str]:
-        """Choose a version and say which variant it is.
+        """Choose a version; return its pin and the tag of its variant.
 
         Args:
-            draw: Between 0 and 1.
-            tag: The variant that is wanted, or None.
+            draw: A random number between 0 and 1.
+            tag: The requested variant, or None.
 
         Raises:
-            NotFound: there is no such variant.
-            NoneActive: nothing is active.
+            NotFound: There is no such variant.
+            NoneActive: No version is active.
         """
         if tag is not None:
             for variant in self.variants:
                 if variant.tag == tag:
                     return variant.pin, tag
-            raise NotFound(f"there is no variant {tag!r}", hint=f"known: {[v.tag for v in self.variants]}")
-        at = draw * sum(variant.weight for variant in self.variants)
+            raise NotFound(f"there is no variant {tag!r}", hint=f"Known are {[v.tag for v in self.variants]}.")
+        rest = draw * sum(variant.weight for variant in self.variants)
         for variant in self.variants:
-            at -= variant.weight
-            if at < 0:
+            rest -= variant.weight
+            if rest < 0:
                 return variant.pin, variant.tag
         if self.active is None:
-            raise NoneActive("no version is active", hint="activate one: POST /versions/PIN/activate on the admin port")
+            raise NoneActive(
+                "no version is active", hint="Activate one: `POST /versions/PIN/activate` on the admin port."
+            )
         return self.active, ""
 
     @property
@@ -88,24 +90,24 @@ class Routing:
         named = {variant.pin for variant in self.variants} | {self.shadow.pin if self.shadow else None, self.active}
         return {pin for pin in named if pin is not None}
 
-    def within(self, here: Container[str]) -> Routing:
-        """Return what of it can be done while only some versions are here; weights only as a whole."""
+    def within(self, loaded: Container[str]) -> Routing:
+        """Return the part that the loaded versions can serve; the weights only if all of theirs are loaded."""
         return Routing(
-            self.active if self.active in here else None,
-            self.variants if all(variant.pin in here for variant in self.variants) else (),
-            self.shadow if self.shadow is not None and self.shadow.pin in here else None,
+            self.active if self.active in loaded else None,
+            self.variants if all(variant.pin in loaded for variant in self.variants) else (),
+            self.shadow if self.shadow is not None and self.shadow.pin in loaded else None,
         )
 
     def activated(self, pin: str) -> Routing:
-        """Move the pointer; weights are about the time before, and a shadow does not listen to itself."""
+        """Return the routing with another active version; clears the weights, and a shadow that is that version."""
         shadow = self.shadow if self.shadow is not None and self.shadow.pin != pin else None
         return replace(self, active=pin, variants=(), shadow=shadow)
 
     def weighted(self, variants: Sequence[Variant]) -> Routing:
-        """Share the traffic; none: everything goes to the active version.
+        """Return the routing with other weights; without variants everything goes to the active version.
 
         Raises:
-            InputError: all weights are 0, or a tag is used twice.
+            InputError: All weights are 0, or a tag occurs twice.
         """
         tags = [variant.tag for variant in variants if variant.tag]
         if variants and not sum(variant.weight for variant in variants) > 0:

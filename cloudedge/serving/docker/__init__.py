@@ -1,4 +1,4 @@
-"""Services in Docker containers: our runtime or stock Paddle Serving, replaced without a gap."""
+"""Services in Docker containers: cloudedge's runtime or stock Paddle Serving, replaced without downtime."""
 
 from cloudedge._lazy import renamed_names
 from cloudedge.serving.docker._containers import Containers

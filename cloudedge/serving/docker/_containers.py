@@ -1,4 +1,4 @@
-"""What is asked of a Docker engine, through its SDK: labelled containers, one network, and the front's target."""
+"""The containers of services on a Docker engine, through its SDK: labels, one network, and the front's target."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Containers:
             return [_found(container) for container in self._labelled(f"{SERVICE}={service}")]
 
     def services(self) -> list[dict[str, Any]]:
-        """Say what runs, for people and programs."""
+        """List all services with state and address, for people and programs."""
         with engine_errors("list services"):
             containers = self._labelled(SERVICE)
             rows = []
@@ -63,13 +63,13 @@ class Containers:
         return listed
 
     def image_id(self, image: str) -> str:
-        """Return the id of an image, or nothing where the engine does not have it."""
+        """Return the id of an image; empty if the engine does not have it."""
         with contextlib.suppress(NotFound), engine_errors(f"look for the image {image}"):
             return str(self.client.images.get(image).id)
         return ""
 
     def start_model(self, wanted: WantedService, what: str) -> None:
-        """Start what answers; nobody is sent to it yet, and no port of this machine leads to it."""
+        """Start the model container; it gets no requests yet, and no port of this machine leads to it."""
         with engine_errors(f"start {wanted.model_container}"):
             self._network()
             self.client.containers.run(
@@ -85,7 +85,7 @@ class Containers:
             )
 
     def start_front(self, wanted: WantedService) -> None:
-        """Start the front, turned to the wanted container."""
+        """Start the front with the wanted container as its target."""
         with engine_errors(f"start {wanted.front_container} on port {wanted.host_port}"):
             self._network()
             container = self.client.containers.create(
@@ -108,7 +108,7 @@ class Containers:
                 raise
 
     def switch(self, wanted: WantedService) -> None:
-        """Turn the front to the wanted container."""
+        """Switch the front to the wanted container."""
         with engine_errors(f"turn {wanted.front_container} to {wanted.model_container}"):
             front = self.client.containers.get(wanted.front_container)
             front.put_archive("/", _tar(_target(wanted)))
@@ -118,7 +118,7 @@ class Containers:
         """Wait until a container's health check passes.
 
         Raises:
-            Unavailable: it ended, or did not get there in time; says what it last wrote.
+            Unavailable: It ended, or was not ready in time; the hint is its last output.
         """
         deadline = time.monotonic() + timeout_s
         with engine_errors(f"wait for {name}"):
@@ -127,21 +127,21 @@ class Containers:
                 restarts = container.attrs.get("RestartCount", 0)
                 if container.status == "exited" or restarts or time.monotonic() > deadline:
                     last = container.logs(tail=20).decode(errors="replace").strip()
-                    why = "it ended" if container.status == "exited" or restarts else f"not within {timeout_s:g} s"
-                    raise Unavailable(f"{name} does not get ready: {why}", hint=last, container=name)
+                    reason = "it ended" if container.status == "exited" or restarts else f"not within {timeout_s:g} s"
+                    raise Unavailable(f"{name} does not get ready: {reason}", hint=last, container=name)
                 time.sleep(0.2)
                 container.reload()
 
     def remove(self, name: str, grace_s: int = 30) -> None:
-        """Stop a container, letting it finish, and remove it; one that is not there is fine."""
+        """Let a container finish, stop and remove it; a missing one is no error."""
         with contextlib.suppress(NotFound), engine_errors(f"remove {name}"):
             container = self.client.containers.get(name)
             container.stop(timeout=grace_s)
             container.remove(force=True)
 
     def logs(self, name: str, *, tail: int, follow: bool) -> Iterator[str]:
-        """Yield what a container wrote, line by line or piece by piece."""
-        with engine_errors(f"read what {name} wrote"):
+        """Yield the output of a container, line by line or piece by piece."""
+        with engine_errors(f"read the output of {name}"):
             container = self.client.containers.get(name)
             if not follow:
                 yield container.logs(tail=tail).decode(errors="replace")
@@ -178,7 +178,7 @@ def _found(container: Container) -> Found:
 def _is_ready(container: Container) -> bool:
     state = container.attrs["State"]
     health = state.get("Health") or {}
-    # A front has no check of its own: it answers as soon as it runs, or it ends.
+    # A front has no health check: it answers as soon as it runs, or it ends.
     return bool(state["Running"]) and health.get("Status", "none") in {"healthy", "none"}
 
 

@@ -1,4 +1,4 @@
-"""Runs a model as a service in containers: plans, then does."""
+"""Services of models in containers: their settings, and the execution of their plans."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def own_runtime(
     name: str, reference: str, digest: str, hub: Path, *, port: int, image: str = "",
     cube: Path | None = None, on_missing_shard: str = "", ops: str = "",
 ) -> WantedService:  # fmt: skip
-    """Say how our runtime serves a bundle of a local hub: the hub is mounted read-only.
+    """Return the service that serves a bundle with cloudedge's runtime; the local hub is mounted read-only.
 
     Args:
-        name: Of the service.
+        name: Name of the service.
         reference: The bundle.
-        digest: Its own: other bytes under the same reference are another container.
-        hub: Where it is.
-        port: Of this machine.
-        image: Other than the usual one.
-        cube: A cube.conf, mounted too; the addresses in it are those that the container reaches.
-        on_missing_shard: As `cloudedge serve` takes it.
-        ops: Hooks, as `cloudedge serve` takes them; a file of this machine is mounted too.
+        digest: The bundle's digest: other bytes under the same reference get another container.
+        hub: Directory of the hub.
+        port: Port of this machine.
+        image: Image instead of the usual one.
+        cube: A cube.conf, mounted too; its addresses are those that the container reaches.
+        on_missing_shard: As in `cloudedge serve`.
+        ops: Hooks, as in `cloudedge serve`; a file of this machine is mounted too.
 
     Raises:
-        InputError: a file is not there.
+        InputError: A file does not exist.
     """
-    # Its own network has the front in it and nobody else.
+    # Open, because only the front shares its network.
     listen = ("--open", "--host", "0.0.0.0", "--port", str(OWN_PORT), "--grpc-port", str(OWN_GRPC_PORT))  # noqa: S104
     command = [reference, "--hub", MODELS, "--service", name, *listen]
     mounts, environment = {MODELS: str(hub.absolute())}, {"CLOUDEDGE_BUNDLE": digest}
@@ -61,7 +61,7 @@ def own_runtime(
 
 
 def _file(path: Path) -> tuple[str, str]:
-    """Return where a file is and what its bytes are: others in it are another container, too."""
+    """Return the path and the digest of a file: other bytes get another container."""
     try:
         return str(path.absolute()), hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
@@ -69,13 +69,13 @@ def _file(path: Path) -> tuple[str, str]:
 
 
 def stock_runtime(name: str, model: Path, *, port: int, image: str = "") -> WantedService:
-    """Say how stock Paddle Serving serves a directory in its own form, or an export that holds one, read-only."""
+    """Return the service that serves a model directory, or an export with one, with stock Paddle Serving."""
     if (model / "serving_server").is_dir():
         model /= "serving_server"
     if not (model / "serving_server_conf.prototxt").is_file():
         raise InputError(
             f"{model} is not a model of Paddle Serving: it has no serving_server_conf.prototxt",
-            hint="cloudedge serving export writes one",
+            hint="Write one with `cloudedge serving export`.",
         )
     command = (MODELS, name, str(STOCK_RPC_PORT), str(STOCK_PORT))
     mounts = {MODELS: str(model.absolute())}
@@ -89,10 +89,10 @@ class DockerService:
     containers: Containers
     ready_timeout_s: float = 180
     drain_s: float = 5
-    """How long requests may still be under way in a container that is replaced; longer ones are cut."""
+    """Time that requests under way get in a container that is replaced; longer ones are cut."""
 
     def plan(self, wanted: WantedService) -> tuple[WantedService, list[ServiceStep]]:
-        """Look at the engine and list what has to be done."""
+        """Look at the engine and list the steps to the wanted service."""
         wanted = replace(wanted, image_id=self.containers.image_id(wanted.image))
         return wanted, plan_run(wanted, self.containers.found(wanted.name))
 
@@ -104,17 +104,17 @@ class DockerService:
         what: str,
         progress: Callable[[str], None] = lambda _: None,
     ) -> WantedService:
-        """Make a service be as wanted; doing it twice is doing it once.
+        """Bring a service to its wanted state; idempotent.
 
         Args:
-            wanted: The service as it should be.
-            how: Says how to build the image; asked only where the engine does not have it.
-            what: What is served, for people who list services.
-            progress: Told of every step.
+            wanted: The wanted service.
+            how: Returns the build of the image; called only if the engine does not have the image.
+            what: A description of the model, for the list of services.
+            progress: Called with a line for every step.
 
         Raises:
-            InputError: the image is to be built and cannot be.
-            Unavailable: the new container does not get ready; what ran before goes on running.
+            InputError: The image is missing and cannot be built.
+            Unavailable: The new container does not get ready; the previous one goes on answering.
         """
         wanted, steps = self.plan(wanted)
         if steps and steps[0].kind == "build":
@@ -133,7 +133,7 @@ class DockerService:
             try:
                 self.containers.await_ready(wanted.model_container, self.ready_timeout_s)
             except Unavailable:
-                self.containers.remove(wanted.model_container, grace_s=0)  # or it would be started over and over
+                self.containers.remove(wanted.model_container, grace_s=0)  # the engine would restart it forever
                 raise
         elif step.kind == "start-front":
             self.containers.start_front(wanted)
@@ -145,14 +145,14 @@ class DockerService:
             self.containers.remove(step.subject)
 
     def stop(self, name: str, *, dry_run: bool = False) -> Sequence[ServiceStep]:
-        """End a service; returns what was done, or would be.
+        """End a service; return the steps, done or planned.
 
         Raises:
-            NotFound: there is none of that name.
+            NotFound: There is no service of that name.
         """
         steps = plan_stop(self.containers.found(name))
         if not steps:
-            raise NotFound(f"no service {name!r} runs on this engine", hint="cloudedge serving ps")
+            raise NotFound(f"no service {name!r} runs on this engine", hint="List them with `cloudedge serving ps`.")
         for step in () if dry_run else steps:
             self.containers.remove(step.subject)
         return steps

@@ -1,4 +1,4 @@
-"""The messages of Paddle Serving's services, and arrays as JSON, text and protobuf carry them."""
+"""Wire formats: the messages of Paddle Serving's services, and arrays in JSON, text and protobuf."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How what clients send becomes what a signature says: names, types, the batch dimension, and LoD.
+"""Fitting of sent tensors to a signature: names, types, the batch dimension, and LoD.
 
-Paddle Serving passes LoD (level of detail: where each row's values begin) beside the values. Programs of today take
-rows of equal length, so here rows are cut by it, and filled up with the look-up's padding id where they differ.
+Paddle Serving passes LoD (level of detail: the offset of each row's values) beside the values. Programs of today take
+rows of equal length, so this module cuts rows by the LoD, and fills short ones up with the look-up's padding id.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["Feed", "FeedPlan", "plan_of"]
 
 Array = NDArray[Any]
 
-MAX_FILLED = 1 << 24  # values of one variable after short rows were filled up; a tiny request must not take gigabytes
+MAX_FILLED = 1 << 24  # values of one variable with short rows filled up; a tiny request must not take gigabytes
 
 
 @dataclass(frozen=True)
 class Feed:
-    """One feed variable, ready to be filled."""
+    """One feed variable of a signature."""
 
     alias: str
     dtype: np.dtype[Any]
@@ -44,13 +44,13 @@ class Feed:
         return self.fit(string_array(self.alias, [text]))
 
     def fit(self, array: Array, lod: Sequence[int] = ()) -> Array:
-        """Cast, cut into rows, and put the batch dimension in front where one row came without it."""
+        """Cast, cut into rows, and add the batch dimension where one row came without it."""
         dtype = self.dtype
         if array.dtype != dtype and not (dtype.kind == "U" and array.dtype.kind == "U"):
             array = checked_cast(self.alias, array, dtype)
         if len(lod):
             return self._cut(array, lod)
-        # As many dimensions as one row has, and their sizes: it cannot be a batch, which has one more.
+        # The dimensions and sizes of one row: it cannot be a batch, which has one dimension more.
         if array.shape == self.shape or (
             array.ndim == len(self.shape)
             and all(want in (-1, got) for want, got in zip(self.shape, array.shape, strict=True))
@@ -61,8 +61,8 @@ class Feed:
     def _cut(self, array: Array, lod: Sequence[int]) -> Array:
         offsets = [int(offset) for offset in lod]
         if offsets[0] != 0 or any(after < before for before, after in pairwise(offsets)):
-            raise malformed(self.alias, "its LoD has several levels or goes back", "One level is taken: [0, 2, 5].")
-        if not array.ndim or offsets[-1] != len(array) or len(offsets) < 2:  # noqa: PLR2004 - where one row begins and ends
+            raise malformed(self.alias, "its LoD has several levels or goes back", "Send one level: [0, 2, 5].")
+        if not array.ndim or offsets[-1] != len(array) or len(offsets) < 2:  # noqa: PLR2004 - begin and end of one row
             raise malformed(
                 self.alias, f"its LoD ends at {offsets[-1]}, {len(array) if array.ndim else 1} values were sent"
             )
@@ -96,7 +96,7 @@ class Feed:
 
 
 class FeedPlan:
-    """What a signature means for the bytes of a request, worked out once for each signature."""
+    """The lookup tables to parse requests with one signature, made once for each signature."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
@@ -113,7 +113,7 @@ class FeedPlan:
             pad = padding.get(variable.name, padding.get(alias))
             self.feeds[alias] = Feed(alias, dtype, variable.shape, pad)
         self.padding = {feed.alias: feed.padding_id for feed in self.feeds.values()}
-        """What fills up short rows, by alias."""
+        """The id that fills up short rows, by alias."""
         self.rows: dict[str, Feed] = {
             lookup.input: feed for lookup in signature.lookups if (feed := self._named(lookup.feed)) is not None
         }
@@ -133,25 +133,27 @@ class FeedPlan:
         return None
 
     def feed(self, name: str, array: Array, lod: Sequence[int] = ()) -> tuple[str, Array]:
-        """Fit one tensor; returns the alias it belongs to.
+        """Fit one tensor; return its alias and its array.
 
         Raises:
-            InputError: the model has no such feed, or it does not fit; names it.
+            InputError: The model has no such feed, or the tensor does not fit; names it.
         """
         feed = self.feeds.get(name)
         if feed is None:
             feed = self.rows.get(name)
             if feed is not None and not len(lod):
-                raise malformed(name, "ids under the name of their rows need a LoD", f"Or feed {feed.alias!r} itself.")
+                raise malformed(
+                    name, "ids under the name of their rows need a LoD", f"Send a LoD, or feed {feed.alias!r} itself."
+                )
         if feed is None:
             raise self.unknown("feed", name, self.feeds)
         return feed.alias, feed.fit(array, lod)
 
     def fetch(self, names: Iterable[str]) -> list[str]:
-        """Turn names that are wanted into aliases.
+        """Turn requested names into aliases.
 
         Raises:
-            InputError: one is not an output; upstream takes the first output instead.
+            InputError: A name is not an output; upstream takes the first output instead.
         """
         try:
             return [self.fetches[name] for name in names]
@@ -160,7 +162,7 @@ class FeedPlan:
 
     @staticmethod
     def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-        """Make the error for a name the model does not have."""
+        """Make the error for a name that the model does not have."""
         return InputError(
             f"invalid arg list: the model has no {kind} variable {name!r}; it has {', '.join(sorted(known))}",
             variable=name,
@@ -172,8 +174,8 @@ _plans: dict[int, FeedPlan] = {}
 
 def plan_of(signature: Signature) -> FeedPlan:
     """Return the plan of a signature, made when it is first seen."""
-    # By identity: hashing the model itself would cost more than all the rest of a call. A plan keeps its signature
-    # alive, so an identity is never taken over by another one.
+    # By identity: hashing the signature would cost more than all the rest of a call. A plan keeps its signature alive,
+    # so no other object can take over its identity.
     plan = _plans.get(id(signature))
     if plan is None:
         if len(_plans) >= 64:  # noqa: PLR2004 - more than are ever loaded at once

@@ -1,4 +1,4 @@
-"""Compression with a bound: a small body must not become a large one unasked."""
+"""Compression with a size limit: a small body must not expand without bound."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from cloudedge.errors import InputError
 
 __all__ = ["GZIP", "ZLIB", "deflate", "inflate"]
 
-GZIP, ZLIB = 31, 15  # what zlib calls the two wrappers
+GZIP, ZLIB = 31, 15  # zlib's window bits for the two wrappers
 
 
 def inflate(body: bytes, limit: int, wrapper: int = GZIP) -> bytes:
     """Decompress one whole body.
 
     Raises:
-        InputError: it is not compressed data, ends early, or holds more than `limit` bytes.
+        InputError: The body is not compressed data, ends early, or holds more than `limit` bytes.
     """
     stream = zlib.decompressobj(wrapper)
     try:

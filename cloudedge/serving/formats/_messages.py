@@ -1,4 +1,7 @@
-"""The protobuf messages of Paddle Serving's two services and of baidu_std's frames; `_protobuf` reads the tables."""
+"""The protobuf messages of Paddle Serving's two services and of baidu_std's frames.
+
+`_protobuf_tables` explains the notation of the tables below.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +55,12 @@ MESSAGES = {
         "RpcResponseMeta": "1 error_code int32, 2 error_text string",
         "RpcMeta": "1 request RpcRequestMeta, 2 response RpcResponseMeta, 3 compress_type int32, "
         "4 correlation_id int64, 5 attachment_size int32, "
-        "1001 pin string, 1002 defaulted double",  # these two are ours; others pass over them
+        "1001 pin string, 1002 defaulted double",  # these two are cloudedge's; other programs ignore them
     },
 }
 
 
-# brpc's own messages are proto2, where a zero that was set is written: an error_code of 0 is one.
+# brpc's own messages are proto2, which writes a zero that was set, such as an error_code of 0.
 _pipeline, _general, _frames = (
     make_messages(package, messages, syntax="proto2" if package == FRAMES else "proto3")
     for package, messages in MESSAGES.items()

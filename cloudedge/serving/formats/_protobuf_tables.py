@@ -1,10 +1,11 @@
-"""Protobuf messages made from tables when a module is imported, in a pool of their own.
+"""Protobuf message classes made from tables at import, in their own descriptor pool.
 
-No compiler at build time, no generated file to keep in step, and no clash in a process that also imports upstream's
-generated modules. They are the same upb classes that generated code would give, so parsing and writing run in C.
+They need no compiler at build time and no generated file to keep in step, and they do not clash with upstream's
+generated modules in the same process. They are the upb classes that generated code would give: parsing and writing run
+in C.
 
-A table has the fields of each message: number, name, type. `*` repeats a field, `!` marks one that must be set, `%` is
-a map from string to string, `=` gives a default; a type with a capital is an enum or a message of the same file.
+A table lists the fields of each message: number, name, type. `*` repeats a field, `!` marks a required one, `%` is a
+map from string to string, `=` gives a default; a type with a capital is an enum or a message of the same file.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _LABELS = {"*": _Kinds.LABEL_REPEATED, "%": _Kinds.LABEL_REPEATED, "!": _Kinds.L
 def make_messages(
     package: str, messages: Mapping[str, str], *, syntax: str, enums: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Any]:
-    """Make the messages of one file; returns their classes by name.
+    """Make the messages of one file; return their classes by name.
 
     Args:
-        package: Whose they are; names the file too.
-        messages: Their fields, by message.
-        syntax: proto2, where a zero that was set is written, or proto3.
-        enums: Their names in order, by enum.
+        package: Their package; it names the file too.
+        messages: The fields, by message.
+        syntax: proto2, which writes a zero that was set, or proto3.
+        enums: The value names in order, by enum.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax=syntax)
     for enum, names in (enums or {}).items():

@@ -1,7 +1,7 @@
-"""Arrays as both services carry them in Tensors, JSON or protobuf.
+"""Conversion between arrays and the Tensors of both services, in JSON or protobuf.
 
-Nothing here knows a model. Everything is checked before memory is taken for it: a shape is compared with the data
-that is really there, and `numpy.save` bytes are read without ever unpickling.
+Nothing here knows a model. Everything is checked before memory is allocated for it: a shape is compared with the
+received data, and `numpy.save` bytes are parsed without ever unpickling.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Array = NDArray[Any]
 STRING, BYTES, GENERAL_STRING = 12, 13, 20
 BFLOAT16 = 6
 MAX_DIMENSIONS = 32
-MAX_STRING_BYTES = 16 << 20  # numpy gives every string the room of the longest: a small body must not take much
+MAX_STRING_BYTES = 16 << 20  # numpy gives every string the size of the longest: a small body must not take much
 
-# elem_type: what it is, and the field its numbers travel in.
+# elem_type: its dtype, and the field that carries its numbers.
 ELEM_TYPES: dict[int, tuple[str, str]] = {
     0: ("int64", "int64_data"),
     1: ("float32", "float_data"),
@@ -66,7 +66,7 @@ WIRE_DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class Malformed(InputError):
-    """A tensor contradicts itself: its type, its shape and its data do not go together."""
+    """A tensor contradicts itself: its type, its shape and its data do not fit together."""
 
 
 def malformed(name: str, what: str, hint: str = "") -> Malformed:
@@ -83,11 +83,11 @@ def typed_array(name: str, elem_type: int, shape: Sequence[int], data: Array, co
     A bfloat16 becomes a float32 of the same value.
 
     Raises:
-        Malformed: type, shape and data do not go together.
+        Malformed: Type, shape and data do not fit together.
     """
     kind = ELEM_TYPES.get(elem_type)
     if kind is None:
-        raise malformed(name, f"elem_type {elem_type} is not one that can be fed", "0 to 9, 12 and 13 (20) can.")
+        raise malformed(name, f"elem_type {elem_type} is not one that can be fed", "Use 0 to 9, or 12 and 13 (20).")
     dtype = np.dtype(kind[0])
     if content:
         if data.size:
@@ -105,7 +105,7 @@ def typed_array(name: str, elem_type: int, shape: Sequence[int], data: Array, co
 
 
 def shaped(name: str, array: Array, shape: Sequence[int]) -> Array:
-    """Give an array the shape it was sent with, if the data fits."""
+    """Give an array its sent shape, if the data fits."""
     if len(shape) > MAX_DIMENSIONS or any(size < 0 for size in shape):
         raise malformed(name, f"shape {list(shape)[:MAX_DIMENSIONS]} is not one an array can have")
     if math.prod(shape) != array.size:
@@ -114,7 +114,7 @@ def shaped(name: str, array: Array, shape: Sequence[int]) -> Array:
 
 
 def string_array(name: str, parts: Sequence[str]) -> Array:
-    """Make an array of strings, unless the longest one would make all of them take too much room."""
+    """Make an array of strings, unless the longest one would make the array too large."""
     longest = max((len(part) for part in parts), default=0)
     if longest * len(parts) * 4 > MAX_STRING_BYTES:
         raise malformed(name, f"{len(parts)} strings of up to {longest} characters are too many for one array")
@@ -122,9 +122,9 @@ def string_array(name: str, parts: Sequence[str]) -> Array:
 
 
 def npy_array(name: str, raw: bytes) -> Array:
-    """Read what `numpy.save` wrote, numbers only.
+    """Parse the bytes of `numpy.save`, numbers only.
 
-    Upstream hands such bytes to the unpickler, which runs whatever they say. Here only the header is interpreted; the
+    Upstream hands such bytes to the unpickler, which runs any code in them. Here only the header is interpreted; the
     array is a view of the bytes.
     """
     stream = io.BytesIO(raw)
@@ -146,7 +146,7 @@ def npy_array(name: str, raw: bytes) -> Array:
 
 
 def checked_cast(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
-    """Cast, but never silently to another value: rounding of floats is all that is allowed."""
+    """Cast without changing values: only floats may be rounded."""
     if array.dtype == dtype:
         return array
     if dtype.kind == "U" or array.dtype.kind not in "biuf":
@@ -169,7 +169,7 @@ def _words(dtype: np.dtype[Any]) -> str:
 
 
 def data_of(tensor: Any, elem_type: int) -> Array:
-    """Take the numbers of a protobuf Tensor of either service; empty where its type has none."""
+    """Return the numbers of a protobuf Tensor of either service; empty if its type has none."""
     kind = ELEM_TYPES.get(elem_type)
     if kind is None:
         return np.empty(0)
@@ -178,13 +178,13 @@ def data_of(tensor: Any, elem_type: int) -> Array:
 
 
 def json_field(name: str, field: str, value: Any) -> Array:
-    """Take the numbers of one data field of a JSON Tensor."""
+    """Return the numbers of one data field of a JSON Tensor."""
     wanted = WIRE_DTYPES[field]
     if not isinstance(value, list):
         raise malformed(name, f"{field} is not a list")
     kinds = set(map(type, value))
     if str in kinds and wanted.kind != "b":
-        # JSON made from protobuf puts 64-bit integers, and what is not finite, in quotes.
+        # JSON made from protobuf puts 64-bit integers and non-finite numbers in quotes.
         read = float if wanted.kind == "f" else int
         try:
             value = [read(item) if type(item) is str else item for item in value]
@@ -198,7 +198,7 @@ def json_field(name: str, field: str, value: Any) -> Array:
 
 
 def plain_array(name: str, items: list[Any], kinds: set[type]) -> Array:
-    """Make a flat array of items of these kinds: numbers alone, or text alone."""
+    """Make a flat array of items of these types: only numbers, or only text."""
     if kinds == {str}:
         return string_array(name, items)
     if not (kinds <= {int, float} or kinds == {bool}):
@@ -213,7 +213,7 @@ def plain_array(name: str, items: list[Any], kinds: set[type]) -> Array:
 
 
 def from_base64(name: str, field: str, value: Any) -> bytes:
-    """Read the bytes of a JSON field."""
+    """Decode the bytes of a JSON field."""
     try:
         if isinstance(value, str):
             return base64.b64decode(value, validate=True)
@@ -223,7 +223,7 @@ def from_base64(name: str, field: str, value: Any) -> bytes:
 
 
 def tensor_fields(array: Array) -> tuple[int, str, Array]:
-    """Say how an array travels: its elem_type, its field, and the numbers, flat, as that field takes them."""
+    """Return an array's elem_type, its field, and its numbers, flat, in the type of that field."""
     elem_type = ELEM_TYPE_OF.get(array.dtype)
     if elem_type is None:
         raise InputError(f"arrays of {array.dtype} cannot be sent as a tensor")

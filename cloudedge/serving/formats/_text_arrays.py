@@ -1,4 +1,4 @@
-"""Arrays as text: JSON, and what numpy and Python print. Parsed, never evaluated."""
+"""Arrays as text: JSON, and the printed form of numpy and Python. Parsed, never evaluated."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ IRREGULAR = "is not a regular nested list: rows differ in length or depth"
 
 
 def parse_array(name: str, text: str) -> Array:
-    """Read a number or a nested list as JSON, or the way numpy or Python print it.
+    """Parse a number or a nested list in JSON, or as numpy or Python print it.
 
     Raises:
-        Malformed: it is neither, its rows differ in length, or it was shortened when printed.
+        Malformed: The text is neither, its rows differ in length, or it was shortened when printed.
     """
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return _parse_printed(name, text.strip())
-    # No text, of which numpy makes all as long as the longest, and no true, false or null, which it takes for numbers.
+    # Only without text, which numpy pads to the longest, and without true, false or null, which it takes for numbers.
     if not ('"' in text or "u" in text or "l" in text):
         try:
             array = np.array(value)
@@ -47,10 +47,9 @@ def parse_array(name: str, text: str) -> Array:
 
 
 def nested_array(name: str, value: Any) -> Array:
-    """Make an array of a number, a string or nested lists that came as JSON.
+    """Make an array of a number, a string or nested lists parsed from JSON.
 
-    Level by level and not by numpy alone, which makes text of everything where one item is text, and not-a-number of
-    null.
+    It goes level by level: numpy alone would turn everything into text where one item is text, and null into NaN.
     """
     shape: list[int] = []
     level, kinds = [value], {type(value)}
@@ -68,14 +67,16 @@ def nested_array(name: str, value: Any) -> Array:
 
 def _parse_printed(name: str, text: str) -> Array:
     body, tail = _unwrapped(text)
-    said = REPR_TAIL.fullmatch(tail)
+    suffix = REPR_TAIL.fullmatch(tail)
     if "..." in body:
-        raise malformed(name, "was shortened when it was printed", "numpy.set_printoptions(threshold=sys.maxsize)")
-    if not body or said is None or not NUMBER_CHARACTERS.fullmatch(body):
+        raise malformed(
+            name, "was shortened when it was printed", "Call `numpy.set_printoptions(threshold=sys.maxsize)`."
+        )
+    if not body or suffix is None or not NUMBER_CHARACTERS.fullmatch(body):
         raise malformed(name, UNREADABLE)
     try:
-        dtype = _printed_dtype(said["dtype"])
-        # With a digit behind every point it is JSON, unless something is not finite, or there is nothing.
+        dtype = _printed_dtype(suffix["dtype"])
+        # With a digit behind every point it is JSON, unless a number is not finite or the array is empty.
         array = np.array(orjson.loads(BARE_POINT.sub(".0", body))) if NUMBERS_ONLY.fullmatch(body) else np.empty(0)
         if array.size and array.dtype.kind in "if":
             return checked_cast(name, array, dtype or array.dtype)
@@ -83,18 +84,18 @@ def _parse_printed(name: str, text: str) -> Array:
         pass
     words = body.translate(BRACKETS_AWAY).split()
     shape = _printed_shape(body)
-    if not words and said["shape"]:  # numpy prints no values as [], and their shape beside it
-        shape = tuple(int(size) for size in said["shape"].split(",") if size.strip())
+    if not words and suffix["shape"]:  # numpy prints an empty array as [] with its shape behind it
+        shape = tuple(int(size) for size in suffix["shape"].split(",") if size.strip())
     if shape is None or math.prod(shape) != len(words):
         raise malformed(name, IRREGULAR)
     try:
-        return _numbers(words, _printed_dtype(said["dtype"])).reshape(shape)
+        return _numbers(words, _printed_dtype(suffix["dtype"])).reshape(shape)
     except (ValueError, TypeError, OverflowError):
         raise malformed(name, UNREADABLE) from None
 
 
 def _unwrapped(text: str) -> tuple[str, str]:
-    """Take "array(BODY, dtype=...)" apart; a regular expression would look for the end at every character."""
+    """Split "array(BODY, dtype=...)"; a regular expression would search for the end at every character."""
     if not (text.startswith("array(") and text.endswith(")")):
         return text, ""
     inner = text[len("array(") : -1]
@@ -146,7 +147,7 @@ PRINTED_DTYPES = frozenset(name for name, _ in ELEM_TYPES.values()) | {"uint16",
 def json_text(array: Array) -> bytes:
     """Write an array as JSON: nested lists, floats in the fewest digits that read back the same.
 
-    What is not finite is written NaN and Infinity, as Python reads and writes it; JSON itself has nothing for it.
+    Non-finite numbers are written NaN and Infinity, as Python reads and writes them; JSON itself has no form for them.
     """
     try:
         text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -156,7 +157,7 @@ def json_text(array: Array) -> bytes:
 
 
 def json_numbers(data: Array) -> bytes:
-    """Write a data field as JSON made from protobuf does, which puts what is not finite in quotes."""
+    """Write a data field like JSON made from protobuf, which puts non-finite numbers in quotes."""
     text = json_text(data)
     if data.dtype.kind != "f":
         return text

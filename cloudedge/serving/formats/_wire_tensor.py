@@ -1,4 +1,4 @@
-"""A Tensor as a client sent it, whichever service it was for and whether it came as JSON or as protobuf."""
+"""A Tensor as a client sent it, of either service, parsed from JSON or protobuf."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["GENERAL", "PIPELINE", "WireTensor", "from_json", "from_message"]
 
 @dataclass(frozen=True)
 class Dialect:
-    """Where the two services' Tensors differ."""
+    """The differences between the two services' Tensors."""
 
     strings: str
     content: str
     string_type: int
     bytes_type: int | None
-    """Content of this type is what `numpy.save` writes; of every other type, the raw numbers."""
+    """Content of this type has the format of `numpy.save`; of every other type, it is the raw numbers."""
 
 
 PIPELINE = Dialect("str_data", "byte_data", string_type=12, bytes_type=13)
@@ -40,7 +40,7 @@ GENERAL = Dialect("data", "tensor_content", string_type=20, bytes_type=None)
 
 
 class WireTensor(NamedTuple):  # and not a frozen dataclass, which takes five times as long to make
-    """One tensor, taken apart but not yet believed."""
+    """One tensor, parsed but not yet checked."""
 
     name: str
     alias: str
@@ -56,7 +56,7 @@ class WireTensor(NamedTuple):  # and not a frozen dataclass, which takes five ti
         """Make its array.
 
         Raises:
-            Malformed: its type is none that can be fed, or type, shape and data do not go together.
+            Malformed: Its type cannot be fed, or type, shape and data do not fit together.
         """
         dialect, name = self.dialect, self.alias or self.name
         if self.elem_type == dialect.string_type:
@@ -68,7 +68,7 @@ class WireTensor(NamedTuple):  # and not a frozen dataclass, which takes five ti
 
 
 def from_message(tensor: Any, dialect: Dialect) -> WireTensor:
-    """Take a protobuf Tensor apart."""
+    """Parse a protobuf Tensor."""
     return WireTensor(
         name=tensor.name,
         alias=tensor.alias_name if dialect is GENERAL else "",
@@ -83,11 +83,11 @@ def from_message(tensor: Any, dialect: Dialect) -> WireTensor:
 
 
 def from_json(raw: Any, dialect: Dialect) -> WireTensor:
-    """Take a JSON Tensor apart; fields that are not known are passed over.
+    """Parse a JSON Tensor; unknown fields are ignored.
 
     Raises:
-        TypeError: a field is not of its type, which JSON made from the message could not be.
-        Malformed: the numbers are not of the type they say.
+        TypeError: A field has the wrong type, which JSON made from the message could not have.
+        Malformed: The numbers do not have their declared type.
     """
     if not isinstance(raw, dict):
         raise TypeError("a tensor is not an object")
@@ -115,7 +115,7 @@ def from_json(raw: Any, dialect: Dialect) -> WireTensor:
 
 
 def _field(raw: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    """Take one field, under its own name or as JSON made from protobuf spells it."""
+    """Return one field, under its own name or in the spelling of JSON made from protobuf."""
     value = raw.get(name)
     if value is None:
         head, *rest = name.split("_")

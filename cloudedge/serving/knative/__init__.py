@@ -1,4 +1,4 @@
-"""Paddle Serving on Knative through PaddleService: what it is told, and the order that keeps it answering."""
+"""Paddle Serving on Knative through PaddleService: its manifest, its status, and changes that keep it answering."""
 
 from cloudedge.serving.knative._parts import Autoscale, Endpoint
 from cloudedge.serving.knative._service import PaddleService

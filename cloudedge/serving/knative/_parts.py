@@ -1,4 +1,4 @@
-"""What a PaddleService is made of: what a revision runs, and how many pods it has."""
+"""The parts of a PaddleService: the container of a revision, and its autoscaling."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CLASSES = {"kpa": "kpa.autoscaling.knative.dev", "hpa": "hpa.autoscaling.knativ
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What one revision runs.
+    """The container of one revision.
 
     Args:
         image: ``repository:tag``, or better ``repository@sha256:hex``: a tag is looked up once and never again.
-        port: Where the server listens.
-        arg: What bash runs in it; the image's own entry point is never used. End it with ``exec server ...``.
+        port: The server's port.
+        arg: The bash command in it; the image's own entry point is never used. End it with ``exec server ...``.
     """
 
     image: str
@@ -30,34 +30,34 @@ class Endpoint:
     arg: str
 
     def manifest(self) -> dict[str, Any]:
-        """Return it as YAML has it.
+        """Return the manifest's form.
 
         Raises:
-            InputError: the image has neither tag nor digest.
+            InputError: The image has neither tag nor digest.
         """
         name, tag = _parted(self.image)
         return {"containerImage": name, "tag": tag, "port": self.port, "arg": self.arg}
 
     @classmethod
     def from_manifest(cls, value: Mapping[str, Any]) -> Endpoint:
-        """Read it as YAML has it."""
+        """Read the manifest's form."""
         return cls(f"{value.get('containerImage')}:{value.get('tag')}", value.get("port", 0), value.get("arg", ""))
 
 
 @dataclass(frozen=True)
 class Autoscale:
-    """How many pods a revision has.
+    """The number of pods of a revision.
 
     Args:
-        min_scale: At least; 0 lets it go away when nobody asks, and the next request waits a minute or more.
-        max_scale: At most; 0: no limit.
-        metric: What is measured: requests under way, requests per second, or (with hpa) processor time.
-        target: How much of it one pod shall have. It is also the hard limit of requests under way in a pod.
+        min_scale: Fewest pods; 0 removes the last one without requests, and the next request waits a minute or more.
+        max_scale: Most pods; 0: no limit.
+        metric: The measure: requests under way, requests per second, or (with hpa) processor time.
+        target: The measure's value for one pod. It is also the hard limit of requests under way in a pod.
         autoscaler: Knative's own, or Kubernetes' by processor time.
-        utilization_percent: How much of the target is aimed at.
-        window_s: Over which it is measured.
-        panic_window_percent: Of the window, for sudden load.
-        panic_threshold_percent: Of the target, from which load is sudden.
+        utilization_percent: Share of the target to aim at.
+        window_s: Window of the measurement.
+        panic_window_percent: Share of the window for sudden load.
+        panic_threshold_percent: Share of the target from which load is sudden.
     """
 
     min_scale: int = 1
@@ -71,7 +71,7 @@ class Autoscale:
     panic_threshold_percent: int | None = None
 
     def manifest(self) -> dict[str, Any]:
-        """Return it as YAML has it: several numbers are strings there."""
+        """Return the manifest's form, in which several numbers are strings."""
         texts = {
             "targetUtilization": self.utilization_percent,
             "panicWindow": self.panic_window_percent,
@@ -85,10 +85,10 @@ class Autoscale:
 
     @classmethod
     def from_manifest(cls, value: Mapping[str, Any]) -> Autoscale:
-        """Read it as YAML has it, or as upstream's README writes it: with numbers for texts, and ``kpa`` alone.
+        """Read the manifest's form, or that of upstream's README: with numbers for texts, and ``kpa`` alone.
 
         Raises:
-            InputError: a value is not what it should be, or the resource has no such field; says all of it.
+            InputError: A value is wrong, or the resource has no such field; lists all of them.
         """
         kinds = {full: short for short, full in _CLASSES.items()}
         readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -102,7 +102,7 @@ class Autoscale:
             "panicWindow": ("panic_window_percent", _whole),
             "panicThreshold": ("panic_threshold_percent", _whole),
         }
-        found: dict[str, Any] = {"min_scale": 0}  # what the controller takes for one that is left out
+        found: dict[str, Any] = {"min_scale": 0}  # the controller's default
         wrong = []
         for key, given in value.items():
             try:
@@ -116,7 +116,7 @@ class Autoscale:
         return cls(**found)
 
     def findings(self) -> Iterator[Finding]:
-        """Say what Knative would refuse, or never act on."""
+        """List the settings that Knative would refuse or ignore."""
         where = "spec.service"
         ranges = (
             ("targetUtilization", self.utilization_percent, 1, 100),
@@ -135,19 +135,19 @@ class Autoscale:
                 "metric",
                 f"{where}.metric",
                 f"{self.autoscaler} does not scale by {self.metric}.",
-                "kpa takes concurrency and rps; hpa takes cpu.",
+                "Use concurrency or rps with kpa, cpu with hpa.",
             )
         if self.min_scale == 0:
             yield warning(
                 "scale-to-zero",
                 f"{where}.minScale",
                 "The first request after a pause waits for a pod: a minute at least, by the fixed delay of its probe.",
-                "Keep 1 for what a release asks probes of.",
+                "Keep 1 for a service that a release probes.",
             )
 
 
 def check_endpoint(endpoint: Endpoint, where: str) -> Iterator[Finding]:
-    """Find what would make a revision exit at once, or never get ready."""
+    """List the settings with which a revision would exit at once, or never get ready."""
     try:
         _parted(endpoint.image)
     except InputError as refused:
@@ -164,24 +164,24 @@ def check_endpoint(endpoint: Endpoint, where: str) -> Iterator[Finding]:
             "arg",
             f"{where}.arg",
             "The container runs bash with nothing else and would exit at once; the image's entry point is not used.",
-            "Write what starts the server: exec python3 -m ...",
+            "Write the command of the server: `exec python3 -m ...`.",
         )
     elif "exec " not in endpoint.arg:
         yield warning(
             "exec",
             f"{where}.arg",
             "Bash stays in front of the server and swallows the signal to end.",
-            "Write exec before the last command.",
+            "Write `exec` before the last command.",
         )
 
 
 def _parted(image: str) -> tuple[str, str]:
-    """Part an image at the last colon after the last slash: a registry may have a port."""
+    """Split an image at the last colon after the last slash: a registry may have a port."""
     path, slash, last = image.rpartition("/")
     name, colon, tag = last.rpartition(":")
     if not colon or not name or not tag:
         raise InputError(
-            f"the image {image!r} has neither tag nor digest", hint="Write repository@sha256:... or repository:tag."
+            f"the image {image!r} has neither tag nor digest", hint="Write `repository@sha256:...` or `repository:tag`."
         )
     return f"{path}{slash}{name}", tag
 
@@ -193,7 +193,7 @@ def _whole(value: Any) -> int:
 
 
 def _seconds(value: Any) -> int:
-    """Read ``60s``, as Knative has it, or ``1m``, ``1h``; a plain number is one of seconds."""
+    """Read ``60s``, which is Knative's form, or ``1m``, ``1h``; a plain number counts seconds."""
     text = str(value)
     units = {"s": 1, "m": 60, "h": 3600}
     return _whole(text[:-1]) * units[text[-1]] if text[-1:] in units else _whole(value)

@@ -1,4 +1,4 @@
-"""A PaddleService as the custom resource has it, with the checks that its controller leaves out."""
+"""The manifest of a PaddleService, with the checks that its controller omits."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ class PaddleService:
     """A service, as it is first deployed; `PaddleServices` changes it afterwards.
 
     Args:
-        name: Of the service.
-        default: What answers.
-        cpu: Processors of a pod; asked for and limited alike, since a side that is left out becomes 0.2.
+        name: Name of the service.
+        default: The container that answers.
+        cpu: Processors of a pod; request and limit alike, since the controller sets an omitted one to 0.2.
         memory: Memory of a pod; likewise 512Mi.
-        cpu_limit: What a pod may take at most; as much as it asks for if empty.
-        memory_limit: Likewise.
+        cpu_limit: Processor limit of a pod; equal to its request if empty.
+        memory_limit: Memory limit, likewise.
         gpus: GPUs of a pod.
-        autoscale: How many pods.
-        container: What the container is called, for logs. The resource calls this field ``runtimeVersion``.
-        volumes: Knative takes secrets and config maps; others need feature flags there.
-        volume_mounts: Where.
-        namespace: Where it lives; the connection's own if empty.
+        autoscale: The number of pods.
+        container: The container's name, for logs. The resource calls this field ``runtimeVersion``.
+        volumes: Volumes of a pod. Knative takes secrets and config maps; others need feature flags there.
+        volume_mounts: Mounts of the volumes.
+        namespace: The namespace; the connection's own if empty.
         labels: Labels of the object, copied to the Knative Service.
         annotations: Annotations of the object.
-        canary: What answers a share of requests from the beginning; it is brought up once `default` is there, since
-            the two together race.
+        canary: The container that answers a share of requests from the beginning; it starts once `default` is ready,
+            since the two together race.
         canary_percent: That share.
     """
 
@@ -84,13 +84,13 @@ class PaddleService:
 
     @classmethod
     def from_manifest(cls, value: Mapping[str, Any]) -> PaddleService:
-        """Read a PaddleService of either group, as a file has it.
+        """Read a PaddleService of either group from a manifest.
 
-        Numbers may stand where the resource wants text. A side of the resources that is left out is the other one,
-        not the controller's 0.2 processors and 512 MiB.
+        Numbers may stand where the resource wants text. An omitted request or limit equals the other one, not the
+        controller's 0.2 processors and 512 MiB.
 
         Raises:
-            InputError: it is none, or has fields that the resource does not; says which.
+            InputError: It is no PaddleService, or has fields that the resource does not; names them.
         """
         versions = [kind.api_version for kind in PADDLE_SERVICES]
         if not isinstance(value, Mapping) or (value.get("apiVersion"), value.get("kind")) not in [
@@ -101,21 +101,21 @@ class PaddleService:
         name = str(metadata.get("name", ""))
         wrong = [error("field", f"spec.{key}", "There is no such field.") for key in spec.keys() - _FIELDS]
         if "default" not in spec:
-            wrong.append(error("default", "spec.default", "It says what answers, and is missing."))
+            wrong.append(error("default", "spec.default", "The container that answers is missing."))
         if spec.get("workingDir"):
-            wrong.append(error("field", "spec.workingDir", "The controller ignores it.", "Write cd ... in arg."))
+            wrong.append(error("field", "spec.workingDir", "The controller ignores it.", "Write `cd ...` in arg."))
         refuse_errors(f"PaddleService {name!r}", wrong)
         sides = spec.get("resources") or {}
-        asks, most = sides.get("requests") or {}, sides.get("limits") or {}
-        cpu, memory = (str(asks.get(key) or most.get(key) or "") for key in ("cpu", "memory"))
+        requests, limits = sides.get("requests") or {}, sides.get("limits") or {}
+        cpu, memory = (str(requests.get(key) or limits.get(key) or "") for key in ("cpu", "memory"))
         return cls(
             name,
             Endpoint.from_manifest(spec["default"]),
             cpu=cpu or cls.cpu,
             memory=memory or cls.memory,
-            cpu_limit=str(most.get("cpu") or ""),
-            memory_limit=str(most.get("memory") or ""),
-            gpus=int(most.get(_GPU) or asks.get(_GPU) or 0),
+            cpu_limit=str(limits.get("cpu") or ""),
+            memory_limit=str(limits.get("memory") or ""),
+            gpus=int(limits.get(_GPU) or requests.get(_GPU) or 0),
             autoscale=Autoscale.from_manifest(spec.get("service") or {}),
             container=str(spec.get("runtimeVersion", cls.container)),
             volumes=spec.get("volumes") or (),
@@ -128,7 +128,7 @@ class PaddleService:
         )
 
     def findings(self) -> list[Finding]:
-        """Say what is wrong or doubtful."""
+        """List errors and warnings."""
         return [
             *self._names(),
             *check_endpoint(self.default, "spec.default"),
@@ -140,13 +140,13 @@ class PaddleService:
         ]
 
     def manifest(self, kind: Kind) -> dict[str, Any]:
-        """Return the object for a cluster, as it is created: without its canary.
+        """Return the object to create on a cluster: without its canary.
 
         Args:
             kind: PaddleService, in the group that this cluster's operator serves.
 
         Raises:
-            InputError: it could not work; says everything that is wrong.
+            InputError: It could not work; lists every error.
         """
         refuse_errors(f"PaddleService {self.name!r}", self.findings())
         side = {"cpu": self.cpu, "memory": self.memory}
@@ -176,14 +176,14 @@ class PaddleService:
                 "name",
                 "metadata.name",
                 f"{self.name!r} becomes part of longer names.",
-                f"At most {_NAME_MAX} of a-z, 0-9 and '-', a letter first.",
+                f"Use at most {_NAME_MAX} of a-z, 0-9 and '-', a letter first.",
             )
         if not _LABEL.fullmatch(self.container) or len(self.container) > _LABEL_MAX:
             yield error(
                 "container",
                 "spec.runtimeVersion",
                 f"{self.container!r} is the container's name and not a version.",
-                "paddleserving is the usual one.",
+                "Use paddleserving, the usual name.",
             )
 
     def _percent(self) -> Iterator[Finding]:
@@ -199,7 +199,7 @@ class PaddleService:
                     "volume",
                     f"spec.volumes[{number}]",
                     f"Knative takes {', '.join(kinds) or 'it'} only with a feature flag switched on.",
-                    "secret, configMap and projected always work.",
+                    "Use secret, configMap or projected, which always work.",
                 )
 
     def _mounts(self) -> Iterator[Finding]:
@@ -213,5 +213,5 @@ class PaddleService:
                     "mount",
                     f"{where}.readOnly",
                     "Older Knative refuses to mount anything but an emptyDir for writing.",
-                    "Write readOnly: true, unless the volume is a claim that the server writes to.",
+                    "Write `readOnly: true`, unless the volume is a claim that the server writes to.",
                 )

@@ -1,9 +1,9 @@
-"""Deploying, trying, promoting and taking back, in the one order in which a PaddleService keeps answering.
+"""Changes to PaddleServices: deploy, canary, promote and roll back, in the one order that keeps a service answering.
 
 Revision names are fixed, and Knative refuses a template that changes under its name. The controller deletes the
-revision first and is refused afterwards, so a plain change of `default` takes the service down and keeps it down. What
-works: try the new version as canary, send it everything, rebuild `default` behind it, and then let the canary go. The
-status of the PaddleService itself is never written; the Knative Service says what is so.
+revision first and is refused afterwards, so a plain change of `default` takes the service down and keeps it down. This
+order works: start the new version as canary, send it everything, rebuild `default` behind it, then remove the canary.
+The controller never writes the status of the PaddleService itself; the Knative Service has the true state.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["PaddleServices"]
 
 _READY_S = 900.0
 _HALF = 50
-"""What a canary gets if nobody said how much."""
+"""The default share of a canary."""
 REPLACED = "cloudedge/replaced"
-"""The annotation with the image a promotion replaced: from the moment the default is changed to the next canary."""
+"""The annotation with the image that a promotion replaced: from the change of the default to the next canary."""
 ORDER = "cloudedge/order"
-"""The annotation with the number of the last order, where whoever changes the service numbers them."""
+"""The annotation with the number of the last order, if orders are numbered."""
 _WRITES = 8
 
 
@@ -37,13 +37,13 @@ class PaddleServices:
     """The services of one namespace.
 
     Args:
-        cluster: Where.
-        timeout_s: How long a revision may take to get ready.
+        cluster: The cluster.
+        timeout_s: Longest time for a revision to get ready.
         kind: PaddleService with its group; the cluster's own if left out.
-        order: The number that every change carries: a service refuses one that is lower than the last. 0: none.
+        order: The number of every change: a service refuses a number lower than the last. 0: unnumbered.
 
     Raises:
-        NotFound: the cluster has no PaddleService, or no Knative.
+        NotFound: The cluster has no PaddleService, or no Knative.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PaddleServices:
         found = kind or cluster.capabilities().paddle_service
         if found is None or not cluster.capabilities().has(Kind.KNATIVE_SERVICE):
             missing = "PaddleService" if found is None else "Knative Serving"
-            raise NotFound(f"{cluster.address} has no {missing}", hint="cloudedge doctor says how to install it.")
+            raise NotFound(f"{cluster.address} has no {missing}", hint="Run `cloudedge doctor` for installation steps.")
         self._cluster = cluster
         self.kind = found
         """PaddleService, in the group of this cluster's operator."""
@@ -60,33 +60,33 @@ class PaddleServices:
         self._order = order
 
     def deploy(self, service: PaddleService, *, dry_run: bool = False) -> ServiceStatus | Object:
-        """Bring up a service that is not there yet, and wait until it answers; the same again only waits.
+        """Create a service and wait until it answers; for an identical existing one, only wait.
 
         Raises:
-            Conflict: another one of that name is there; says how it is changed.
-            Rejected: its revision cannot get ready.
+            Conflict: A different service of that name exists; the hint explains how to change it.
+            Rejected: Its revision cannot get ready.
         """
         if service.namespace not in {"", self._cluster.namespace}:
             raise InputError(
-                f"{service.name} belongs to the namespace {service.namespace}, and this connection to "
+                f"{service.name} belongs to the namespace {service.namespace}, this connection to "
                 f"{self._cluster.namespace}",
                 hint="Connect to that namespace.",
             )
         manifest = service.manifest(self.kind)
         if dry_run:
             return self._cluster.create(manifest, dry_run=True)
-        there = self._cluster.get(self.kind, service.name)
-        if there is None:
+        existing = self._cluster.get(self.kind, service.name)
+        if existing is None:
             if self._order:
                 manifest["metadata"].setdefault("annotations", {})[ORDER] = str(self._order)
             self._cluster.create(manifest)
-        elif {**there["spec"], **manifest["spec"]} != there["spec"] or there["spec"].get("canary") not in (
+        elif {**existing["spec"], **manifest["spec"]} != existing["spec"] or existing["spec"].get("canary") not in (
             None,
             service.canary and service.canary.manifest(),
         ):
             raise Conflict(
-                f"PaddleService {service.name!r} is there",
-                hint="A changed default would take it down: try the new version with canary(), then promote().",
+                f"PaddleService {service.name!r} exists and differs",
+                hint="A changed default would take it down: start the new version with `canary()`, then `promote()`.",
             )
         status = self._settled(service.name)
         if service.canary is not None and status.canary is None:
@@ -94,10 +94,10 @@ class PaddleServices:
         return status
 
     def canary(self, name: str, endpoint: Endpoint, percent: int) -> ServiceStatus:
-        """Let a new version answer a share of requests; 0 only brings it up.
+        """Start a new version that answers a share of requests; 0 only starts it.
 
         Raises:
-            InputError: the share is none, or the version could not run.
+            InputError: The share is not a percentage, or the version could not run.
         """
         refuse_errors(f"the canary of {name!r}", check_endpoint(endpoint, "spec.canary"))
         self._ready(name)
@@ -108,40 +108,40 @@ class PaddleServices:
         """Give the canary another share. Its revision is rebuilt meanwhile and `default` answers everything.
 
         Raises:
-            Conflict: there is no canary.
+            Conflict: There is no canary.
         """
         self._with_canary(name)
         self._patch(name, {"canaryTrafficPercent": _percent(percent)})
         return self._settled(name)
 
     def promote(self, name: str) -> ServiceStatus:
-        """Make the canary the default; may be run again wherever it stopped, and once more when it is done.
+        """Make the canary the default; idempotent, and resumes where an earlier run stopped.
 
         Raises:
-            Conflict: there is no canary, and none was promoted.
+            Conflict: There is no canary, and none was promoted.
         """
         found = self._get(name)
         replaced = _replaced(found)
         if replaced and not found["spec"].get("canary"):
-            return self._settled(name)  # all that was left to do is to wait
+            return self._settled(name)  # only the wait is left
         canary = self._with_canary(name)
         if self._traffic(name) != split(name, ALL):
             self.shift(name, ALL)
         default = found["spec"]["default"]
         replaced = replaced or Endpoint.from_manifest(default).image
         if default != canary.manifest():
-            # While the canary answers everything, the default can be rebuilt under nobody's eyes.
+            # While the canary answers everything, no request meets the rebuild of the default.
             self._patch(name, {"default": canary.manifest()}, replaced=replaced)
-        # Also if it was changed before: whoever stopped then did not see it get ready.
+        # Also after an earlier change: the run that stopped then did not see it get ready.
         self._settled(name)
         self._patch(name, _NO_CANARY, replaced=replaced)
         return self._settled(name)
 
     def rollback(self, name: str) -> ServiceStatus:
-        """Take the canary away; the default is what it was before the canary came.
+        """Remove the canary; the default is as before the canary.
 
         Raises:
-            Conflict: there is no canary, or a promotion has changed the default already.
+            Conflict: There is no canary, or a promotion has changed the default already.
         """
         self._with_canary(name)
         replaced = _replaced(self._get(name))
@@ -149,36 +149,36 @@ class PaddleServices:
             raise Conflict(
                 f"a promotion of {name} stopped after it had changed the default: without the canary the new version "
                 f"stays, and {replaced} does not come back",
-                hint="Run promote() to its end, then bring the old version up with canary() and promote() it.",
+                hint="Finish with `promote()`, then start the old version with `canary()` and `promote()` it.",
                 replaced=replaced,
             )
         self._patch(name, _NO_CANARY)
         return self._settled(name)
 
     def is_like(self, service: PaddleService) -> bool:
-        """Tell whether a service has the resources, the scale and the volumes that another one would get.
+        """Return True if the existing service has the resources, the scale and the volumes of the given one.
 
         Raises:
-            NotFound: there is no such service.
+            NotFound: There is no such service.
         """
-        there, wanted = self._get(service.name)["spec"], service.manifest(self.kind)["spec"]
+        existing, wanted = self._get(service.name)["spec"], service.manifest(self.kind)["spec"]
         del wanted["default"]
-        return bool({**there, **wanted} == there)
+        return bool({**existing, **wanted} == existing)
 
     def claim(self, name: str) -> None:
-        """Write this order's number down without a change: from now on a lower one changes nothing.
+        """Record this order's number without a change: from now on the service refuses lower ones.
 
         Raises:
-            NotFound: there is no such service.
-            Conflict: a higher one was here.
+            NotFound: There is no such service.
+            Conflict: A higher number is recorded.
         """
         self._patch(name, {})
 
     def revision(self, name: str, role: Literal["default", "canary"]) -> tuple[str, str]:
-        """Say whether a revision runs what the service asks for: ready, loading or failed, and why.
+        """Return the state of a revision (ready, loading or failed) and the reason of a failure.
 
         Raises:
-            NotFound: there is no such service, or it has no canary.
+            NotFound: There is no such service, or it has no canary.
         """
         endpoint = self._get(name)["spec"].get(role)
         if not endpoint:
@@ -190,19 +190,19 @@ class PaddleServices:
         return ("ready", "") if runs else ("loading", "")
 
     def wait(self, name: str) -> ServiceStatus:
-        """Wait until what is asked for runs and gets the requests it should.
+        """Wait until the specified revisions run and get their shares of the requests.
 
         Raises:
-            NotFound: there is no such service.
-            Rejected: a revision cannot get ready.
-            DeadlineExceeded: it is not; with state and events.
+            NotFound: There is no such service.
+            Rejected: A revision cannot get ready.
+            DeadlineExceeded: The time-out passed; with state and events.
         """
         return self._settled(name)
 
     def delete(self, name: str, *, wait_s: float = 300.0) -> None:
-        """Remove a service and wait until Knative's part of it is gone too."""
+        """Remove a service and wait until its Knative Service is gone too."""
         self._cluster.delete(self.kind, name, wait_s=wait_s)
-        # The controller's owner reference takes it along; until then a new one of that name would get its status.
+        # The owner reference deletes it; until then a new service of that name would get its status.
         self._cluster.wait(
             Kind.KNATIVE_SERVICE,
             name,
@@ -212,15 +212,15 @@ class PaddleServices:
         )
 
     def status(self, name: str) -> ServiceStatus:
-        """Say what answers, in which shares, and what is not ready.
+        """Return the revisions that answer, their shares, and the reason if the service is not ready.
 
         Raises:
-            NotFound: there is no such service.
+            NotFound: There is no such service.
         """
         spec = self._get(name)["spec"]
-        below = self._cluster.get(Kind.KNATIVE_SERVICE, name) or {}
-        status = below.get("status") or {}
-        ready, reason = readiness(below)
+        knative_service = self._cluster.get(Kind.KNATIVE_SERVICE, name) or {}
+        status = knative_service.get("status") or {}
+        ready, reason = readiness(knative_service)
         canary = spec.get("canary")
         return ServiceStatus(
             name=name,
@@ -235,11 +235,11 @@ class PaddleServices:
         )
 
     def _settled(self, name: str) -> ServiceStatus:
-        """Wait until what is asked for runs and gets the requests it should; a status of before does not count.
+        """Wait until the specified revisions run and get their shares; an outdated status does not count.
 
         Raises:
-            Rejected: a revision cannot get ready.
-            DeadlineExceeded: it is not; with state and events.
+            Rejected: A revision cannot get ready.
+            DeadlineExceeded: The time-out passed; with state and events.
         """
         spec = self._get(name)["spec"]
         traffic = split(name, spec.get("canaryTrafficPercent", _HALF) if spec.get("canary") else 0)
@@ -260,24 +260,24 @@ class PaddleServices:
         return self.status(name)
 
     def _runs(self, revision: str, endpoint: Endpoint) -> bool:
-        """Tell whether a revision is ready and runs this; its name alone says nothing, since it never changes.
+        """Return True if a revision is ready and runs this container; its name alone proves nothing, as it is fixed.
 
-        The command counts too: a model pushed anew changes what the same image is told to fetch, and a default that
-        was not rebuilt yet must not be taken for the new one.
+        The command counts too: a newly pushed model changes the command of the same image, and a default that is not
+        rebuilt yet must not be taken for the new one.
 
         Raises:
-            Rejected: it runs this and cannot get ready.
+            Rejected: The revision runs this container and cannot get ready.
         """
         found = self._cluster.get(Kind.KNATIVE_REVISION, revision) or {}
         container = ((found.get("spec") or {}).get("containers") or [{}])[0]
-        told = [*(container.get("command") or ()), *(container.get("args") or ())]
-        if container.get("image") != endpoint.image or (endpoint.arg and endpoint.arg not in told):
+        command = [*(container.get("command") or ()), *(container.get("args") or ())]
+        if container.get("image") != endpoint.image or (endpoint.arg and endpoint.arg not in command):
             return False
         ready, reason = readiness(found)
         if has_failed(found):
             raise Rejected(
                 f"revision {revision} cannot get ready: {reason}",
-                hint="The version before answers as long as it has a share; rollback() takes this one away.",
+                hint="The previous version answers as long as it has a share; remove this one with `rollback()`.",
             )
         return ready
 
@@ -291,42 +291,43 @@ class PaddleServices:
         return found
 
     def _ready(self, name: str) -> None:
-        """Refuse to go on from a state in which the controller loses a revision for good."""
+        """Refuse a state in which the controller would lose a revision for good."""
         self._get(name)
         ready, reason = readiness(self._cluster.get(Kind.KNATIVE_SERVICE, name) or {})
         if not ready:
             raise Conflict(
-                f"{name} is not ready: {reason}", hint="A canary beside a default that is not there stays alone."
+                f"{name} is not ready: {reason}", hint="Wait for the default: without it a canary stays alone."
             )
 
     def _with_canary(self, name: str) -> Endpoint:
         canary = self._get(name)["spec"].get("canary")
         if not canary:
-            raise Conflict(f"{name} has no canary", hint="Bring one up with canary() first.")
+            raise Conflict(f"{name} has no canary", hint="Start one with `canary()` first.")
         return Endpoint.from_manifest(canary)
 
     def _patch(self, name: str, spec: Mapping[str, Any], *, replaced: str | None = "") -> None:
-        """Change a service; `replaced` is what its annotation says from now on, None for nothing, "" as it is."""
-        noted: dict[str, Any] = {} if replaced == "" else {REPLACED: replaced}
+        """Change a service; `replaced` sets its annotation, None removes it, "" leaves it."""
+        annotations: dict[str, Any] = {} if replaced == "" else {REPLACED: replaced}
         change: dict[str, Any] = {"spec": dict(spec)} if spec else {}
         if not self._order:
-            self._cluster.patch(self.kind, name, change | ({"metadata": {"annotations": noted}} if noted else {}))
+            metadata = {"metadata": {"annotations": annotations}} if annotations else {}
+            self._cluster.patch(self.kind, name, change | metadata)
             return
-        noted[ORDER] = str(self._order)
+        annotations[ORDER] = str(self._order)
         for _ in range(_WRITES):
             metadata = self._get(name)["metadata"]
             last = int((metadata.get("annotations") or {}).get(ORDER) or 0)
             if last > self._order:
                 raise Conflict(
                     f"PaddleService {name}: order {self._order} comes after order {last}",
-                    hint="Somebody else releases to this target, or the journal that numbers orders was lost.",
+                    hint="Another process releases to this target, or the journal that numbers orders was lost.",
                 )
-            # Bound to what was read: a call that is late in the network changes nothing once somebody else has.
-            bound = {"metadata": {"annotations": noted, "resourceVersion": metadata["resourceVersion"]}}
+            # Bound to the version read: a call that is late in the network changes nothing after another write.
+            bound = {"metadata": {"annotations": annotations, "resourceVersion": metadata["resourceVersion"]}}
             try:
                 self._cluster.patch(self.kind, name, change | bound)
             except Conflict:
-                continue  # somebody wrote meanwhile: look again
+                continue  # another process wrote meanwhile: read again
             return
         raise Unavailable(f"PaddleService {name} changes all the time")
 

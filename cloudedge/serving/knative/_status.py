@@ -1,4 +1,4 @@
-"""What a PaddleService's Knative Service and its revisions say of themselves. Pure."""
+"""The status of a PaddleService, read from its Knative Service and its revisions. Pure."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ ALL = 100
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """A service as Knative has it."""
+    """The state of a service on Knative."""
 
     name: str
     ready: bool
     reason: str
-    """Why not; empty if it is."""
+    """The reason why it is not ready; empty if it is."""
     url: str
-    """From outside."""
+    """Address from outside the cluster."""
     address: str
-    """From inside the cluster."""
+    """Address from inside the cluster."""
     traffic: Mapping[str, int]
-    """Percent by revision, as it really is."""
+    """Actual percentage by revision."""
     default: Endpoint
     canary: Endpoint | None
     canary_percent: int | None
 
 
 def split(name: str, percent: int) -> dict[str, int]:
-    """Return what each revision gets if the canary gets so much; who gets nothing is left out."""
+    """Return the share of each revision for a share of the canary; shares of 0 are left out."""
     both = {f"{name}-default": ALL - percent, f"{name}-canary": percent}
     return {revision: share for revision, share in both.items() if share}
 
 
 def shares(status: Mapping[str, Any]) -> dict[str, int]:
-    """Read from a Knative Service's status what each revision gets."""
+    """Read the share of each revision from a Knative Service's status."""
     found: dict[str, int] = {}
     for each in status.get("traffic") or ():
         if each.get("percent"):
@@ -50,19 +50,19 @@ def shares(status: Mapping[str, Any]) -> dict[str, int]:
 
 
 def has_failed(obj: Mapping[str, Any]) -> bool:
-    """Tell whether Knative gave up; as long as it tries, the condition is `Unknown`."""
+    """Return True if Knative gave up; as long as it tries, the condition is `Unknown`."""
     conditions = (obj.get("status") or {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each.get("status") == "False" for each in conditions)
 
 
 def readiness(obj: Mapping[str, Any]) -> tuple[bool, str]:
-    """Read the condition `Ready` by its type, of this generation and not the one before."""
+    """Read the condition `Ready` of the current generation; return it with the reason if it is not true."""
     status = obj.get("status") or {}
     if status.get("observedGeneration") != (obj.get("metadata") or {}).get("generation"):
-        return False, "Knative has not looked at the change yet"
+        return False, "Knative has not processed the change yet"
     conditions: dict[str, Mapping[str, Any]] = {each["type"]: each for each in status.get("conditions") or ()}
     ready = conditions.get("Ready", {})
     if ready.get("status") == "True":
         return True, ""
-    told = ": ".join(text for text in (ready.get("reason", ""), ready.get("message", "")) if text)
-    return False, told or "no condition Ready yet"
+    reason = ": ".join(text for text in (ready.get("reason", ""), ready.get("message", "")) if text)
+    return False, reason or "no condition Ready yet"

@@ -1,8 +1,8 @@
-"""One loaded version: its program, its predictor, its rows, and how its requests are batched."""
+"""One loaded version: its program, its predictor, its rows, its queue and its batches."""
 
 from __future__ import annotations
 
-from cloudedge.serving.model._batching import Item, Lane, LaneClosed, Pool
+from cloudedge.serving.model._batching import QueuedRequest, VersionQueue, VersionUnloaded, WorkerPool
 from cloudedge.serving.model._inputs import alias
 from cloudedge.serving.model._metrics import metric, resident_bytes, sample
 from cloudedge.serving.model._predictor import engine
@@ -13,13 +13,13 @@ from cloudedge.serving.model._version import ProbeResult, Version
 __all__ = [
     "BundleRows",
     "FoundRows",
-    "Item",
-    "Lane",
-    "LaneClosed",
-    "Pool",
     "ProbeResult",
+    "QueuedRequest",
     "RowSource",
     "Version",
+    "VersionQueue",
+    "VersionUnloaded",
+    "WorkerPool",
     "alias",
     "engine",
     "metric",

@@ -1,8 +1,8 @@
-"""Whether a program answers each row by itself, found out by running it.
+"""The test that a program may be batched: it answers each row independently of the rows beside it.
 
-Requests share a run only where no row's answer depends on the rows beside it. Programs with a sum, a softmax or a
-normalisation along the batch look like any other from outside: the outputs' first dimension says nothing. So the same
-rows are run one by one and together, in two sizes, and the answers compared.
+Requests share a run only where no row's answer depends on other rows. A program with a sum, a softmax or a
+normalisation along the batch looks like any other from outside: the first dimension of its outputs proves nothing. So
+the test runs the same rows one by one and together, in two batch sizes, and compares the answers.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from numpy.typing import NDArray
 
 from cloudedge.errors import InputError
 
-__all__ = ["varied", "why_alone"]
+__all__ = ["batching_obstacle", "vary_rows"]
 
 Array = NDArray[Any]
 Feed = Mapping[str, Array]
 
 _SIZES = (2, 5)
-"""Of the two runs: an output whose first dimension happens to be one of them is not the other."""
-_NEAR = {2: 1e-2}
-"""How near a number has to be to the largest of its kind, by the size of its type: of half precision not very."""
-_NEAR_ENOUGH = 1e-4
+"""Batch sizes of the two runs: a constant first dimension that happens to equal one size differs from the other."""
+_TOLERANCES = {2: 1e-2}
+"""Allowed difference relative to the largest value, by item size of the type: half precision needs more."""
+_TOLERANCE = 1e-4
 
 
-def why_alone(run: Callable[[Feed], Sequence[Array]], feed: Feed) -> str:
-    """Say why requests must not share a run, or nothing if they may.
+def batching_obstacle(run: Callable[[Feed], Sequence[Array]], feed: Feed) -> str:
+    """Return the reason why requests must not share a run, or an empty string if they may.
 
     Args:
         run: Runs the program.
-        feed: Its inputs, of as many rows as there are; made different from each other here.
+        feed: Its inputs, any number of rows; this function makes the rows differ.
     """
     try:
-        return _compared(run, varied(feed, max(_SIZES), whole=True))
-    except InputError:  # whole numbers of which only some are taken: those that are known to be
-        return _compared(run, varied(feed, max(_SIZES), whole=False))
+        return _compare_runs(run, vary_rows(feed, max(_SIZES), whole=True))
+    except InputError:  # the program refuses some integers: use only those that it is known to take
+        return _compare_runs(run, vary_rows(feed, max(_SIZES), whole=False))
 
 
-def _compared(run: Callable[[Feed], Sequence[Array]], feed: Feed) -> str:
+def _compare_runs(run: Callable[[Feed], Sequence[Array]], feed: Feed) -> str:
     count = max(_SIZES)
     alone = [run({name: array[i : i + 1] for name, array in feed.items()}) for i in range(count)]
     for size in _SIZES:
@@ -54,35 +54,35 @@ def _compared(run: Callable[[Feed], Sequence[Array]], feed: Feed) -> str:
             rows = [outputs[number] for outputs in alone[:size]]
             if any(row.shape != (1, *output.shape[1:]) for row in rows):
                 return f"output {number} has shape {list(rows[0].shape)} for one row"
-            if not _are_near(output, np.concatenate(rows)):
-                return f"output {number} of a row is another one when other rows are run with it"
+            if not _are_close(output, np.concatenate(rows)):
+                return f"output {number} of a row changes with the rows that run beside it"
     return ""
 
 
-def varied(feed: Feed, count: int, *, whole: bool) -> dict[str, Array]:
-    """Return that many rows, each different from the others: those that are there, again and again, and moved a little.
+def vary_rows(feed: Feed, count: int, *, whole: bool) -> dict[str, Array]:
+    """Return `count` rows that all differ: the given rows repeated, each changed a little.
 
     Args:
-        feed: Some rows.
-        count: How many are wanted.
-        whole: Also move whole numbers, up to the next.
+        feed: One row or more.
+        count: Number of rows to return.
+        whole: Also change integers, by one.
     """
-    chance = np.random.default_rng(0)
-    rows = dict[str, Array]()
+    generator = np.random.default_rng(0)
+    varied = dict[str, Array]()
     for name, array in feed.items():
-        made = np.take(array, np.arange(count) % len(array), axis=0)
-        by = chance.random(made.shape)
-        if made.dtype.kind == "f":  # what is above 0 stays so: a logarithm may be next
-            made = (made * (1 + 0.2 * by) + 0.1 * by).astype(made.dtype)
-        elif whole and made.dtype.kind in "iu":
-            made = made + (np.arange(count) % 2).astype(made.dtype).reshape(-1, *[1] * (made.ndim - 1))
-        rows[name] = made
-    return rows
+        rows = np.take(array, np.arange(count) % len(array), axis=0)
+        offsets = generator.random(rows.shape)
+        if rows.dtype.kind == "f":  # positive values stay positive: a logarithm may follow
+            rows = (rows * (1 + 0.2 * offsets) + 0.1 * offsets).astype(rows.dtype)
+        elif whole and rows.dtype.kind in "iu":
+            rows = rows + (np.arange(count) % 2).astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1))
+        varied[name] = rows
+    return varied
 
 
-def _are_near(one: Array, other: Array) -> bool:
+def _are_close(one: Array, other: Array) -> bool:
     if one.dtype.kind != "f":
         return bool((one == other).all())
     finite = np.abs(other[np.isfinite(other)].astype(np.float64))
-    allowed = _NEAR.get(one.dtype.itemsize, _NEAR_ENOUGH)
+    allowed = _TOLERANCES.get(one.dtype.itemsize, _TOLERANCE)
     return np.allclose(one, other, rtol=allowed, atol=allowed * float(finite.max(initial=0.0)), equal_nan=True)

@@ -1,11 +1,11 @@
-"""Requests of one version, collected while workers are busy and run together.
+"""The request queue of a version, its batches, and the worker threads that run them.
 
-A request that finds a worker idle is run at once; what arrives while all are busy shares the next batch. So a batch
-adds no waiting of its own, and its size follows the load. A batch holds requests of one version and one shape, in the
-order they came. The queue is bounded: what could not be begun in time is refused when it arrives.
+A request that finds an idle worker runs at once; requests that arrive while all workers are busy share the next batch.
+So batching adds no wait of its own, and the batch size follows the load. A batch holds requests of one version and one
+shape, in the order of arrival. The queue is bounded: a request that could not begin in time is refused on arrival.
 
-Programs quick enough are run on the thread that reads requests (`Lane.put` with that thread's loop): passing work to
-another thread and back costs more than running them.
+Fast programs run on the thread that reads requests (`VersionQueue.put` with that thread's loop): handing the work to
+another thread and back would cost more than the run.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from cloudedge.serving.model._inputs import Arrays, ShapeKey
 from cloudedge.serving.model._predictor import Predictor
 from cloudedge.serving.model._version import Version
 
-__all__ = ["Item", "Lane", "LaneClosed", "Pool", "next_batch"]
+__all__ = ["QueuedRequest", "VersionQueue", "VersionUnloaded", "WorkerPool", "next_batch"]
 
 _SMOOTHING = 0.1
-"""How much the newest run counts in the estimate of how much longer runs take than they were measured to."""
+"""Weight of the newest run in the moving average of actual to measured run time."""
 
 
-class LaneClosed(Exception):
-    """The version was unloaded between being chosen and being used; choose again."""
+class VersionUnloaded(Exception):
+    """The version was unloaded after it was chosen; choose again."""
 
 
-class Item:
-    """One request on its way through a lane."""
+class QueuedRequest:
+    """One request in the queue of a version."""
 
     __slots__ = ("arrays", "arrived", "bytes", "deadline", "future", "key", "loop", "names", "outcome", "rows", "tag")
 
@@ -56,22 +56,24 @@ class Item:
         self.arrays = arrays
         self.rows = rows
         self.bytes = 0
-        """What it takes, with what is looked up for it; known to the lane."""
+        """Memory of its arrays and of the rows looked up for it; set by the queue."""
         self.key = key
         self.names = names
         self.tag = tag
         self.deadline = deadline
         self.loop = loop
-        """Whose thread learns the outcome; None: whoever waits for the future."""
+        """The loop that receives the outcome; None: a thread that waits for the future."""
         self.future: asyncio.Future[Answer] | Future[Answer] = Future() if loop is None else loop.create_future()
         self.outcome: Answer | Exception | None = None
         self.arrived = time.monotonic()
 
 
-def next_batch(queue: deque[Item], max_rows_of: Callable[[ShapeKey], int], now: float) -> tuple[list[Item], list[Item]]:
-    """Take from the front of a queue what is run together, and what is too late to be run at all."""
-    batch: list[Item] = []
-    expired: list[Item] = []
+def next_batch(
+    queue: deque[QueuedRequest], max_rows_of: Callable[[ShapeKey], int], now: float
+) -> tuple[list[QueuedRequest], list[QueuedRequest]]:
+    """Take the next batch from the front of a queue, and the requests whose deadline has passed."""
+    batch: list[QueuedRequest] = []
+    expired: list[QueuedRequest] = []
     rows = max_rows = 0
     while queue:
         item = queue[0]
@@ -87,12 +89,12 @@ def next_batch(queue: deque[Item], max_rows_of: Callable[[ShapeKey], int], now: 
     return batch, expired
 
 
-class Pool:
-    """Threads that run batches, for all versions together: one for each core."""
+class WorkerPool:
+    """The threads that run the batches of all versions."""
 
     def __init__(self, workers: int) -> None:
-        self.ready: SimpleQueue[Lane | None] = SimpleQueue()
-        """Lanes with something to do; None: time to stop."""
+        self.ready: SimpleQueue[VersionQueue | None] = SimpleQueue()
+        """Queues with a batch to run; None stops one worker."""
         self._threads = [
             threading.Thread(target=self._work, args=(i,), name=f"serving-worker-{i}", daemon=True)
             for i in range(workers)
@@ -104,33 +106,33 @@ class Pool:
         return len(self._threads)
 
     def _work(self, number: int) -> None:
-        while (lane := self.ready.get()) is not None:
-            lane.work(number)
-            del lane  # an idle worker holds no version
+        while (queue := self.ready.get()) is not None:
+            queue.work(number)
+            del queue  # an idle worker keeps no version in memory
 
     def close(self) -> None:
-        """Stop once everything queued before is done."""
+        """Finish everything that is queued, then stop."""
         for _ in self._threads:
             self.ready.put(None)
         for thread in self._threads:
             thread.join()
 
 
-class Lane:
-    """The queue of one version.
+class VersionQueue:
+    """The bounded queue of one version, and its batches.
 
     Args:
-        version: What runs the batches.
-        pool: Whose threads do it.
-        max_queue_rows: What may wait; beyond it requests are refused.
-        max_queue_bytes: As above, of arrays and the rows that will be looked up for them.
-        max_wait_s: As estimated from what batches take; beyond it requests are refused.
-        width: How many batches run at once, each of them perhaps on several cores.
-        inline: Run on the thread that reads requests, where `put` is told how.
+        version: Runs the batches.
+        pool: The threads to run them on.
+        max_queue_rows: Rows that may wait; beyond it requests are refused.
+        max_queue_bytes: Bytes that may wait, of arrays and the rows to look up for them.
+        max_wait_s: Longest wait, estimated from the run time of batches; beyond it requests are refused.
+        width: Batches that run at once, each of them perhaps on several cores.
+        inline: Run on the thread that reads requests, where `put` gets its loop.
     """
 
     def __init__(
-        self, version: Version, pool: Pool, *, max_queue_rows: int, max_queue_bytes: int, max_wait_s: float,
+        self, version: Version, pool: WorkerPool, *, max_queue_rows: int, max_queue_bytes: int, max_wait_s: float,
         width: int, inline: bool = False,
     ) -> None:  # fmt: skip
         self.version = version
@@ -141,86 +143,87 @@ class Lane:
         self._width = width
         self.is_inline = inline
         self._lock = threading.Lock()
-        self._queue: deque[Item] = deque()
+        self._queue: deque[QueuedRequest] = deque()
         self._running = 0
         """Batches on the pool's threads."""
         self._scheduled = False
-        """Whether a worker was asked to take the next batch."""
+        """A worker is asked to take the next batch."""
         self._flush_scheduled = False
         self.queued_rows = self.queued_bytes = 0
         self.pending = 0
-        """Requests taken and not yet answered."""
-        self._held = 0
+        """Requests accepted and not yet answered."""
+        self._holders = 0
         self._closed = False
         self._empty = threading.Event()
         self._slowness = 1.0
-        """Times what runs were measured to take, lately."""
+        """Recent run time as a multiple of the measured run time."""
 
     def hold(self) -> None:
-        """Keep the version until `release`, whatever is unloaded meanwhile.
+        """Keep the version loaded until `release`.
 
         Raises:
-            LaneClosed: the version is gone.
+            VersionUnloaded: The version was unloaded.
         """
         with self._lock:
             if self._closed:
-                raise LaneClosed
-            self._held += 1
+                raise VersionUnloaded
+            self._holders += 1
 
     def release(self) -> None:
-        """Let go of it."""
+        """End one `hold`."""
         with self._lock:
-            self._held -= 1
-            self._tell_if_empty()
+            self._holders -= 1
+            self._signal_if_empty()
 
-    def put(self, item: Item, home: asyncio.AbstractEventLoop | None = None) -> None:
-        """Queue a request; `home` is the loop whose thread may run batches itself, if this is its thread.
+    def put(self, item: QueuedRequest, reader_loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Queue a request; `reader_loop` is the loop of the calling thread if that thread may run batches itself.
 
         Raises:
-            Overloaded: the queue is full, or what is in it takes too long.
-            LaneClosed: the version is gone; not while somebody holds it.
+            Overloaded: The queue is full, or its work would take too long.
+            VersionUnloaded: The version was unloaded; never while a caller holds it.
         """
         item.bytes = self.version.feeds.bytes_of(item.rows, item.key)
         with self._lock:
-            if self._closed and not self._held:
-                raise LaneClosed
+            if self._closed and not self._holders:
+                raise VersionUnloaded
             if self.queued_rows:
                 self._require_room(item)
             self._queue.append(item)
             self.queued_rows += item.rows
             self.queued_bytes += item.bytes
             self.pending += 1
-            if not self.is_inline or home is None:
+            if not self.is_inline or reader_loop is None:
                 self._schedule()
             elif not self._flush_scheduled:
-                # Run once everything that can be read now has been read: that is what shares the batch.
+                # Run after everything that is readable now has been read: those requests share the batch.
                 self._flush_scheduled = True
-                home.call_soon(self._flush)
+                reader_loop.call_soon(self._flush)
 
     def _schedule(self) -> None:
-        """Have a worker take the next batch, if there is one to take and as many run as may."""
+        """Ask a worker to take the next batch, if there is one and fewer than `width` run."""
         if self._queue and not self._scheduled and self._running < self._width:
             self._scheduled = True
             self._pool.ready.put(self)
 
-    def _require_room(self, item: Item) -> None:
-        # By runs and not by rows: of a model whose rows cost little together, a short queue would look long, stay
-        # short, and never make the batches that show it.
-        wait_s = self.version.tuning.takes_s(self.queued_rows) * self._slowness / (1 if self.is_inline else self._width)
+    def _require_room(self, item: QueuedRequest) -> None:
+        # Estimated by runs, not by rows. Where rows cost little together, an estimate by rows would make a short queue
+        # look long: it would stay short and never form the batches that prove otherwise.
+        parallel = 1 if self.is_inline else self._width
+        wait_s = self.version.tuning.estimate_s(self.queued_rows) * self._slowness / parallel
         if (
             self.queued_rows + item.rows > self._max_queue_rows
             or self.queued_bytes + item.bytes > self._max_queue_bytes
             or wait_s > self._max_wait_s
         ):
-            self.version.metrics.refused()
+            self.version.metrics.count_failed()
             raise Overloaded(
                 f"{self.queued_rows} rows of {self.queued_bytes} bytes wait for version {self.version.pin}, "
                 f"about {wait_s:.2f} s of work",
-                hint="try again later, or add replicas",
+                hint="Try again later, or add replicas.",
                 pin=self.version.pin,
             )
 
-    def _take(self) -> tuple[list[Item], list[Item]]:
+    def _take(self) -> tuple[list[QueuedRequest], list[QueuedRequest]]:
         batch, expired = next_batch(self._queue, self.version.max_rows_of, time.monotonic())
         for item in (*batch, *expired):
             self.queued_rows -= item.rows
@@ -228,7 +231,7 @@ class Lane:
         return batch, expired
 
     def work(self, number: int) -> None:
-        """Run one batch on a worker's thread; what is left goes to whichever worker is free."""
+        """Run one batch on a worker's thread; a free worker takes the next."""
         with self._lock:
             batch, expired = self._take()
             self._running += 1
@@ -241,10 +244,10 @@ class Lane:
             self._running -= 1
             self._schedule()
         _deliver(expired + batch)
-        self._done(len(expired) + len(batch))
+        self._finish(len(expired) + len(batch))
 
     def _flush(self) -> None:
-        """Run one batch here and now; what else can be read or answered on this thread comes before the next."""
+        """Run one batch on this thread; its other readable requests and answers come before the next batch."""
         with self._lock:
             batch, expired = self._take()
             more = self._flush_scheduled = bool(self._queue)
@@ -252,28 +255,28 @@ class Lane:
         if batch:
             self._run(batch, self.version.inline_predictor)
         for item in expired + batch:
-            _settle(item)
-        self._done(len(expired) + len(batch))
+            _resolve(item)
+        self._finish(len(expired) + len(batch))
         if more:
             asyncio.get_running_loop().call_soon(self._flush)
 
-    def _expire(self, items: list[Item]) -> None:
+    def _expire(self, items: list[QueuedRequest]) -> None:
         for item in items:
             item.outcome = DeadlineExceeded(f"the deadline passed before version {self.version.pin} could begin")
         if items:
-            self.version.metrics.refused(len(items))
+            self.version.metrics.count_failed(len(items))
 
-    def _done(self, count: int) -> None:
+    def _finish(self, count: int) -> None:
         with self._lock:
             self.pending -= count
-            self._tell_if_empty()
+            self._signal_if_empty()
 
-    def _tell_if_empty(self) -> None:
-        if self._closed and not self.pending and not self._held:
+    def _signal_if_empty(self) -> None:
+        if self._closed and not self.pending and not self._holders:
             self._empty.set()
 
-    def _run(self, batch: list[Item], predictor: Predictor) -> None:
-        """Give every item its outcome; one that cannot be answered does not spoil the others."""
+    def _run(self, batch: list[QueuedRequest], predictor: Predictor) -> None:
+        """Give every request its outcome; one that cannot be answered does not fail the others."""
         begin = time.monotonic()
         version = self.version
         try:
@@ -281,14 +284,14 @@ class Lane:
                 arrays = batch[0].arrays
             else:
                 arrays = [np.concatenate(parts) for parts in zip(*(item.arrays for item in batch), strict=True)]
-            if version.feeds.not_finite(arrays) is not None:
+            if version.feeds.find_non_finite(arrays) is not None:
                 self._run_finite(batch, predictor)
                 return
-            outputs, shares = version.execute(arrays, predictor, _last_deadline(batch), counted=version.metrics)
-        except Exception as error:  # noqa: BLE001 - whatever it was, everybody who waits has to learn it
+            outputs, shares = version.execute(arrays, predictor, _last_deadline(batch), metrics=version.metrics)
+        except Exception as error:  # noqa: BLE001 - every waiting caller gets the error
             if not isinstance(error, CloudEdgeError):
                 error = ModelFailed(f"version {version.pin} failed: {type(error).__name__}: {error}")
-            elif isinstance(error, NotFound):  # a shard that lost the version: nothing is wrong with the call
+            elif isinstance(error, NotFound):  # a shard lost the version: the call itself is right
                 error = Unavailable(error.message)
             if len(batch) > 1 and isinstance(error, InputError | ModelFailed):
                 for item in batch:
@@ -298,7 +301,7 @@ class Lane:
             for item in batch:
                 is_late = item.deadline is not None and item.deadline <= now and error.retry_helps
                 item.outcome = DeadlineExceeded(f"the deadline passed: {error.message}") if is_late else error
-            version.metrics.refused(len(batch))
+            version.metrics.count_failed(len(batch))
             return
         end = time.monotonic()
         at = 0
@@ -307,36 +310,36 @@ class Lane:
             defaulted = 0.0 if shares is None else float(shares[at : at + item.rows].mean())
             at += item.rows
             item.outcome = Answer(version.pick(mine, item.names), version.pin, item.tag, defaulted)
-        self._slowness += _SMOOTHING * ((end - begin) / version.tuning.takes_s(at) - self._slowness)
-        version.metrics.ran([end - item.arrived for item in batch], at, end - begin)
-        version.metrics.scored(outputs[0])
+        self._slowness += _SMOOTHING * ((end - begin) / version.tuning.estimate_s(at) - self._slowness)
+        version.metrics.count_batch([end - item.arrived for item in batch], at, end - begin)
+        version.metrics.count_scores(outputs[0])
 
-    def _run_finite(self, batch: list[Item], predictor: Predictor) -> None:
+    def _run_finite(self, batch: list[QueuedRequest], predictor: Predictor) -> None:
         good = []
         for item in batch:
-            item.outcome = self.version.feeds.not_finite(item.arrays)
+            item.outcome = self.version.feeds.find_non_finite(item.arrays)
             if item.outcome is None:
                 good.append(item)
-        self.version.metrics.refused(len(batch) - len(good))
+        self.version.metrics.count_failed(len(batch) - len(good))
         if good:
             self._run(good, predictor)
 
     def close(self, timeout_s: float, *, abandoned: bool = False) -> bool:
-        """Take nothing more and wait for what is under way; tell whether it all ended.
+        """Refuse new requests and wait for those under way; return True if all of them ended.
 
         Args:
-            timeout_s: How long to wait.
-            abandoned: Nobody who holds the version will come back for it: the servers are gone.
+            timeout_s: Longest wait.
+            abandoned: Ignore the holders: the servers have stopped, and no holder will release.
         """
         with self._lock:
             self._closed = True
-            self._held = 0 if abandoned else self._held
-            self._tell_if_empty()
+            self._holders = 0 if abandoned else self._holders
+            self._signal_if_empty()
         return self._empty.wait(timeout_s)
 
 
-def _last_deadline(batch: list[Item]) -> float | None:
-    """Return when nobody waits for a batch any more, if that ever comes."""
+def _last_deadline(batch: list[QueuedRequest]) -> float | None:
+    """Return the latest deadline in a batch; None if one request has none."""
     last = 0.0
     for item in batch:
         if item.deadline is None:
@@ -345,7 +348,7 @@ def _last_deadline(batch: list[Item]) -> float | None:
     return last
 
 
-def _settle(item: Item) -> None:
+def _resolve(item: QueuedRequest) -> None:
     if item.future.done():  # the caller went away
         return
     if isinstance(item.outcome, Answer):
@@ -354,21 +357,21 @@ def _settle(item: Item) -> None:
         item.future.set_exception(item.outcome or Unavailable("the request was dropped"))
 
 
-def _settle_all(items: list[Item]) -> None:
+def _resolve_all(items: list[QueuedRequest]) -> None:
     for item in items:
-        _settle(item)
+        _resolve(item)
 
 
-def _deliver(items: list[Item]) -> None:
-    """Tell whoever waits, each on its own thread, with one call per loop."""
-    by_loop: dict[Any, list[Item]] = {}
+def _deliver(items: list[QueuedRequest]) -> None:
+    """Hand the outcomes to the waiting callers, each on its own thread, with one call per loop."""
+    by_loop: dict[Any, list[QueuedRequest]] = {}
     for item in items:
         by_loop.setdefault(item.loop, []).append(item)
     for loop, mine in by_loop.items():
         if loop is None:
-            _settle_all(mine)
+            _resolve_all(mine)
             continue
         try:
-            loop.call_soon_threadsafe(_settle_all, mine)
-        except RuntimeError:  # that loop has ended, and with it whoever waited
+            loop.call_soon_threadsafe(_resolve_all, mine)
+        except RuntimeError:  # the loop has ended, and its callers with it
             continue

@@ -1,7 +1,7 @@
-"""What a version takes: every array is checked against its signature before it costs anything.
+"""Input validation: the arrays of a request against the signature of its version, before they cost anything.
 
-Checked here, for each request: names, dtypes, shapes, rows, and the memory it takes once ids have become rows. Checked
-for a whole batch at once, where it is cheaper: NaN and infinity (`not_finite` then says whose they are).
+Each request is checked for names, dtypes, shapes, rows, and the memory it takes once ids have become rows. NaN and
+infinity are checked for a whole batch at once, which is cheaper; `find_non_finite` then finds the request with them.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ ShapeKey = tuple[tuple[int, ...], ...]
 
 
 def alias(variable: Variable) -> str:
-    """Return the name clients use."""
+    """Return the name of a variable that clients use."""
     return variable.alias or variable.name
 
 
 class FeedCheck:
-    """A signature's feeds, made ready for checking many requests.
+    """The input check of one signature, prepared for many requests.
 
     Args:
-        signature: What clients see.
-        max_rows: In one request.
-        max_bytes: Of one request's arrays, the rows of its ids included.
+        signature: The feeds and fetches that clients see.
+        max_rows: Most rows in one request.
+        max_bytes: Most bytes of one request's arrays, the rows of its ids included.
     """
 
     def __init__(self, signature: Signature, *, max_rows: int, max_bytes: int) -> None:
         for variable in signature.feed:
             if variable.dtype == "string":
                 raise InputError(f"{variable.name!r} is fed strings, which are not served", variable=variable.name)
-        self._wanted = [(alias(v), np.dtype(v.dtype), tuple(v.shape)) for v in signature.feed]
-        self._fixed = all(-1 not in shape for _, _, shape in self._wanted)
-        self.names = [name for name, _, _ in self._wanted]
+        self._expected = [(alias(v), np.dtype(v.dtype), tuple(v.shape)) for v in signature.feed]
+        self._fixed = all(-1 not in shape for _, _, shape in self._expected)
+        self.names = [name for name, _, _ in self._expected]
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        self.looks_up({})
+        self.set_row_bytes({})
 
-    def looks_up(self, widths: Mapping[int, int]) -> None:
-        """Say how many bytes of rows each value of a feed, by its place, is looked up for."""
-        self._value_bytes = [dtype.itemsize + widths.get(i, 0) for i, (_, dtype, _) in enumerate(self._wanted)]
-        self._fixed_row_bytes = self._row_bytes(tuple(shape for _, _, shape in self._wanted)) if self._fixed else 0
+    def set_row_bytes(self, widths: Mapping[int, int]) -> None:
+        """Set the bytes of rows looked up for each value of a feed, by the feed's position."""
+        self._value_bytes = [dtype.itemsize + widths.get(i, 0) for i, (_, dtype, _) in enumerate(self._expected)]
+        self._fixed_row_bytes = self._row_bytes(tuple(shape for _, _, shape in self._expected)) if self._fixed else 0
 
     def _row_bytes(self, key: ShapeKey) -> int:
         return sum(prod(shape) * each for shape, each in zip(key, self._value_bytes, strict=True))
 
     def bytes_of(self, rows: int, key: ShapeKey) -> int:
-        """Return what so many rows of one shape take, with what is looked up for them."""
+        """Return the memory of `rows` rows of one shape, with the rows looked up for them."""
         return rows * (self._fixed_row_bytes or self._row_bytes(key))
 
     def rows_in_bounds(self, key: ShapeKey) -> int:
-        """Return how many rows of one shape may be run together; one may always."""
+        """Return how many rows of one shape may run together; at least one."""
         row_bytes = self._fixed_row_bytes or self._row_bytes(key)
         return max(1, self._max_bytes // row_bytes) if row_bytes else self._max_rows
 
@@ -68,16 +68,16 @@ class FeedCheck:
         """Check one request.
 
         Returns:
-            Its arrays in the signature's order, its rows, and what must be equal for requests to share a batch.
+            Its arrays in the signature's order, its number of rows, and the key that requests of one batch share.
 
         Raises:
-            InputError: a feed is missing, unknown, or of the wrong dtype or shape; names the variable.
+            InputError: A feed is missing, unknown, or of the wrong dtype or shape; names the variable.
         """
-        if len(feed) != len(self._wanted):
+        if len(feed) != len(self._expected):
             self._refuse_names(feed)
         arrays: Arrays = []
         rows = -1
-        for name, dtype, shape in self._wanted:
+        for name, dtype, shape in self._expected:
             array = feed.get(name)
             if array is None:
                 self._refuse_names(feed)
@@ -103,14 +103,14 @@ class FeedCheck:
         largest = int(np.argmax(sizes))
         name, array = self.names[largest], arrays[largest]
         raise InputError(
-            f"feed {name!r} has shape {list(array.shape)}: with what is looked up for it, the request takes "
+            f"feed {name!r} has shape {list(array.shape)}: with the rows looked up for it, the request takes "
             f"{sum(sizes)} bytes; {self._max_bytes} are the limit",
-            hint="send several smaller requests",
+            hint="Send several smaller requests.",
             variable=name,
         )
 
-    def not_finite(self, arrays: Sequence[NDArray[Any]]) -> InputError | None:
-        """Name the first array with a NaN or an infinity in it."""
+    def find_non_finite(self, arrays: Sequence[NDArray[Any]]) -> InputError | None:
+        """Return an error that names the first array with a NaN or an infinity, or None."""
         for name, array in zip(self.names, arrays, strict=True):
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 row = int(np.argwhere(~np.isfinite(array))[0][0])
@@ -121,7 +121,7 @@ class FeedCheck:
         if not 0 < count <= self._max_rows:
             raise InputError(
                 f"feed {name!r} has {count} rows; a request has 1 to {self._max_rows}",
-                hint="send several smaller requests",
+                hint="Send several smaller requests.",
                 variable=name,
             )
         return count
@@ -129,9 +129,9 @@ class FeedCheck:
     def _refuse_names(self, feed: Mapping[str, Any]) -> NoReturn:
         for name in self.names:
             if name not in feed:
-                raise InputError(f"feed {name!r} is missing", hint=f"this model takes {self.names}", variable=name)
+                raise InputError(f"feed {name!r} is missing", hint=f"This model takes {self.names}.", variable=name)
         unknown = sorted(feed.keys() - set(self.names))
-        raise InputError(f"feed {unknown[0]!r} is unknown", hint=f"this model takes {self.names}", variable=unknown[0])
+        raise InputError(f"feed {unknown[0]!r} is unknown", hint=f"This model takes {self.names}.", variable=unknown[0])
 
 
 def _refuse_rows(name: str, count: int, rows: int) -> int:
@@ -139,7 +139,7 @@ def _refuse_rows(name: str, count: int, rows: int) -> int:
 
 
 def _cast(name: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert where no meaning is lost: integers to wider ones or to floats, floats to other floats."""
+    """Convert an array where its meaning survives: integers to wider ones or to floats, floats to other floats."""
     kinds = array.dtype.kind, dtype.kind
     if kinds not in {("i", "i"), ("u", "u"), ("u", "i"), ("i", "u"), ("i", "f"), ("u", "f"), ("f", "f")}:
         raise InputError(f"feed {name!r} is {array.dtype}, wanted {dtype}", variable=name)

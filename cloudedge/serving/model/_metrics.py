@@ -1,4 +1,4 @@
-"""What a version and the server count, and the text form Prometheus scrapes."""
+"""Metrics: the counters and histograms of a version, and the text format that Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Histogram:
-    """Counts by size."""
+    """Counts of values by bucket."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
@@ -26,17 +26,17 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Count one."""
+        """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Number of values."""
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:
-        """Return the upper bound of the bucket below which `share` of the values are."""
+        """Return the upper bound of the bucket that holds the `share` quantile."""
         wanted, seen = share * self.count, 0
         for bound, count in zip(self.bounds, self.counts, strict=False):
             seen += count
@@ -45,11 +45,11 @@ class Histogram:
         return float("inf")
 
     def buckets(self, unit: float = 1.0) -> list[tuple[float | None, int]]:
-        """Return how many there were up to each bound and above the one before; None: above the last."""
+        """Return the count of each bucket with its upper bound; None is the bound of the last bucket."""
         return list(zip([*(bound * unit for bound in self.bounds), None], self.counts, strict=True))
 
     def lines(self, name: str, labels: str) -> Iterator[str]:
-        """Write it as Prometheus reads it."""
+        """Write the histogram in Prometheus' text format."""
         seen = 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             seen += count
@@ -59,7 +59,7 @@ class Histogram:
 
 
 class VersionMetrics:
-    """What one version has done."""
+    """The counters of one version."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,11 +72,11 @@ class VersionMetrics:
         self.ids = self.ids_missing = self.ids_defaulted = 0
         self.scores = 0
         self.score_sum = self.score_squares = 0.0
-        """Of the first output's numbers: enough for mean and deviation, which tell a version that drifts."""
+        """Sums over the first output: mean and deviation show a version that drifts."""
         self.shadow_compared = self.shadow_differed = self.shadow_dropped = 0
 
-    def ran(self, latencies: Iterable[float], rows: int, run_s: float) -> None:
-        """Count a batch that was answered."""
+    def count_batch(self, latencies: Iterable[float], rows: int, run_s: float) -> None:
+        """Count an answered batch."""
         with self._lock:
             self.runs += 1
             self.run_s += run_s
@@ -85,8 +85,8 @@ class VersionMetrics:
                 self.succeeded += 1
                 self.latency.add(latency)
 
-    def scored(self, output: NDArray[Any]) -> None:
-        """Sum up what a batch answered, if it is numbers."""
+    def count_scores(self, output: NDArray[Any]) -> None:
+        """Add the floats that a batch answered to the sums."""
         if output.dtype.kind == "f":
             values = output.astype(np.float64, copy=False).reshape(-1)
             total, squares = float(values.sum()), float(values @ values)
@@ -95,19 +95,19 @@ class VersionMetrics:
                 self.score_sum += total
                 self.score_squares += squares
 
-    def refused(self, count: int = 1) -> None:
+    def count_failed(self, count: int = 1) -> None:
         """Count requests that got an error."""
         with self._lock:
             self.failed += count
 
-    def looked_up(self, ids: int, missing: int, defaulted: int) -> None:
-        """Count ids and what became of them."""
+    def count_lookups(self, ids: int, missing: int, defaulted: int) -> None:
+        """Count looked-up ids, those that are missing, and those that got a default."""
         with self._lock:
             self.ids += ids
             self.ids_missing += missing
             self.ids_defaulted += defaulted
 
-    def shadowed(self, *, differed: bool | None) -> None:
+    def count_shadow(self, *, differed: bool | None) -> None:
         """Count a mirrored request; None: it was dropped."""
         with self._lock:
             if differed is None:
@@ -118,18 +118,18 @@ class VersionMetrics:
 
 
 def metric(name: str, kind: str, text: str) -> Iterator[str]:
-    """Introduce a metric."""
+    """Write the header of a metric."""
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
 
 
 def sample(name: str, value: float, labels: str = "") -> str:
-    """Write one value."""
+    """Write one value of a metric."""
     return f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
 
 
 def resident_bytes() -> int:
-    """Return the memory this process has."""
+    """Return the resident memory of this process; 0 if it is unknown."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
     except (OSError, IndexError, ValueError):

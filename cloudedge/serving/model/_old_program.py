@@ -1,4 +1,7 @@
-"""What an old program (`.pdmodel`, a protobuf message) is fed and answers; `_protobuf` says how to read the table."""
+"""The signature of an old program: the feeds and fetches in a `.pdmodel` file, which is a protobuf message.
+
+`formats.make_messages` explains the notation of the table below.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def read_old_signature(path: Path) -> Signature:
     """Read feeds and fetches, in their order.
 
     Raises:
-        ValueError, LookupError: it is no such program, or a feed is of a type that nobody can send.
+        ValueError, LookupError: The file is no such program, or a feed has a type that clients cannot send.
     """
     try:
         block = _Program.FromString(path.read_bytes()).blocks[0]
@@ -50,7 +53,7 @@ def read_old_signature(path: Path) -> Signature:
 
 
 def _names(block: Any, kind: str, side: str) -> Iterator[str]:
-    """Return what operators of a kind have on one side, in the order of their columns."""
+    """Return the variables on one side of the operators of a kind, in the order of their columns."""
     found = [
         (next((attribute.i for attribute in operator.attrs if attribute.name == "col"), 0), getattr(operator, side)[0])
         for operator in block.ops

@@ -1,16 +1,16 @@
-"""A dense program in Paddle's inference engine: loaded, cloned for each worker, run on arrays.
+"""Predictors: a dense program in Paddle's inference engine, loaded, cloned for each worker, run on arrays.
 
-What running it taught:
+Lessons from running it:
 
 - The loader decides by file extension, and a bundle's blobs have none: files are linked under their own names first.
-- A predictor is not safe to share between threads; clones share the parameters and nothing else. Of an old program,
-  the first clone that goes takes the parameters with it: all stay until none is used any more (`_family`).
-- Paddle's binding keeps the interpreter lock while a predictor is made, cloned or run; `_unlocked` has a way around it.
-- After every operator the executor wakes a thread to free what is no longer needed, which costs small models more
-  than the operators do. Told to keep it until the next run, it does not: memory then stays at that of the largest
-  batch, which is bounded.
+- A predictor is not safe to share between threads; clones share the parameters and nothing else. The first freed clone
+  of an old program frees the parameters too: all clones stay until none is in use (`_family`).
+- Paddle's binding keeps the interpreter lock while a predictor is made, cloned or run; `_paddle_nogil` avoids that.
+- After every operator the executor wakes a thread to free unused tensors, which costs small models more than the
+  operators do. A flag makes it keep them until the next run: memory then stays at that of the largest batch, which is
+  bounded.
 - oneDNN, on by default since 3.3, makes small CPU models two to three times slower; memory optimisation breaks PIR
-  programs. Neither is asked for.
+  programs. Both stay off.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from numpy.typing import NDArray
 from cloudedge.bundle import find_program, join_files
 from cloudedge.errors import InputError, Unavailable
 from cloudedge.serving.engine import ModelFailed
-from cloudedge.serving.model._paddle_nogil import PredictorMaker, unlocked_run
+from cloudedge.serving.model._paddle_nogil import PredictorMaker, run_without_gil
 from cloudedge.serving.model._program import require_no_parameters
 
 __all__ = ["DenseModel", "Predictor", "engine"]
 
 _KEEP_MEMORY = "FLAGS_eager_delete_tensor_gb"
-_CALLERS = ("InvalidArgument", "OutOfRange")
-"""What the engine calls errors that come from what was fed: names, types and ranks were checked before."""
-_SHAPES_SAID = 8
+_INPUT_ERRORS = ("InvalidArgument", "OutOfRange")
+"""The engine's error kinds that the inputs cause: names, types and ranks were checked before."""
+_MAX_SHAPES_SHOWN = 8
 
 _log = logging.getLogger("cloudedge.serving")
 
@@ -48,8 +48,8 @@ _log = logging.getLogger("cloudedge.serving")
 def engine() -> Any:
     """Import Paddle's engine, once.
 
-    It warns about build tools that nobody here needs, and it takes SIGTERM and others over, which would keep a server
-    from finishing what it has begun: they are given back, on the main thread to whoever had them.
+    It warns about build tools that serving does not need. It also takes over SIGTERM and other signals, which would
+    keep a server from finishing its requests: their handlers are restored, if this is the main thread.
     """
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     handlers = {number: signal.getsignal(number) for number in numbers}
@@ -60,7 +60,7 @@ def engine() -> Any:
             from paddle import inference  # noqa: PLC0415 - heavy
         except ImportError as error:
             raise Unavailable(
-                f"serving needs paddlepaddle: {error}", hint="pip install 'cloudedge[paddle,serve]'"
+                f"serving needs paddlepaddle: {error}", hint="Run `pip install 'cloudedge[paddle,serve]'`."
             ) from error
     if _KEEP_MEMORY not in os.environ:
         paddle.set_flags({_KEEP_MEMORY: -1.0})
@@ -78,38 +78,38 @@ def _maker() -> PredictorMaker:
 
 
 class Predictor:
-    """One clone of a program, for one thread at a time; it lives as long as its family does."""
+    """One clone of a program, for one thread at a time; it lives as long as its family of clones."""
 
     def __init__(self, native: Any, family: list[Any]) -> None:
         self._family = family
         self.inputs: dict[str, Any] = {name: native.get_input_handle(name) for name in native.get_input_names()}
         self.outputs: list[Any] = [native.get_output_handle(name) for name in native.get_output_names()]
-        unlocked = unlocked_run(native)
+        unlocked = run_without_gil(native)
         self.releases_lock = unlocked is not None
-        """Whether other Python threads go on while it runs."""
+        """Other Python threads go on while it runs."""
         self._run: Callable[[], object] = unlocked or native.run
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Run the program; outputs come in its own order, as copies.
+        """Run the program; outputs come in the program's order, as copies.
 
         Raises:
-            InputError: the engine refused the arrays: their shapes or values do not go together in its program.
-            ModelFailed: the engine failed for a reason of its own.
+            InputError: The engine refused the arrays: their shapes or values do not fit together in the program.
+            ModelFailed: The engine failed for another reason.
         """
-        # Copied: the engine is lent only Paddle's own tensors, and making them of arrays costs more than the copy does
+        # Copied: the engine borrows only Paddle's own tensors, and making them of arrays costs more than the copy
         # (docs/decisions/serving-inputs.md).
         for name, array in feed.items():
             self.inputs[name].copy_from_cpu(array)
         try:
             self._run()
         except Exception as error:
-            raise _refused(feed, error) from error
+            raise _classify_error(feed, error) from error
         return [output.copy_to_cpu() for output in self.outputs]
 
     def close_family(self) -> None:
-        """Give back what its program takes, with all its clones; none of them may run any more.
+        """Free the program with all its clones; none of them may run any more.
 
-        One after the other: freeing keeps the interpreter lock, and in between other threads get it.
+        They are freed one by one: freeing keeps the interpreter lock, and other threads get it in between.
         """
         self.inputs, self.outputs = {}, []
         del self._run
@@ -117,13 +117,13 @@ class Predictor:
             del self._family[-1]
 
 
-def _refused(feed: Mapping[str, NDArray[Any]], error: Exception) -> InputError | ModelFailed:
-    """Tell what the caller can change from what only the operator can; the engine's own words go to the log."""
+def _classify_error(feed: Mapping[str, NDArray[Any]], error: Exception) -> InputError | ModelFailed:
+    """Separate errors that the caller can mend from those for the operator; the engine's message goes to the log."""
     reason = _reason(error)
-    if not any(kind in reason for kind in _CALLERS):
+    if not any(kind in reason for kind in _INPUT_ERRORS):
         return ModelFailed(f"the engine failed: {reason}")
-    _log.warning("inputs were refused by the engine: %s", reason)
-    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in list(feed.items())[:_SHAPES_SAID])
+    _log.warning("the engine refused inputs: %s", reason)
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in list(feed.items())[:_MAX_SHAPES_SHOWN])
     return InputError(
         f"the model cannot be run on these inputs ({shapes}): their shapes do not go together, "
         "or a value is out of the range it takes"
@@ -131,30 +131,30 @@ def _refused(feed: Mapping[str, NDArray[Any]], error: Exception) -> InputError |
 
 
 def _reason(error: Exception) -> str:
-    """Keep the sentence out of an engine's error, without its stack."""
+    """Return the message of an engine's error without its stack."""
     lines = [line.strip() for line in str(error).splitlines()]
-    telling = [line for line in lines if "Error:" in line or line.startswith("[Hint")]
-    return " ".join(telling or lines[-1:])[:500]
+    messages = [line for line in lines if "Error:" in line or line.startswith("[Hint")]
+    return " ".join(messages or lines[-1:])[:500]
 
 
 class DenseModel:
     """A program and its parameters, loaded once.
 
     Args:
-        files: Where the bytes of each path are; the paths say what they are.
-        threads: Of the math library, in each run.
+        files: The file of each path in the bundle; the path's extension gives its kind.
+        threads: Threads of the math library in each run.
 
     Raises:
-        InputError: there is not one program and its parameters, or the engine does not load them.
+        InputError: There is not one program with its parameters, or the engine does not load them.
     """
 
     def __init__(self, files: Mapping[str, Path], *, threads: int = 1) -> None:
         program, parameters = find_program(files)
         if not parameters and program.endswith(".json"):
-            require_no_parameters(files[program], program)  # the engine would take whatever is in memory for them
+            require_no_parameters(files[program], program)  # the engine would use uninitialised memory for them
         self.threads = threads
         inference = engine()
-        # Cloning reads the program again, so the links stay until there are enough clones.
+        # Cloning reads the program again, so the links stay until all clones are made.
         self._folder = tempfile.TemporaryDirectory(prefix="cloudedge-model-")
         folder = Path(self._folder.name)
         config = inference.Config(
@@ -183,7 +183,7 @@ class DenseModel:
         return Predictor(clone, self._family)
 
     def close(self) -> None:
-        """Make no more clones; those there are live on."""
+        """End the cloning; existing clones stay usable."""
         self._folder.cleanup()
 
     def __enter__(self) -> DenseModel:  # noqa: PYI034 - typing.Self is not in 3.10

@@ -1,4 +1,4 @@
-"""What a program says of itself, for models that come without a signature."""
+"""The signature that a program file contains, for models that come without one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudedge.errors import InputError
 __all__ = ["DESCRIPTION", "read_signature", "require_no_parameters", "with_aliases"]
 
 DESCRIPTION = "serving_server_conf.prototxt"
-"""What Paddle Serving calls the file beside a model that says what clients call its inputs and outputs."""
+"""Paddle Serving's file beside a model that names its inputs and outputs for clients."""
 
 _MAX_BYTES = 256 * 1024 * 1024
 _TYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "i64": "int64", "i32": "int32", "i16": "int16"}
@@ -26,15 +26,15 @@ def read_signature(path: Path, name: str) -> Signature:
     """Read feeds and fetches from a program.
 
     Args:
-        path: Where its bytes are.
-        name: What it is called in its bundle.
+        path: Its file.
+        name: Its path in the bundle.
 
     Raises:
-        InputError: it is not a program this version knows.
+        InputError: The file is not a program that this version knows.
     """
     unknown = InputError(
-        f"{name} does not say what it is fed and answers",
-        hint="give the bundle a signature: cloudedge bundle pack --signature",
+        f"{name} does not declare its inputs and outputs",
+        hint="Give the bundle a signature: `cloudedge bundle pack --signature`.",
     )
     try:
         if not name.endswith(".json"):
@@ -55,28 +55,30 @@ def read_signature(path: Path, name: str) -> Signature:
 
 
 def with_aliases(signature: Signature, path: Path) -> Signature:
-    """Give inputs and outputs the names that Paddle Serving's description of a model has for clients.
+    """Give inputs and outputs the client names of Paddle Serving's description of the model.
 
-    Types and shapes stay the program's: the description leaves sizes out that vary. Outputs that the program calls
-    otherwise are known by their place, as Paddle Serving knows them.
+    Types and shapes stay the program's: the description omits sizes that vary. Outputs that have another name in the
+    program are matched by position, as Paddle Serving does.
 
     Raises:
-        InputError: it describes another model.
-        ConfigError: it cannot be read.
+        InputError: The description belongs to another model.
+        ConfigError: It cannot be read.
     """
     from cloudedge.serving import conf  # noqa: PLC0415 - protobuf
 
-    told = conf.signature_of(conf.read_text(conf.GeneralModelConfig, path.read_text(errors="replace"), DESCRIPTION))
-    feeds = {variable.name: variable.alias for variable in told.feed}
-    fetches = {variable.name: variable.alias for variable in told.fetch}
+    text = path.read_text(errors="replace")
+    described = conf.signature_of(conf.read_text(conf.GeneralModelConfig, text, DESCRIPTION))
+    feeds = {variable.name: variable.alias for variable in described.feed}
+    fetches = {variable.name: variable.alias for variable in described.fetch}
     if fetches.keys() != {variable.name for variable in signature.fetch}:
-        names = [variable.alias or variable.name for variable in told.fetch]
+        names = [variable.alias or variable.name for variable in described.fetch]
         fetches = dict(zip([variable.name for variable in signature.fetch], names, strict=False))
-    if feeds.keys() != {variable.name for variable in signature.feed} or len(told.fetch) != len(signature.fetch):
+    if feeds.keys() != {variable.name for variable in signature.feed} or len(described.fetch) != len(signature.fetch):
         raise InputError(
-            f"{DESCRIPTION} describes another model: it has the inputs {sorted(feeds)} and {len(told.fetch)} outputs, "
+            f"{DESCRIPTION} describes another model: it has the inputs {sorted(feeds)} "
+            f"and {len(described.fetch)} outputs, "
             f"the program {sorted(variable.name for variable in signature.feed)} and {len(signature.fetch)}",
-            hint="Put the description of this model beside it, or take it away: then the program's own names hold.",
+            hint="Put this model's own description beside it, or remove the file to use the program's names.",
         )
 
     def named(variables: tuple[Variable, ...], aliases: Mapping[str, str]) -> tuple[Variable, ...]:
@@ -86,21 +88,21 @@ def with_aliases(signature: Signature, path: Path) -> Signature:
 
 
 def require_no_parameters(path: Path, name: str) -> None:
-    """Make sure that a program that Paddle 3 wrote runs without a file of parameters.
+    """Check that a program of Paddle 3 runs without a file of parameters.
 
     Raises:
-        InputError: it has some, or it is not a program.
+        InputError: It has parameters, or it is not a program.
     """
     try:
         count = sum(operator["#"] == _PARAMETER for operator in _operators(path))
     except (ValueError, LookupError, TypeError) as error:
         raise InputError(
-            f"{name} comes without parameters and is not a program that is known here",
-            hint="a bundle to serve has one .json or .pdmodel file and, if the program has parameters, one .pdiparams",
+            f"{name} comes without parameters and is not a known kind of program",
+            hint="A bundle to serve has one .json or .pdmodel file and, if the program has parameters, one .pdiparams.",
         ) from error
     if count:
         raise InputError(
-            f"{name} has {count} parameters, and the bundle has no file of them", hint="pack its .pdiparams file too"
+            f"{name} has {count} parameters, and the bundle has no file of them", hint="Pack its .pdiparams file too."
         )
 
 

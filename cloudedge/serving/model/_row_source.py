@@ -1,4 +1,4 @@
-"""Where the rows of looked-up ids come from."""
+"""Sources of embedding rows for looked-up ids: the `RowSource` interface, and the tables of a bundle."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ class FoundRows:
     values: NDArray[np.float32]
     """One row per id; zeros where the table has none."""
     missing: int = 0
-    """Ids that the table does not have; zeros are its answer."""
+    """Number of ids that the table does not have; their rows are zeros."""
     defaulted: NDArray[np.bool_] | None = None
-    """Which ids got a declared default because their shard was away; None: no one."""
+    """Marks the ids that got a declared default because their shard was unreachable; None: no id did."""
 
 
 class RowSource(Protocol):
-    """Reads rows of one version of tables. Safe to use from several threads."""
+    """Reads rows of one version of the tables. Safe to use from several threads."""
 
     def rows(self, table: str, ids: NDArray[np.uint64], pin: str, deadline: float | None = None) -> FoundRows:
-        """Read the rows of some ids; duplicates are fine.
+        """Read the rows of some ids; duplicates are allowed.
 
         Args:
-            table: Which table.
-            ids: Whose rows.
-            pin: The version they have to be of.
-            deadline: On the monotonic clock: when nobody waits for them any more.
+            table: Name of the table.
+            ids: The ids to look up.
+            pin: The required version.
+            deadline: On the monotonic clock; no caller waits after it.
 
         Raises:
-            NotFound: the table or the version is not there.
-            Unavailable: rows could not be had, and no default is declared.
+            NotFound: The table or the version does not exist.
+            Unavailable: The rows were not available, and no default is declared.
         """
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Free its resources."""
         ...
 
 
@@ -57,7 +57,7 @@ class _Index:
         self._keys, self._values, self._scale = table.keys, table.values, table.scale
         self._dim = table.kind.dim
         count = len(self._keys)
-        # Ids that count from some first one need no search: the usual shape of a vocabulary.
+        # Consecutive ids, the usual shape of a vocabulary, need no search.
         self._first = int(self._keys[0]) if count and int(self._keys[-1]) - int(self._keys[0]) == count - 1 else None
 
     def rows(self, ids: NDArray[np.uint64]) -> FoundRows:
@@ -65,7 +65,7 @@ class _Index:
         if not count:
             return FoundRows(np.zeros((len(ids), self._dim), np.float32), missing=len(ids))
         if self._first is not None:
-            at = ids - np.uint64(self._first)  # what lies before the first wraps around to far behind the last
+            at = ids - np.uint64(self._first)  # an id below the first wraps around to far above the last
             found = at < count
         else:
             at = np.searchsorted(self._keys, ids).astype(np.uint64)

@@ -1,7 +1,7 @@
-"""One loaded version: its program, its rows, what it takes and how it is best run. Knows nothing of other versions.
+"""One loaded version: its program, its rows, its input check, its measured tuning and its probes.
 
-`execute` is the whole way from the arrays of several requests to their answers; everything that can be done once
-for a batch is.
+A version knows nothing of other versions. `execute` is the whole way from the arrays of several requests to their
+answers; it does everything once for a batch that can be done once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cloudedge.bundle import Bundle, ProbeRequest, Signature, find_program
 from cloudedge.errors import CloudEdgeError, InputError, NotFound
-from cloudedge.serving.model._batch_safety import why_alone
+from cloudedge.serving.model._batch_safety import batching_obstacle
 from cloudedge.serving.model._inputs import Arrays, FeedCheck, ShapeKey, alias
 from cloudedge.serving.model._metrics import VersionMetrics
 from cloudedge.serving.model._predictor import DenseModel, Predictor
@@ -32,36 +32,36 @@ _log = logging.getLogger("cloudedge.serving")
 Shares = NDArray[np.float64]
 Clock = Callable[[], float]
 
-_MADE_UP_SIDE = 8
-"""How long a varying dimension is in inputs made up for measuring."""
-_ROUNDS, _ENOUGH_S = 5, 0.02
-"""How often something is measured, unless it takes so long together. Measuring is most of what a load needs the
+_SAMPLE_SIDE = 8
+"""Length of a varying dimension in the inputs used for measuring."""
+_ROUNDS, _MAX_MEASURE_S = 5, 0.02
+"""Repetitions of a measurement, and the total time after which it stops. Measuring is most of what a load needs the
 interpreter for, and requests need it too."""
-_LONGER = 1.5
-"""How much longer than one row a batch may take, if one row alone takes most of the time there is: rows that cost next
+_MAX_BATCH_FACTOR = 1.5
+"""Longest time of a batch as a multiple of one row's, where one row alone takes most of the budget: rows that cost next
 to nothing beside another are worth it, and in a slow moment everything takes longer."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a version is run, as measured when it was loaded."""
+    """The settings to run a version with, measured when it was loaded."""
 
     threads: int
-    """Of the math library, in each run."""
+    """Threads of the math library in each run."""
     max_batch_rows: int
-    """1 where a row's answer depends on the rows it is run with."""
+    """Most rows in a run; 1 where a row's answer depends on the rows beside it."""
     is_batched: bool
-    """Whether requests share a run."""
+    """Requests share a run."""
     run_s: float
-    """One row, measured."""
+    """Measured time of one row."""
     batch_s: float
-    """As many rows as share a run, measured."""
+    """Measured time of a full batch."""
     releases_lock: bool
     why_alone: str = ""
-    """Why every request is run by itself, where it is."""
+    """The reason why every request runs alone; empty if requests share a run."""
 
-    def takes_s(self, rows: int) -> float:
-        """Estimate what so many rows take, in full batches one after the other."""
+    def estimate_s(self, rows: int) -> float:
+        """Estimate the time of `rows` rows, in full batches one after the other."""
         full, rest = divmod(rows, self.max_batch_rows)
         if not rest:
             return full * self.batch_s
@@ -71,7 +71,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """How the probes went."""
+    """The result of answering the probes."""
 
     asked: int
     failures: tuple[str, ...]
@@ -80,7 +80,7 @@ class ProbeResult:
 
     @property
     def passed(self) -> bool:
-        """Whether all answers were as expected."""
+        """All answers were as expected."""
         return not self.failures
 
 
@@ -88,16 +88,16 @@ class Version:
     """A bundle, loaded.
 
     Args:
-        bundle: What to load.
-        rows: Where rows come from, closed with the version; the bundle's own tables if None.
-        workers: How many threads will run it.
-        max_rows: In one request.
-        max_bytes: Of a request's arrays, or of a batch's, the rows of their ids included.
-        max_batch_rows: In one run, at most.
-        batch_budget_s: How long a run may take; batches stay below what takes longer, and longer than 1.5 times a row.
+        bundle: The bundle to load.
+        rows: The source of rows, closed with the version; the bundle's own tables if None.
+        workers: Number of threads that will run it.
+        max_rows: Most rows in one request.
+        max_bytes: Most bytes of a request's arrays, or of a batch's, the rows of their ids included.
+        max_batch_rows: Most rows in one run.
+        batch_budget_s: Longest time of a run. A batch may exceed it only up to 1.5 times the time of one row.
 
     Raises:
-        InputError: it cannot be served; says why.
+        InputError: The bundle cannot be served; gives the reason.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Version:
         with DenseModel(bundle.dense) as model:
             self.signature = _signature(bundle)
             self.feeds = FeedCheck(self.signature, max_rows=max_rows, max_bytes=max_bytes)
-            self._wire(model)
-            self.feeds.looks_up(self._widths())
+            self._connect(model)
+            self.feeds.set_row_bytes(self._row_bytes_by_feed())
             first = model.predictor()
             self.tuning = self._tune(first, workers, max_batch_rows, batch_budget_s)
             if self.tuning.threads == model.threads:
@@ -133,14 +133,14 @@ class Version:
         self.probed: ProbeResult | None = None
 
     def _clone(self, model: DenseModel, workers: int, first: Predictor) -> None:
-        """Make the clones that answer, and run each once: the first run prepares what later ones use."""
-        arrays = self._made_up(1)
+        """Make the clones that answer, and run each once: the first run prepares buffers for later ones."""
+        arrays = self._sample_inputs(1)
         clones = [first, *(model.predictor() for _ in range(workers + 1))]
         for predictor in clones:
             self.execute(arrays, predictor)
         self._probe_predictor, self.inline_predictor, *self.predictors = clones
 
-    def _wire(self, model: DenseModel) -> None:
+    def _connect(self, model: DenseModel) -> None:
         """Connect feeds to the program's inputs, and fetches to its outputs."""
         place = {name: i for i, v in enumerate(self.signature.feed) for name in (v.alias or v.name, v.name)}
         looked_up = {place[lookup.feed] for lookup in self.signature.lookups if lookup.feed in place}
@@ -149,7 +149,7 @@ class Version:
             if lookup.feed not in place or lookup.input not in model.input_names:
                 raise InputError(
                     f"{self.bundle!r}: look-up of {lookup.feed!r} into {lookup.input!r} does not fit the program",
-                    hint=f"the program takes {model.input_names}",
+                    hint=f"The program takes {model.input_names}.",
                 )
             self._lookups.setdefault(lookup.table, []).append((place[lookup.feed], lookup.input, lookup.padding_id))
         given = {lookup.input for lookup in self.signature.lookups}
@@ -165,7 +165,7 @@ class Version:
         if unfed or unused:
             raise InputError(
                 f"{self.bundle!r}: the program's inputs {sorted(unfed)} are not fed, the feeds {unused} not used",
-                hint="its signature does not belong to its program: pack it again",
+                hint="The signature belongs to another program: pack the bundle again.",
             )
         named = all(v.name in model.output_names for v in self.signature.fetch)
         if not named and len(self.signature.fetch) != len(model.output_names):
@@ -174,9 +174,9 @@ class Version:
             alias(v): model.output_names.index(v.name) if named else i for i, v in enumerate(self.signature.fetch)
         }
 
-    def _widths(self) -> dict[int, int]:
-        """Return how many bytes of rows each value of a feed is looked up for, by looking some up."""
-        arrays, rows = self._made_up(1), dict[str, NDArray[Any]]()
+    def _row_bytes_by_feed(self) -> dict[int, int]:
+        """Look up sample rows and return the bytes of rows for each value of a feed, by the feed's position."""
+        arrays, rows = self._sample_inputs(1), dict[str, NDArray[Any]]()
         self._look_up(arrays, rows)
         widths = dict[int, int]()
         for uses in self._lookups.values():
@@ -185,19 +185,19 @@ class Version:
         return widths
 
     def max_rows_of(self, key: ShapeKey) -> int:
-        """Return how many rows of one shape are run together at most."""
+        """Return the most rows of one shape in a run."""
         return min(self.tuning.max_batch_rows, self.feeds.rows_in_bounds(key))
 
     def fetch(self, names: Sequence[str]) -> Sequence[str]:
-        """Check the outputs a call wants; all, if it names none.
+        """Check the outputs that a call requests; return all if it names none.
 
         Raises:
-            InputError: one is unknown.
+            InputError: An output is unknown.
         """
         for name in names:
             if name not in self._outputs:
                 raise InputError(
-                    f"fetch {name!r} is unknown", hint=f"this model answers {list(self._outputs)}", variable=name
+                    f"fetch {name!r} is unknown", hint=f"This model answers {list(self._outputs)}.", variable=name
                 )
         return names or list(self._outputs)
 
@@ -211,41 +211,41 @@ class Version:
         predictor: Predictor,
         deadline: float | None = None,
         *,
-        counted: VersionMetrics | None = None,
+        metrics: VersionMetrics | None = None,
     ) -> tuple[list[NDArray[Any]], Shares | None]:
-        """Run one batch; rows nobody waits for after the deadline are not waited for either.
+        """Run one batch; it does not wait for rows beyond the deadline.
 
         Args:
-            arrays: In the signature's order.
-            predictor: What runs it.
+            arrays: The inputs, in the signature's order.
+            predictor: The clone to run.
             deadline: On the monotonic clock.
-            counted: Where its look-ups are counted; nowhere if nobody asked, as with probes and measuring.
+            metrics: Counts the look-ups; None for probes and measurements, which are no requests.
 
         Returns:
             The program's outputs, and for each row of the batch the share of its ids that got a declared default, if
             any did.
 
         Raises:
-            InputError: the engine refused the arrays.
-            ModelFailed: the engine failed.
-            Unavailable: rows could not be had.
+            InputError: The engine refused the arrays.
+            ModelFailed: The engine failed.
+            Unavailable: The rows were not available.
         """
-        feed, shares = self._feed(arrays, deadline, counted)
+        feed, shares = self._feed(arrays, deadline, metrics)
         return predictor.run(feed), shares
 
     def _feed(
-        self, arrays: Arrays, deadline: float | None = None, counted: VersionMetrics | None = None
+        self, arrays: Arrays, deadline: float | None = None, metrics: VersionMetrics | None = None
     ) -> tuple[dict[str, NDArray[Any]], Shares | None]:
-        """Return the program's inputs, rows looked up, and the shares that `execute` does."""
+        """Return the program's inputs with rows looked up, and the shares that `execute` returns."""
         feed = {name: arrays[i] for i, name in self._direct}
-        return feed, self._look_up(arrays, feed, deadline, counted) if self._lookups else None
+        return feed, self._look_up(arrays, feed, deadline, metrics) if self._lookups else None
 
     def _look_up(
         self,
         arrays: Arrays,
         feed: dict[str, NDArray[Any]],
         deadline: float | None = None,
-        counted: VersionMetrics | None = None,
+        metrics: VersionMetrics | None = None,
     ) -> Shares | None:
         asked = defaulted = missing = 0
         by_row = np.zeros(len(arrays[0]))
@@ -264,41 +264,41 @@ class Version:
                     counts = found.defaulted[at : at + size].reshape(shape[0], -1).sum(axis=1)
                     by_row, defaulted = by_row + counts, defaulted + int(counts.sum())
                 at += size
-        if counted is not None:
-            counted.looked_up(asked, missing, defaulted)
+        if metrics is not None:
+            metrics.count_lookups(asked, missing, defaulted)
         return by_row * len(by_row) / asked if defaulted else None
 
-    def _made_up(self, rows: int) -> Arrays:
-        """Return inputs to measure with: the first probe's, else zeros."""
-        return [np.repeat(array[:1], rows, axis=0) for array in self._known()]
+    def _sample_inputs(self, rows: int) -> Arrays:
+        """Return inputs to measure with: the first row of the first probe, or zeros."""
+        return [np.repeat(array[:1], rows, axis=0) for array in self._probe_inputs()]
 
-    def _known(self) -> Arrays:
-        """Return the rows of the first probe, else one of zeros."""
+    def _probe_inputs(self) -> Arrays:
+        """Return the rows of the first probe, or one row of zeros."""
         feed: Mapping[str, Any] = next((p.feed for p in self.bundle.probes.requests), {})
         arrays = []
         for v in self.signature.feed:
             value = feed.get(alias(v), feed.get(v.name))
             if value is None:
-                arrays.append(np.zeros([1, *(_MADE_UP_SIDE if side < 0 else side for side in v.shape)], v.dtype))
+                arrays.append(np.zeros([1, *(_SAMPLE_SIDE if side < 0 else side for side in v.shape)], v.dtype))
             else:
                 arrays.append(np.asarray(value, v.dtype))
         return arrays
 
     def _tune(self, predictor: Predictor, workers: int, max_rows: int, budget_s: float) -> Tuning:
-        """Find out how to run it: by running it."""
+        """Measure the best settings to run the program with."""
 
         def measure(predictor: Predictor, rows: int, clock: Clock = time.thread_time) -> float:
-            arrays = self._made_up(rows)
+            arrays = self._sample_inputs(rows)
             feed, _ = self._feed(arrays)
             predictor.run(feed)
-            looked_up_s = _quickest(lambda: self._feed(arrays), clock) if self._lookups else 0.0
-            return looked_up_s + _quickest(lambda: predictor.run(feed), clock)
+            looked_up_s = _shortest_time(lambda: self._feed(arrays), clock) if self._lookups else 0.0
+            return looked_up_s + _shortest_time(lambda: predictor.run(feed), clock)
 
         run_s = measure(predictor, 1)
-        feed, _ = self._feed(self._known())
-        why = why_alone(predictor.run, feed)
+        feed, _ = self._feed(self._probe_inputs())
+        why = batching_obstacle(predictor.run, feed)
         if why:
-            _log.warning("version %s: every request is run by itself: %s", self.pin, why)
+            _log.warning("version %s: every request runs alone: %s", self.pin, why)
         threads = 1
         if run_s > budget_s / 4 and workers > 1:
             with DenseModel(self.bundle.dense, threads=workers) as wide:
@@ -307,13 +307,13 @@ class Version:
         rows, batch_s = 1, run_s
         while not why and rows * 2 <= max_rows:
             twice_s = measure(predictor, rows * 2)
-            if twice_s > max(budget_s, run_s * _LONGER):
+            if twice_s > max(budget_s, run_s * _MAX_BATCH_FACTOR):
                 break
             rows, batch_s = rows * 2, twice_s
         return Tuning(threads, rows, not why, run_s, batch_s, predictor.releases_lock, why)
 
     def probe(self, clock: Clock = time.monotonic) -> ProbeResult:
-        """Answer the bundle's probes and compare."""
+        """Answer the bundle's probes and compare the answers with the expected ones."""
         failures = []
         requests = self.bundle.probes.requests
         with self._probe_lock:
@@ -345,7 +345,7 @@ class Version:
                 raise InputError(f"{name} is off by {difference:g}, allowed are {request.tolerance:g}")
 
     def close(self) -> None:
-        """Give everything back, once; no batch may run any more."""
+        """Free everything, once; no batch may run any more."""
         with self._probe_lock:
             if not self.predictors:
                 return
@@ -356,13 +356,13 @@ class Version:
             self._rows.close()
 
 
-def _quickest(run: Callable[[], object], clock: Clock) -> float:
-    """Measure what something takes when nothing else is in its way.
+def _shortest_time(run: Callable[[], object], clock: Clock) -> float:
+    """Measure the shortest time of several runs.
 
-    With one thread that is its processor time, which a busy machine does not change.
+    With one thread the clock is processor time, which a busy machine does not change.
     """
     best, spent, rounds = float("inf"), 0.0, 0
-    while rounds < _ROUNDS and (spent < _ENOUGH_S or not rounds):
+    while rounds < _ROUNDS and (spent < _MAX_MEASURE_S or not rounds):
         begin = clock()
         run()
         took = clock() - begin
@@ -373,15 +373,15 @@ def _quickest(run: Callable[[], object], clock: Clock) -> float:
 def _memory_bytes(bundle: Bundle, *, has_local_rows: bool) -> int:
     """Estimate the memory a version takes: its program and parameters, which clones share, and merged tables.
 
-    A table that is one file is mapped: its pages are the machine's to take back, and are not counted.
+    A table of one file is mapped: the system can reclaim its pages, so they do not count.
     """
     dense = sum(path.stat().st_size for path in bundle.dense.values())
-    tables = bundle.sparse.values() if has_local_rows else ()  # elsewhere they need not even be in the hub
+    tables = bundle.sparse.values() if has_local_rows else ()  # remote tables need not even be in the hub
     return dense + sum(len(table) * (8 + table.kind.row_bytes) for table in tables if len(table.files) > 1)
 
 
 def _signature(bundle: Bundle) -> Signature:
-    """Take the bundle's signature, or what is said beside the program and in it where the bundle has none."""
+    """Return the bundle's signature, or the program's own with the names of the file beside it."""
     if bundle.signature.feed and bundle.signature.fetch:
         return bundle.signature
     files = bundle.dense

@@ -1,15 +1,15 @@
-"""The protocols a replica speaks: HTTP, gRPC and baidu_std, with limits, access rules and hooks."""
+"""The protocols of a replica: HTTP, gRPC and baidu_std, with limits, authentication, access log and hooks."""
 
 from __future__ import annotations
 
-from cloudedge.serving.protocols._access_log import Asked, Outcome, Watch
+from cloudedge.serving.protocols._access_log import Outcome, RequestObserver, RequestRecord
 from cloudedge.serving.protocols._auth import DataPortAuth, Pinned
 from cloudedge.serving.protocols._baidu_std import BaiduStdProtocol, Frame, FrameReader, pack_frame
 from cloudedge.serving.protocols._faults import fault_of, timeout_of, too_long_http
 from cloudedge.serving.protocols._general import MAX_INFLATED, add_tensor, general_http
 from cloudedge.serving.protocols._grpc import serve_grpc
 from cloudedge.serving.protocols._limits import HttpLimits
-from cloudedge.serving.protocols._offload import aside
+from cloudedge.serving.protocols._offload import offload
 from cloudedge.serving.protocols._ops import Op, Ops, RequestOp, WebService, load_ops
 from cloudedge.serving.protocols._pipeline import pipeline_http
 from cloudedge.serving.protocols._tls import Tls
@@ -17,7 +17,6 @@ from cloudedge.serving.protocols._traces import Traces
 
 __all__ = [
     "MAX_INFLATED",
-    "Asked",
     "BaiduStdProtocol",
     "DataPortAuth",
     "Frame",
@@ -27,16 +26,17 @@ __all__ = [
     "Ops",
     "Outcome",
     "Pinned",
+    "RequestObserver",
     "RequestOp",
+    "RequestRecord",
     "Tls",
     "Traces",
-    "Watch",
     "WebService",
     "add_tensor",
-    "aside",
     "fault_of",
     "general_http",
     "load_ops",
+    "offload",
     "pack_frame",
     "pipeline_http",
     "serve_grpc",

@@ -1,4 +1,4 @@
-"""What is told of requests while they are answered, in every protocol: lines of the access log, and spans."""
+"""Observation of requests in every protocol: lines of the access log, and spans for traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import orjson
 
 from cloudedge.serving.protocols._traces import Traces
 
-__all__ = ["Asked", "Outcome", "Watch"]
+__all__ = ["Outcome", "RequestObserver", "RequestRecord"]
 
 _access = logging.getLogger("cloudedge.serving.access")
 _Answer = TypeVar("_Answer")
@@ -21,39 +21,39 @@ _LONGEST_PATH = 200
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request, as a log has it."""
+class RequestRecord:
+    """A request as the access log describes it."""
 
     method: str
-    """HTTP's, or the protocol's name."""
+    """The HTTP method, or the protocol's name."""
     path: str
     received: int
     """Bytes of its body."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Where the caller's span may be named."""
+    """Headers that may name the caller's span."""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """Of its span."""
+    """Attributes of its span."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a request."""
+    """The outcome of a request."""
 
     status: int | str
-    """0 is well in baidu_std, OK in gRPC, 200 in HTTP."""
+    """Success is 0 in baidu_std, OK in gRPC, 200 in HTTP."""
     pin: str = ""
     sent: int = 0
     has_failed: bool = False
-    """Whether that was the server's fault."""
+    """The failure is the server's."""
     attribute: str = "rpc.response.status_code"
-    """What a span calls the status."""
+    """The span attribute of the status."""
 
 
-class Watch:
-    """Watches requests.
+class RequestObserver:
+    """Logs and traces requests.
 
     Args:
-        access_log: Share of requests that are logged, one JSON line each.
+        access_log: Share of requests to log, one JSON line each.
         traces: Makes spans of predictions.
     """
 
@@ -61,34 +61,37 @@ class Watch:
         self._access_log = access_log
         self._traces = traces
         self.is_off = not access_log and traces is None
-        """Whether nobody wants to know, and requests need not be described."""
+        """Neither log nor traces are on, and requests need no description."""
 
-    async def around(
-        self, asked: Asked, answering: Coroutine[Any, Any, _Answer], outcome: Callable[[_Answer | None], Outcome]
+    async def observe(
+        self,
+        request: RequestRecord,
+        answering: Coroutine[Any, Any, _Answer],
+        outcome_of: Callable[[_Answer | None], Outcome],
     ) -> _Answer:
-        """Answer a request and tell how it went.
+        """Answer a request, then log and trace its outcome.
 
         Args:
-            asked: The request.
+            request: The request.
             answering: Answers it.
-            outcome: Says what became of it, given the answer, or None if there was an exception instead.
+            outcome_of: Returns the outcome of an answer, or of None if there was an exception instead.
         """
         begin = time.monotonic()
         is_logged = self._access_log and random.random() < self._access_log  # noqa: S311 - a share, not a secret
-        name = f"{asked.method} {asked.path}"
-        span = self._traces and self._traces.begin(name, asked.headers, asked.attributes)
+        name = f"{request.method} {request.path}"
+        span = self._traces and self._traces.begin(name, request.headers, request.attributes)
         answer = None
         try:
             answer = await answering
             return answer
         finally:
-            told = outcome(answer)
+            outcome = outcome_of(answer)
             if self._traces is not None:
-                found = {told.attribute: told.status, "cloudedge.pin": told.pin}
-                self._traces.end(span, found, has_failed=told.has_failed)
+                attributes = {outcome.attribute: outcome.status, "cloudedge.pin": outcome.pin}
+                self._traces.end(span, attributes, has_failed=outcome.has_failed)
             if is_logged:
                 took_ms = round((time.monotonic() - begin) * 1e3, 3)
-                path = asked.path[:_LONGEST_PATH]
-                line = {"method": asked.method, "path": path, "status": told.status, "pin": told.pin}
-                line |= {"received": asked.received, "sent": told.sent}
+                path = request.path[:_LONGEST_PATH]
+                line = {"method": request.method, "path": path, "status": outcome.status, "pin": outcome.pin}
+                line |= {"received": request.received, "sent": outcome.sent}
                 _access.info("%s", orjson.dumps({**line, "ms": took_ms}).decode())

@@ -1,4 +1,4 @@
-"""Who may ask, and which version answers whom: the same over HTTP and over gRPC."""
+"""Authentication of the data port, and the choice of a version by pin: the same over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudedge.errors import Rejected
-from cloudedge.serving.engine import Engine, Held
+from cloudedge.serving.engine import Engine, RequestVersion
 
 if TYPE_CHECKING:
     from cloudedge.serving.runtime import Runtime
@@ -19,13 +19,13 @@ __all__ = ["DataPortAuth", "Pinned"]
 
 @dataclass(frozen=True)
 class Pinned:
-    """The runtime as one caller sees it, who chose a version."""
+    """The runtime for a caller that chose a version by its pin."""
 
     runtime: Runtime
     pin: str
 
-    def hold(self, tag: str | None = None) -> AbstractContextManager[Held]:
-        """Give a request to that version."""
+    def hold(self, tag: str | None = None) -> AbstractContextManager[RequestVersion]:
+        """Hold that version for one request."""
         return self.runtime.hold(tag, pin=self.pin)
 
 
@@ -34,9 +34,9 @@ class DataPortAuth:
 
     Args:
         runtime: Answers predictions.
-        token: What every caller must send as ``Authorization: Bearer TOKEN``; None asks for nothing.
-        admin_token: What allows to choose a version, and does for the other too.
-        is_local: Only this machine can ask: then, without an admin token, everybody may choose.
+        token: Required of every caller as ``Authorization: Bearer TOKEN``; None requires nothing.
+        admin_token: Allows its bearer to choose a version; it also counts as `token`.
+        is_local: Only this machine can reach the port: then, without an admin token, every caller may choose.
     """
 
     def __init__(
@@ -45,26 +45,26 @@ class DataPortAuth:
         self._runtime = runtime
         self._token = token
         self._admin_token = admin_token
-        self._anybody_chooses = admin_token is None and is_local
+        self._every_caller_may_pin = admin_token is None and is_local
 
     def admits(self, headers: Mapping[str, str]) -> bool:
-        """Tell whether a caller may ask at all."""
-        return self._token is None or _brings(headers, self._token, self._admin_token)
+        """Return True if a caller may use the port at all."""
+        return self._token is None or _has_token(headers, self._token, self._admin_token)
 
     def engine(self, headers: Mapping[str, str]) -> Engine:
-        """Return what answers a caller.
+        """Return the engine that answers a caller.
 
         Raises:
-            Rejected: they chose a version and may not.
+            Rejected: The caller chose a version without permission.
         """
         pin = headers.get("x-cloudedge-pin")
         if pin is None:
             return self._runtime
-        if not self._anybody_chooses and not _brings(headers, self._admin_token):
-            raise Rejected("choosing a version needs the admin token", hint="leave X-Cloudedge-Pin out")
+        if not self._every_caller_may_pin and not _has_token(headers, self._admin_token):
+            raise Rejected("choosing a version needs the admin token", hint="Leave X-Cloudedge-Pin out.")
         return Pinned(self._runtime, pin)
 
 
-def _brings(headers: Mapping[str, str], *tokens: str | None) -> bool:
+def _has_token(headers: Mapping[str, str], *tokens: str | None) -> bool:
     given = headers.get("authorization", "").encode()
     return any(token is not None and hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens)

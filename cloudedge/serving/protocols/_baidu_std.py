@@ -1,8 +1,8 @@
 """The GeneralModelService over baidu_std, the protocol of Paddle Serving's brpc client.
 
-A frame is "PRPC", the size of what follows the header, the size of its meta (both big-endian), an RpcMeta and a
-payload. Frames on one connection are answered in whatever order they are done; the correlation id tells them apart.
-An answer's meta also carries the pin and the share of declared defaults, in fields that brpc passes over.
+A frame is "PRPC", the size of the body after this header, the size of its meta (both big-endian), an RpcMeta and a
+payload. The frames of one connection are answered in the order they finish; the correlation id identifies each.
+An answer's meta also carries the pin and the share of declared defaults, in fields that brpc ignores.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from cloudedge.http1 import HeldBytes
 from cloudedge.io import join_address
 from cloudedge.serving.engine import Answer, Engine
 from cloudedge.serving.formats import GENERAL_SERVICE, GZIP, ZLIB, RpcMeta, deflate, inflate
-from cloudedge.serving.protocols._access_log import Asked, Outcome, Watch
+from cloudedge.serving.protocols._access_log import Outcome, RequestObserver, RequestRecord
 from cloudedge.serving.protocols._faults import fault_of, too_long
 from cloudedge.serving.protocols._general import LIKELY_RATIO, METHODS, answer_general, fill_response, parse_request
-from cloudedge.serving.protocols._offload import aside
+from cloudedge.serving.protocols._offload import offload
 
 __all__ = ["MAGIC", "BaiduStdProtocol", "Frame", "FrameReader", "pack_frame", "serve_baidu_std"]
 
@@ -35,7 +35,7 @@ HEADER = struct.Struct(">4sII")
 MAX_BODY = 64 << 20
 MAX_META = 64 << 10
 MAX_IN_FLIGHT = 256
-CALL_S = 20.0  # what upstream's client waits for an answer unless told otherwise
+CALL_S = 20.0  # the default time-out of upstream's client
 
 NO_SERVICE, NO_METHOD, BAD_REQUEST = 1001, 1002, 1003  # brpc's codes
 WRONG_INPUT = -5100  # upstream's own
@@ -44,26 +44,26 @@ WRAPPERS = {2: GZIP, 3: ZLIB}  # by compress_type; 1 and 4 (snappy, lz4) are ref
 
 
 class Frame(NamedTuple):
-    """One frame, taken apart."""
+    """One parsed frame."""
 
     meta: Any
     payload: bytes
 
     def plain(self, limit: int) -> bytes:
-        """Return the payload, decompressed if it came so.
+        """Return the payload, decompressed if it is compressed.
 
         Raises:
-            InputError: it cannot be decompressed, or holds more than `limit` bytes.
+            InputError: It cannot be decompressed, or holds more than `limit` bytes.
         """
         wrapper = WRAPPERS.get(self.meta.compress_type)
         return inflate(self.payload, limit, wrapper) if wrapper else self.payload
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames, however the network delivers them.
+    """Cuts a stream of bytes into frames, in any chunks.
 
     Args:
-        max_body: Bytes that meta and payload of a frame may have together.
+        max_body: Most bytes of a frame's meta and payload together.
     """
 
     def __init__(self, max_body: int = MAX_BODY) -> None:
@@ -72,15 +72,15 @@ class FrameReader:
 
     @property
     def half_received(self) -> int:
-        """Bytes of a frame that is not whole yet."""
+        """Bytes of an incomplete frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take what arrived and return the frames that are now complete.
+        """Take received bytes and return the frames that are now complete.
 
         Raises:
-            InputError: these are no frames, or one is larger than allowed; nothing after it can be read. Says its
-                `correlation_id` if that is known. Not before the frames ahead of it were returned.
+            InputError: The bytes are no frames, or one is too large; nothing after it can be read. Carries its
+                `correlation_id` if that is known. Raised only after the frames ahead of it were returned.
         """
         buffer = self._buffer
         buffer += data
@@ -88,10 +88,12 @@ class FrameReader:
         start = 0
         while True:
             try:
-                size = self._whole(start)
+                size = self._complete_size(start)
                 if size is None:
                     break
-                frames.append(_take(bytes(memoryview(buffer)[start + HEADER.size : start + size]), self._meta(start)))
+                frames.append(
+                    _parse_frame(bytes(memoryview(buffer)[start + HEADER.size : start + size]), self._meta_size(start))
+                )
             except InputError:
                 if not frames:
                     raise
@@ -100,11 +102,11 @@ class FrameReader:
         del buffer[:start]
         return frames
 
-    def _meta(self, start: int) -> int:
+    def _meta_size(self, start: int) -> int:
         return int(HEADER.unpack_from(self._buffer, start)[2])
 
-    def _whole(self, start: int) -> int | None:
-        """Return the size of the frame that begins there, or None if it is not whole yet."""
+    def _complete_size(self, start: int) -> int | None:
+        """Return the size of the frame that begins at `start`, or None if it is incomplete."""
         buffer = self._buffer
         if not MAGIC.startswith(bytes(buffer[start : start + 4])):
             raise InputError("not a baidu_std frame: it does not begin with PRPC")
@@ -113,20 +115,20 @@ class FrameReader:
         _, body, meta = HEADER.unpack_from(buffer, start)
         if body > self._max_body or meta > min(body, MAX_META):
             if meta <= min(body, MAX_META, len(buffer) - start - HEADER.size):
-                told = buffer[start + HEADER.size : start + HEADER.size + meta]
+                received_meta = buffer[start + HEADER.size : start + HEADER.size + meta]
             elif meta <= min(body, MAX_META):
-                return None  # whose call it is comes next
+                return None  # the meta with the correlation id comes next
             else:
-                told = bytearray()
+                received_meta = bytearray()
             raise InputError(
-                f"a frame of {body} bytes with {meta} of meta is more than is taken", limit=self._max_body,
-                correlation_id=_correlation_id(bytes(told)),
+                f"a frame of {body} bytes with {meta} of meta is too large", limit=self._max_body,
+                correlation_id=_correlation_id(bytes(received_meta)),
             )  # fmt: skip
         size = HEADER.size + int(body)
         return size if len(buffer) - start >= size else None
 
 
-def _take(body: bytes, meta_size: int) -> Frame:
+def _parse_frame(body: bytes, meta_size: int) -> Frame:
     try:
         meta = RpcMeta.FromString(body[:meta_size])
     except DecodeError as error:
@@ -144,14 +146,14 @@ def _correlation_id(meta: bytes) -> int | None:
         return None
 
 
-def _refused(correlation_id: int, code: int, text: str) -> Frame:
+def _error_frame(correlation_id: int, code: int, text: str) -> Frame:
     meta = RpcMeta(correlation_id=correlation_id)
     meta.response.error_code, meta.response.error_text = code, text
     return Frame(meta, b"")
 
 
 def pack_frame(meta: Any, payload: bytes = b"") -> bytes:
-    """Make the bytes of a frame."""
+    """Encode a frame."""
     head = meta.SerializeToString()
     return b"".join((HEADER.pack(MAGIC, len(head) + len(payload), len(head)), head, payload))
 
@@ -159,7 +161,7 @@ def pack_frame(meta: Any, payload: bytes = b"") -> bytes:
 async def answer_frame(
     engine: Engine, frame: Frame, *, max_inflated: int = MAX_BODY, max_answer: int = MAX_BODY, call_s: float = CALL_S
 ) -> Frame:
-    """Answer one frame with one frame; never raises but for cancellation."""
+    """Answer one frame with one frame; raises nothing but cancellation."""
     code, text, payload = 0, "", b""
     answer: Answer | None = None
     compress_type = frame.meta.compress_type
@@ -167,7 +169,7 @@ async def answer_frame(
         code, text = _refusal(frame)
         if not code:
             size = len(frame.payload) * (LIKELY_RATIO if compress_type else 1)
-            wanted = await aside(size, lambda: parse_request(frame.plain(max_inflated)))
+            wanted = await offload(size, lambda: parse_request(frame.plain(max_inflated)))
             with engine.hold() as version:
                 answer = await answer_general(version, wanted, deadline=time.monotonic() + call_s)
             payload = fill_response(version.signature, answer).SerializeToString()
@@ -202,10 +204,10 @@ def _refusal(frame: Frame) -> tuple[int, str]:
     return 0, ""
 
 
-def _asked(frame: Frame) -> Asked:
+def _record_of(frame: Frame) -> RequestRecord:
     service, method = frame.meta.request.service_name, frame.meta.request.method_name
     attributes = {"rpc.system": "brpc", "rpc.service": service[:200], "rpc.method": method[:200]}
-    return Asked("baidu_std", f"/{service}/{method}", len(frame.payload), attributes=attributes)
+    return RequestRecord("baidu_std", f"/{service}/{method}", len(frame.payload), attributes=attributes)
 
 
 def _outcome(answer: Frame | None) -> Outcome:
@@ -216,7 +218,7 @@ def _outcome(answer: Frame | None) -> Outcome:
 
 
 class BaiduStdProtocol(asyncio.Protocol):
-    """One connection. Stops reading while too many calls are under way or the peer does not read its answers."""
+    """One connection. It stops reading while too many calls are under way or the peer does not read its answers."""
 
     def __init__(
         self,
@@ -226,33 +228,33 @@ class BaiduStdProtocol(asyncio.Protocol):
         max_answer: int = MAX_BODY,
         call_s: float = CALL_S,
         held: HeldBytes | None = None,
-        watch: Watch | None = None,
-        part: Callable[[], None] | None = None,
+        observer: RequestObserver | None = None,
+        end_connection: Callable[[], None] | None = None,
     ) -> None:
-        self._part = part
-        """Ends the connection once everything was said; closes it if left out."""
+        self._end_connection = end_connection
+        """Ends the connection after the last answer; None closes it."""
         self._engine = engine
         self._reader = FrameReader(max_body)
         self._max_body = max_body
         self._max_answer = max_answer
         self._call_s = call_s
-        self._watch = watch or Watch()
+        self._observer = observer or RequestObserver()
         self._waiting: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = held or HeldBytes(sys.maxsize)
         self._blocked = False
         self._refusal: Frame | None = None
-        """What is said last: where the next frame begins could not be told."""
+        """The last answer of this connection: the start of the next frame is unknown."""
         self._transport: asyncio.Transport | None = None
 
     @property
     def half_received(self) -> int:
-        """Bytes of a frame that is not whole yet."""
+        """Bytes of an incomplete frame."""
         return self._reader.half_received
 
     @property
     def is_answering(self) -> bool:
-        """Whether calls are under way."""
+        """Calls are under way."""
         return bool(self._tasks or self._waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -260,7 +262,7 @@ class BaiduStdProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # a stream, as this is no datagram protocol
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the interface's
-        """Drop what nobody waits for any more."""
+        """Drop the calls of the lost connection."""
         self._transport = None
         self._held.give(sum(len(frame.payload) for frame in self._waiting))
         self._waiting.clear()
@@ -268,7 +270,7 @@ class BaiduStdProtocol(asyncio.Protocol):
             task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Begin every call that is complete."""
+        """Begin every complete call."""
         if self._refusal is not None:
             return
         try:
@@ -277,8 +279,8 @@ class BaiduStdProtocol(asyncio.Protocol):
                     self._take(frame)
                 data = b""
         except InputError as error:
-            # Those before it are answered first; then it is said why, and nothing more.
-            self._refusal = _refused(error.facts.get("correlation_id") or 0, BAD_REQUEST, error.message)
+            # The calls before it are answered first; the refusal is the last answer.
+            self._refusal = _error_frame(error.facts.get("correlation_id") or 0, BAD_REQUEST, error.message)
             self._reader = FrameReader()
         self._begin()
 
@@ -289,15 +291,15 @@ class BaiduStdProtocol(asyncio.Protocol):
         self._held.give(len(frame.payload))
         fault = fault_of(Overloaded("too many bytes of requests are under way"))
         if self._transport is not None:
-            self._transport.write(pack_frame(*_refused(frame.meta.correlation_id, fault.rpc, fault.message)))
+            self._transport.write(pack_frame(*_error_frame(frame.meta.correlation_id, fault.rpc, fault.message)))
 
     def pause_writing(self) -> None:
-        """Begin nothing more: the peer is behind with its answers."""
+        """Begin no more calls: the peer does not read its answers."""
         self._blocked = True
         self._begin()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Begin calls again."""
         self._blocked = False
         self._begin()
 
@@ -313,7 +315,7 @@ class BaiduStdProtocol(asyncio.Protocol):
             if not self.is_answering:
                 transport, self._transport = self._transport, None
                 transport.write(pack_frame(*self._refusal))
-                (self._part or transport.close)()
+                (self._end_connection or transport.close)()
         elif self._waiting or self._blocked or len(self._tasks) >= MAX_IN_FLIGHT:
             self._transport.pause_reading()
         else:
@@ -323,8 +325,8 @@ class BaiduStdProtocol(asyncio.Protocol):
         answering = answer_frame(
             self._engine, frame, max_inflated=self._max_body, max_answer=self._max_answer, call_s=self._call_s
         )
-        if not self._watch.is_off:
-            answering = self._watch.around(_asked(frame), answering, _outcome)
+        if not self._observer.is_off:
+            answering = self._observer.observe(_record_of(frame), answering, _outcome)
         answer = await answering
         if self._transport is not None:
             self._transport.write(pack_frame(*answer))
@@ -341,7 +343,7 @@ async def serve_baidu_std(
     """Serve the GeneralModelService over baidu_std until the returned server is closed.
 
     Raises:
-        Unavailable: the port is taken.
+        Unavailable: The port is taken.
     """
     loop = asyncio.get_running_loop()
     try:

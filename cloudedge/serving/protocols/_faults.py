@@ -1,4 +1,4 @@
-"""What each protocol says when a call fails: one table, so that they all say the same."""
+"""Error codes: one table that maps each error to its answer in every protocol."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _log = logging.getLogger("cloudedge.serving")
 
 @dataclass(frozen=True)
 class Fault:
-    """A failure in every protocol's own terms."""
+    """A failure in the terms of every protocol."""
 
     status: int
-    """Of HTTP."""
+    """HTTP status."""
     err_no: int
-    """Of the Pipeline service: 3001 closed, 3002 no service, 5000 input, 6000 timeout, 8000 package, 9000 client,
+    """Code of the Pipeline service: 3001 closed, 3002 no service, 5000 input, 6000 timeout, 8000 package, 9000 client,
     10000 unknown."""
     grpc: str
     """Name of the gRPC status."""
     rpc: int
-    """Error code of baidu_std: upstream's own below zero, brpc's above; brpc clients retry 2004 by themselves."""
+    """Error code of baidu_std: upstream's below zero, brpc's above; brpc clients retry 2004 on their own."""
     message: str = ""
 
     @property
     def is_transport(self) -> bool:
-        """Whether the call could not be carried out, rather than being a wrong one."""
+        """The call is valid but could not be answered."""
         return self.status >= TOO_MANY
 
 
@@ -46,14 +46,14 @@ KINDS: tuple[tuple[type[CloudEdgeError], Fault], ...] = (
     (DeadlineExceeded, Fault(504, 6000, "DEADLINE_EXCEEDED", 1008)),
     (NoneActive, Fault(503, 3001, "UNAVAILABLE", -5000)),
     (ModelFailed, Fault(500, 10000, "INTERNAL", -5000, "the model failed on the server, whose log says why")),
-    # Its own message names shards and addresses, which callers have no business with.
+    # The error's own message names shards and addresses, which callers must not see.
     (Unavailable, Fault(503, 9000, "UNAVAILABLE", -5000, "rows this call needs could not be had; try again")),
 )
 UNKNOWN = Fault(500, 10000, "INTERNAL", -5000, "the call failed on the server, whose log says why")
 
 
 def fault_of(error: Exception) -> Fault:
-    """Say how an error is answered; what only the operator should know goes to the log instead."""
+    """Return the answer to an error; details for the operator go to the log instead."""
     for kind, fault in KINDS:
         if isinstance(error, kind):
             if fault.message:
@@ -65,7 +65,7 @@ def fault_of(error: Exception) -> Fault:
 
 
 def too_long(size: int, limit: int) -> str:
-    """Say why an answer is not sent."""
+    """Return the message for an answer that exceeds the limit."""
     return f"the answer has {size} bytes, {limit} are sent at most: ask for fewer rows or outputs"
 
 
@@ -79,10 +79,10 @@ UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 def timeout_of(header: str | None) -> float | None:
-    """Read seconds from a `grpc-timeout` header ("500m"), which upstream's gateway takes too; None without one.
+    """Parse the seconds of a `grpc-timeout` header ("500m"), which upstream's gateway takes too; None without one.
 
     Raises:
-        InputError: it is there and cannot be read.
+        InputError: The header cannot be parsed.
     """
     if not header:
         return None

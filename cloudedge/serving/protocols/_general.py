@@ -1,7 +1,7 @@
 """Paddle Serving's GeneralModelService: tensors in, tensors out, as JSON or protobuf.
 
-Where upstream goes on with a wrong answer, this refuses: an output that does not exist (upstream: the first one), a
-tensor of a type it cannot read (upstream: skipped, and the next one takes its place), ids without LoD.
+Where upstream would answer wrongly, this refuses: an output that does not exist (upstream: the first one), a tensor of
+an unreadable type (upstream: skipped, and the next one takes its place), ids without LoD.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cloudedge.bundle import Signature
 from cloudedge.errors import InputError
-from cloudedge.serving.engine import Answer, Call, Engine, Held, HttpAnswer, HttpCall, answer_headers
+from cloudedge.serving.engine import Answer, Call, Engine, HttpAnswer, HttpCall, RequestVersion, answer_headers
 from cloudedge.serving.formats import (
     GENERAL,
     GENERAL_SERVICE,
@@ -34,7 +34,7 @@ from cloudedge.serving.formats import (
     tensor_fields,
 )
 from cloudedge.serving.protocols._faults import fault_of, timeout_of
-from cloudedge.serving.protocols._offload import aside
+from cloudedge.serving.protocols._offload import offload
 
 __all__ = ["ParsedRequest", "add_tensor", "answer_general", "fill_response", "general_http", "parse_request"]
 
@@ -43,32 +43,32 @@ Array = NDArray[Any]
 ENGINE_NAME = "GeneralInferOp_0"
 METHODS = frozenset({"inference", "debug"})
 PROTO_TYPES = frozenset({"application/proto", "application/protobuf", "application/x-protobuf"})
-AS_CONTENT = frozenset({5, 7, 8})  # types whose numbers travel as raw bytes in an answer
+AS_CONTENT = frozenset({5, 7, 8})  # types that an answer sends as raw bytes
 MAX_INFLATED = 64 << 20
 WORTH_COMPRESSING = 512
-LIKELY_RATIO = 64  # how much larger a gzipped body may well become
+LIKELY_RATIO = 64  # likely growth of a gzipped body
 
 
 class ParsedRequest(NamedTuple):
-    """A request of the GeneralModelService, read."""
+    """A parsed request of the GeneralModelService."""
 
     tensors: Sequence[WireTensor]
     fetch: Sequence[str]
     log_id: int = 0
 
 
-async def answer_general(version: Held, wanted: ParsedRequest, *, deadline: float | None = None) -> Answer:
-    """Answer one request, whatever it came by, with the version it was given to.
+async def answer_general(version: RequestVersion, wanted: ParsedRequest, *, deadline: float | None = None) -> Answer:
+    """Answer one request, of any transport, with the version held for it.
 
     Raises:
-        InputError: a tensor or a name is wrong; names it. Otherwise as `Held.predict`.
+        InputError: A tensor or a name is wrong; names it. Otherwise as `RequestVersion.predict`.
     """
     plan = plan_of(version.signature)
     feed: dict[str, Array] = {}
     for sent in wanted.tensors:
         name = sent.alias if sent.alias in plan.feeds or not sent.name else sent.name
         alias, array = plan.feed(name, sent.array(), sent.lod)
-        # Look-ups in two tables by the same ids come as two tensors, one under the name of each table's rows.
+        # Look-ups of the same ids in two tables come as two tensors, each under the name of its table's rows.
         if alias in feed and not (feed[alias].shape == array.shape and (feed[alias] == array).all()):
             raise InputError(f"variable {alias!r} was sent twice, with different values", variable=alias)
         feed[alias] = array
@@ -79,10 +79,10 @@ async def answer_general(version: Held, wanted: ParsedRequest, *, deadline: floa
 
 
 def parse_request(raw: bytes) -> ParsedRequest:
-    """Take the bytes of a `Request` message apart.
+    """Parse a `Request` message.
 
     Raises:
-        DecodeError: they are none.
+        DecodeError: The bytes are no such message.
     """
     request = GeneralRequest.FromString(raw)
     tensors = [from_message(tensor, GENERAL) for tensor in request.tensor]
@@ -127,7 +127,7 @@ async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MA
     Args:
         engine: Answers predictions.
         call: The request. Header `grpc-timeout` limits it, `x-cloudedge-tag` chooses a variant.
-        max_inflated: Bytes that a gzipped body may hold.
+        max_inflated: Most bytes of a gzipped body, decompressed.
     """
     service, _, method = call.path.partition("?")[0].strip("/").partition("/")
     if service not in (GENERAL_SERVICE, "GeneralModelService") or method not in METHODS:
@@ -141,7 +141,7 @@ async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MA
         deadline = None if timeout is None else time.monotonic() + timeout
         zipped = call.headers.get("content-encoding", "identity").lower() != "identity"
         size = len(call.body) * (LIKELY_RATIO if zipped else 1)
-        wanted = await aside(size, partial(_read, call, as_proto=as_proto, max_inflated=max_inflated))
+        wanted = await offload(size, partial(_read, call, as_proto=as_proto, max_inflated=max_inflated))
         with engine.hold(call.headers.get("x-cloudedge-tag")) as version:
             answer = await answer_general(version, wanted, deadline=deadline)
         write = _proto if as_proto else _json
@@ -165,7 +165,7 @@ def _failed(error: Exception, *, as_proto: bool) -> tuple[int, bytes]:
 def _read(call: HttpCall, *, as_proto: bool, max_inflated: int) -> ParsedRequest:
     encoding = call.headers.get("content-encoding", "identity").lower()
     if encoding not in ("identity", "gzip", "x-gzip"):
-        raise InputError(f"content encoding {encoding[:20]!r} is not known", hint="gzip is.")
+        raise InputError(f"content encoding {encoding[:20]!r} is not known", hint="Send gzip or identity.")
     body = call.body if encoding == "identity" else inflate(call.body, max_inflated)
     if as_proto:
         try:

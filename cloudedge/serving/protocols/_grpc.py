@@ -1,4 +1,4 @@
-"""Both services over gRPC, on one port."""
+"""The gRPC server: the Pipeline service and the GeneralModelService on one port."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cloudedge.http1 import HeldBytes
 from cloudedge.io import join_address
 from cloudedge.serving.engine import Answer, Engine, answer_headers
 from cloudedge.serving.formats import GENERAL_SERVICE, PIPELINE_SERVICE, PipelineRequest
-from cloudedge.serving.protocols._access_log import Asked, Outcome, Watch
+from cloudedge.serving.protocols._access_log import Outcome, RequestObserver, RequestRecord
 from cloudedge.serving.protocols._auth import DataPortAuth
 from cloudedge.serving.protocols._faults import Fault, fault_of
 from cloudedge.serving.protocols._general import METHODS, answer_general, fill_response, parse_request
-from cloudedge.serving.protocols._offload import aside
+from cloudedge.serving.protocols._offload import offload
 from cloudedge.serving.protocols._ops import Ops
-from cloudedge.serving.protocols._pipeline import Told, pipeline_message
+from cloudedge.serving.protocols._pipeline import PipelineAnswer, pipeline_message
 from cloudedge.serving.protocols._tls import Tls
 
 __all__ = ["GrpcServer", "serve_grpc"]
@@ -37,44 +37,45 @@ Handler = Callable[[Engine, bytes, Context], Coroutine[Any, Any, bytes]]
 
 @dataclass(frozen=True)
 class GrpcServer:
-    """A server that is running."""
+    """A running gRPC server."""
 
     port: int
     server: grpc.aio.Server
 
     async def stop(self, grace_s: float = 10) -> None:
-        """Take no more calls and let those under way finish."""
+        """Accept no more calls and let those under way finish."""
         await self.server.stop(grace_s)
 
 
 async def serve_grpc(
-    gate: DataPortAuth, *, service: str, ops: Ops | None = None, host: str = "127.0.0.1", port: int = 0,
+    auth: DataPortAuth, *, service: str, ops: Ops | None = None, host: str = "127.0.0.1", port: int = 0,
     max_message_bytes: int = MAX_MESSAGE, max_answer_bytes: int = MAX_MESSAGE, max_connections: int | None = None,
-    max_calls: int | None = None, held: HeldBytes | None = None, watch: Watch | None = None, tls: Tls | None = None,
+    max_calls: int | None = None, held: HeldBytes | None = None, observer: RequestObserver | None = None,
+    tls: Tls | None = None,
 ) -> GrpcServer:  # fmt: skip
     """Serve the Pipeline service and the GeneralModelService until stopped.
 
     Args:
-        gate: Says who may ask and which version answers.
-        service: The Pipeline service's name; a request that names none is taken too.
+        auth: Authenticates callers and chooses the version that answers.
+        service: The Pipeline service's name; a request without a name is accepted too.
         ops: Hooks around Pipeline predictions.
         host: Address to listen on.
         port: Port to listen on; 0 takes any free one.
-        max_message_bytes: Bound of requests.
-        max_answer_bytes: Bound of answers.
-        max_connections: At once; further ones are closed.
-        max_calls: Calls at once; further ones are refused with RESOURCE_EXHAUSTED.
-        held: Counts the bytes of requests under way; what is too much is refused with RESOURCE_EXHAUSTED.
-        watch: Logs calls and makes spans of them.
-        tls: The certificate; None speaks in clear.
+        max_message_bytes: Most bytes of a request.
+        max_answer_bytes: Most bytes of an answer.
+        max_connections: Most connections at once; further ones are closed.
+        max_calls: Most calls at once; further ones are refused with RESOURCE_EXHAUSTED.
+        held: Counts the bytes of requests under way; requests beyond its limit are refused with RESOURCE_EXHAUSTED.
+        observer: Logs and traces calls.
+        tls: The certificate; None serves without TLS.
 
     Raises:
-        Unavailable: the port is taken.
+        Unavailable: The port is taken.
     """
     options = [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_answer_bytes),
-        ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a lottery
+        ("grpc.so_reuseport", 0),  # a taken port is an error, not a shared one
     ]
     if max_connections is not None:
         options.append(("grpc.max_allowed_incoming_connections", max_connections))
@@ -85,7 +86,9 @@ async def serve_grpc(
         (GENERAL_SERVICE, dict.fromkeys(METHODS, _general)),
     ):
         methods = {
-            method: grpc.unary_unary_rpc_method_handler(_guarded(_watched(handler, watch, name, method), gate, held))
+            method: grpc.unary_unary_rpc_method_handler(
+                _with_auth(_with_observer(handler, observer, name, method), auth, held)
+            )
             for method, handler in handlers.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
@@ -96,18 +99,20 @@ async def serve_grpc(
         else:
             bound = server.add_secure_port(address, grpc.ssl_server_credentials([tls.pem()]))
     except RuntimeError as error:
-        raise Unavailable(f"cannot listen for gRPC on {address}", hint="Is the port taken?") from error
+        raise Unavailable(
+            f"cannot listen for gRPC on {address}", hint="Stop the program that uses the port, or choose another port."
+        ) from error
     await server.start()
     return GrpcServer(bound, server)
 
 
-def _guarded(handler: Handler, gate: DataPortAuth, held: HeldBytes) -> Callable[[bytes, Context], Any]:
-    async def guarded(raw: bytes, context: Context) -> bytes:
+def _with_auth(handler: Handler, auth: DataPortAuth, held: HeldBytes) -> Callable[[bytes, Context], Any]:
+    async def authenticated(raw: bytes, context: Context) -> bytes:
         metadata = _metadata(context)
-        if not gate.admits(metadata):
+        if not auth.admits(metadata):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer ...")
         try:
-            engine = gate.engine(metadata)
+            engine = auth.engine(metadata)
         except CloudEdgeError as error:
             await _abort(context, fault_of(error))
         try:
@@ -117,35 +122,35 @@ def _guarded(handler: Handler, gate: DataPortAuth, held: HeldBytes) -> Callable[
         finally:
             held.give(len(raw))
 
-    return guarded
+    return authenticated
 
 
-def _watched(handler: Handler, watch: Watch | None, service: str, method: str) -> Handler:
-    if watch is None or watch.is_off:
+def _with_observer(handler: Handler, observer: RequestObserver | None, service: str, method: str) -> Handler:
+    if observer is None or observer.is_off:
         return handler
     attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
 
-    async def watched(engine: Engine, raw: bytes, context: Context) -> bytes:
+    async def observed(engine: Engine, raw: bytes, context: Context) -> bytes:
         def outcome(answer: bytes | None) -> Outcome:
             name = "OK" if answer is not None else _code(context)
             pin = dict(context.trailing_metadata() or ()).get("x-cloudedge-pin", "")
             return Outcome(name, pin, len(answer or b""), name in FAULTS)
 
-        asked = Asked("gRPC", f"/{service}/{method}", len(raw), _metadata(context), attributes)
-        return await watch.around(asked, handler(engine, raw, context), outcome)
+        request = RequestRecord("gRPC", f"/{service}/{method}", len(raw), _metadata(context), attributes)
+        return await observer.observe(request, handler(engine, raw, context), outcome)
 
-    return watched
+    return observed
 
 
 def _code(context: Context) -> str:
-    """Name the status of a call that was ended by an exception."""
+    """Return the status name of a call that ended with an exception."""
     number = context.code()
     return next((code.name for code in grpc.StatusCode if number in (code, code.value[0]) and number), "CANCELLED")
 
 
 def _deadline(context: Context) -> float | None:
     left = context.time_remaining()
-    # Without a deadline the C core says some hundreds of years.
+    # Without a deadline the C core returns hundreds of years.
     return None if left is None or left > 1e7 else time.monotonic() + left  # noqa: PLR2004
 
 
@@ -153,8 +158,8 @@ def _metadata(context: Context) -> dict[str, str]:
     return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
-def _trail(context: Context, told: Told | Answer) -> None:
-    headers = answer_headers(told.pin, told.tag, told.defaulted)
+def _set_trailers(context: Context, answer: PipelineAnswer | Answer) -> None:
+    headers = answer_headers(answer.pin, answer.tag, answer.defaulted)
     context.set_trailing_metadata(tuple((name.lower(), value) for name, value in headers.items()))
 
 
@@ -162,7 +167,7 @@ def _pipeline(service: str, ops: Ops | None) -> Handler:
     async def inference(engine: Engine, raw: bytes, context: Context) -> bytes:
         request = await _parse(PipelineRequest.FromString, raw, context)
         metadata = _metadata(context)
-        response, told = await pipeline_message(
+        response, answer = await pipeline_message(
             engine,
             request,
             service=service,
@@ -172,7 +177,7 @@ def _pipeline(service: str, ops: Ops | None) -> Handler:
             as_tensors=metadata.get("x-cloudedge-answer") == "tensors",
             size=len(raw),
         )
-        _trail(context, told)
+        _set_trailers(context, answer)
         return bytes(response.SerializeToString())
 
     return inference
@@ -186,13 +191,13 @@ async def _general(engine: Engine, raw: bytes, context: Context) -> bytes:
         response = fill_response(version.signature, answer)
     except Exception as error:  # noqa: BLE001 - every failure has an answer
         await _abort(context, fault_of(error))
-    _trail(context, answer)
+    _set_trailers(context, answer)
     return bytes(response.SerializeToString())
 
 
 async def _parse(read: Callable[[bytes], Any], raw: bytes, context: Context) -> Any:
     try:
-        return await aside(len(raw), read, raw)
+        return await offload(len(raw), read, raw)
     except DecodeError:
         await _abort(context, fault_of(InputError("the request is not a Request message")))
 

@@ -1,4 +1,4 @@
-"""Large bodies are read on a thread of their own, so that the loop goes on answering small requests meanwhile."""
+"""Offloading: large bodies are parsed on another thread, so that the loop goes on answering small requests."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-__all__ = ["aside"]
+__all__ = ["offload"]
 
 _T = TypeVar("_T")
 _LARGE = 256 * 1024
-"""Bytes that take about as long to read as a small request takes altogether: below it, a thread costs more."""
+"""Size whose parsing takes about as long as a whole small request: below it, a thread costs more."""
 _readers = ThreadPoolExecutor(2, thread_name_prefix="serving-read")
-"""Few: what is read takes several times the room of its body."""
+"""Few threads: a parsed body takes several times its size in memory."""
 
 
-async def aside(size: int, read: Callable[..., _T], *arguments: Any) -> _T:
-    """Read something of so many bytes, here if they are few."""
+async def offload(size: int, read: Callable[..., _T], *arguments: Any) -> _T:
+    """Parse a body of `size` bytes: on this thread if it is small, on another if it is large."""
     if size < _LARGE:
         return read(*arguments)
     return await asyncio.get_running_loop().run_in_executor(_readers, read, *arguments)

@@ -9,8 +9,8 @@
             return {"price": str(fetch_dict["price"][0, 0])}, None, ""
 
 Ops form a graph by their `input_ops` and run one after another. Each op calls the model between its two hooks unless
-it says `with_serving = False` or `preprocess` asks to skip. Hooks run in the server's own thread, one at a time, so
-they need no locks; one that computes for long says `threaded = True` and then has to be safe to call at once.
+it sets `with_serving = False` or `preprocess` asks to skip. Hooks run on the server's own thread, one at a time, so
+they need no locks. A hook that computes for long sets `threaded = True`; it must then be safe to call concurrently.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from cloudedge.bundle import Signature
 from cloudedge.errors import ConfigError
-from cloudedge.serving.engine import Call, Engine, Held
+from cloudedge.serving.engine import Call, Engine, RequestVersion
 from cloudedge.serving.formats import plan_of
 
 __all__ = ["Op", "OpFault", "Ops", "RequestOp", "Results", "WebService", "load_ops"]
@@ -45,7 +45,7 @@ _log = logging.getLogger("cloudedge.serving")
 
 
 class OpFault(Exception):
-    """A hook said no, or failed; this is what the caller is told."""
+    """A hook refused or failed; carries the answer to the caller."""
 
     def __init__(self, err_no: int, err_msg: str) -> None:
         super().__init__(err_msg)
@@ -57,14 +57,14 @@ class Op:
     """One step of a service. Subclass it and override the hooks that are needed.
 
     Args:
-        name: What it is called in `input_dicts` of the ops after it.
+        name: Its name in the `input_dicts` of the ops after it.
         input_ops: The ops whose results it takes.
     """
 
     with_serving = True
-    """Whether the model is called between `preprocess` and `postprocess`."""
+    """The model is called between `preprocess` and `postprocess`."""
     threaded = False
-    """Whether hooks run beside each other, each call in a thread."""
+    """Hooks run concurrently, each call in a thread."""
 
     def __init__(self, name: str | None = None, input_ops: Sequence[Op] = ()) -> None:
         self.name = name or type(self).__name__
@@ -72,7 +72,7 @@ class Op:
         self.init_op()
 
     def init_op(self) -> None:
-        """Prepare what hooks use; called once."""
+        """Prepare the state of the hooks; called once."""
 
     def preprocess(
         self, input_dicts: dict[str, dict[str, Any]], data_id: int, log_id: int  # noqa: ARG002 - upstream's signature
@@ -80,15 +80,15 @@ class Op:
         """Make the feed of the model.
 
         Returns:
-            The feed (arrays by alias), whether to skip the model, a product error code (50 to 99) or None, its text.
+            The feed (arrays by alias), True to skip the model, a product error code (50 to 99) or None, its text.
         """
-        (inputs,) = input_dicts.values()  # of several, only a preprocess of its own can say what to make; see `Ops`
+        (inputs,) = input_dicts.values()  # several inputs need a preprocess of their own; see `Ops`
         return inputs, False, None, ""
 
     def postprocess(
         self, input_data: dict[str, dict[str, Any]], fetch_data: dict[str, Any], data_id: int, log_id: int  # noqa: ARG002
     ) -> tuple[dict[str, Any], int | None, str]:  # fmt: skip
-        """Make the result from what the model answered.
+        """Make the result from the model's answer.
 
         Returns:
             The result (arrays only, or strings only), a product error code or None, and its text.
@@ -97,7 +97,7 @@ class Op:
 
 
 class RequestOp(Op):
-    """The request itself, where every graph begins."""
+    """The request itself, the first op of every graph."""
 
     with_serving = False
 
@@ -120,10 +120,10 @@ class Ops:
     """A graph of ops, ready to run.
 
     Args:
-        last: The op whose result is answered; the graph is what it leads back to.
+        last: The op whose result is the answer; the graph is this op and all ops before it.
 
     Raises:
-        ConfigError: two ops have one name, they form a circle, or one takes several results and does not say how.
+        ConfigError: Two ops have one name, they form a circle, or one takes several results without its own preprocess.
     """
 
     def __init__(self, last: Op) -> None:
@@ -135,7 +135,7 @@ class Ops:
             if len(op.input_ops) > 1 and type(op).preprocess is Op.preprocess:
                 raise ConfigError(
                     f"op {op.name!r} takes the results of {sorted(each.name for each in op.input_ops)}",
-                    hint="Override its preprocess: what the model is fed has to be made of them.",
+                    hint="Override its preprocess to make the model's feed of them.",
                 )
         self._data_ids = itertools.count()
 
@@ -150,21 +150,22 @@ class Ops:
     async def run(
         self, engine: Engine, inputs: Mapping[str, str | Array], lods: Mapping[str, Sequence[int]], call: Call
     ) -> tuple[Results, str, str, float]:
-        """Run the graph with a call that only lacks its feed; all its predictions are one version's.
+        """Run the graph with a call that only lacks its feed; one version makes all its predictions.
 
         Returns:
             The last op's result, pin and tag of the version that predicted, and the largest share of declared defaults
-            that a prediction had.
+            in a prediction.
 
         Raises:
-            OpFault: a hook failed or said no.
-            CloudEdgeError: as `Engine.hold` and `Held.predict`.
+            OpFault: A hook failed or refused.
+            CloudEdgeError: As `Engine.hold` and `RequestVersion.predict`.
         """
         first = dict[str, Any](inputs) | {f"{n}.lod": np.array(lod, np.int32).reshape(2, -1) for n, lod in lods.items()}
         data_id = next(self._data_ids)
         done: dict[str, dict[str, Any]] = {}
-        told, defaulted = ("", ""), 0.0
-        version: Held | None = None  # chosen when an op needs it, as a graph may need none
+        pin = tag = ""
+        defaulted = 0.0
+        version: RequestVersion | None = None  # chosen when an op needs it: a graph may need none
         with ExitStack() as stack:
             for op in self.order:
                 if isinstance(op, RequestOp):
@@ -175,17 +176,17 @@ class Ops:
                 if op.with_serving and not skip:
                     version = version or stack.enter_context(engine.hold(call.tag))
                     answer = await version.predict(replace(call, feed=_feed_of(op, version.signature, feed)))
-                    feed, told = dict(answer.outputs), (answer.pin, answer.tag)
+                    feed, pin, tag = dict(answer.outputs), answer.pin, answer.tag
                     defaulted = max(defaulted, answer.defaulted)
                 (result,) = await _hook(op, "postprocess", 1, taken, feed, data_id, call.log_id)
                 if not isinstance(result, dict):
                     raise OpFault(TYPE, f"op {op.name}: postprocess must return a dict")
                 done[op.name] = result
-        return (_strings(done[self.order[-1].name]), *told, defaulted)
+        return _strings(done[self.order[-1].name]), pin, tag, defaulted
 
 
 async def _hook(op: Op, stage: str, results: int, *arguments: Any) -> list[Any]:
-    """Run a hook; returns its results, without the product error that follows them, which is raised."""
+    """Run a hook and return its results; a product error behind them is raised."""
     hook = getattr(op, stage)
     try:
         returned = await asyncio.to_thread(hook, *arguments) if op.threaded else hook(*arguments)
@@ -200,7 +201,7 @@ async def _hook(op: Op, stage: str, results: int, *arguments: Any) -> list[Any]:
 
 
 def _feed_of(op: Op, signature: Signature, feed: Any) -> dict[str, Array]:
-    """Check that the model's feeds are there, all and no others, and fit them."""
+    """Check that the feed has exactly the model's inputs, and fit them to the signature."""
     if not isinstance(feed, dict):
         raise OpFault(TYPE, f"op {op.name}: preprocess must return a dict of arrays")
     plan = plan_of(signature)
@@ -224,17 +225,19 @@ def _strings(result: dict[str, Any]) -> Results:
 
 
 def load_ops(reference: str) -> tuple[Ops, str | None]:
-    """Load hooks named `module:Name` or `path/to/file.py:Name`: an Op, a WebService, or one made of either.
+    """Load hooks named `module:Name` or `path/to/file.py:Name`: a class or an instance of Op or WebService.
 
     Returns:
-        The graph, and the service's name if a WebService says it.
+        The graph, and the service's name if a WebService has one.
 
     Raises:
-        ConfigError: it cannot be imported, is not there, or is neither.
+        ConfigError: The name cannot be imported, does not exist, or is neither.
     """
     where, _, name = reference.rpartition(":")
     if not where or not name:
-        raise ConfigError(f"hooks {reference!r} are not named module:Name", hint="For example: web_service:UciOp")
+        raise ConfigError(
+            f"hooks {reference!r} are not named module:Name", hint="Write for example `web_service:UciOp`."
+        )
     try:
         module = _import(where)
         found = getattr(module, name)
@@ -245,7 +248,7 @@ def load_ops(reference: str) -> tuple[Ops, str | None]:
         return Ops(made.get_pipeline_response(RequestOp())), made.name
     if isinstance(made, Op):
         return Ops(made), None
-    raise ConfigError(f"{reference} is neither an Op nor a WebService", hint="Derive it from cloudedge.serving.Op.")
+    raise ConfigError(f"{reference} is neither an Op nor a WebService", hint="Derive it from `cloudedge.serving.Op`.")
 
 
 def _import(where: str) -> Any:

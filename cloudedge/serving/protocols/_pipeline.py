@@ -1,10 +1,10 @@
 """Paddle Serving's Pipeline service: `POST /{service}/{method}` with JSON, and the same messages over gRPC.
 
 Without hooks a value is the text of an array, as JSON or as numpy prints it, and so are the answers. With hooks
-(`_ops.py`) values mean what the hooks make of them. HTTP goes from JSON to arrays and back without protobuf between.
+(`_ops.py`) the hooks interpret the values. HTTP goes from JSON to arrays and back without protobuf between.
 
-Calls that are wrong are answered with status 200 and an `err_no`, as clients of Paddle Serving expect; calls that
-could not be carried out have a real HTTP status as well.
+Wrong calls are answered with status 200 and an `err_no`, as clients of Paddle Serving expect; calls that could not be
+answered have a real HTTP status as well.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from cloudedge.serving.formats import (
     tensor_fields,
 )
 from cloudedge.serving.protocols._faults import Fault, fault_of, timeout_of
-from cloudedge.serving.protocols._offload import aside
+from cloudedge.serving.protocols._offload import offload
 from cloudedge.serving.protocols._ops import OpFault, Ops, Results
 
-__all__ = ["Asked", "Told", "answer_pipeline", "pipeline_http", "pipeline_message"]
+__all__ = ["PipelineAnswer", "PipelineCall", "answer_pipeline", "pipeline_http", "pipeline_message"]
 
 Array = NDArray[Any]
 
 PROFILE_KEY = "pipeline.profile"  # PipelineClient sends it among the feeds to ask for a timeline
 NO_SERVICE, PACKAGE, INPUT = 3002, 8000, 5000
-GATEWAY = {"Grpc-Metadata-Content-Type": "application/grpc"}  # upstream's answers have come through gRPC
+GATEWAY = {"Grpc-Metadata-Content-Type": "application/grpc"}  # upstream's answers come through a gRPC gateway
 INT64 = range(-(1 << 63), 1 << 63)
 
 
-class Asked(NamedTuple):  # and not a frozen dataclass, which takes five times as long to make
-    """A request of the Pipeline service, read."""
+class PipelineCall(NamedTuple):  # and not a frozen dataclass, which takes five times as long to make
+    """A parsed request of the Pipeline service."""
 
     values: Mapping[str, str]
     tensors: Sequence[WireTensor] = ()
@@ -57,14 +57,14 @@ class Asked(NamedTuple):  # and not a frozen dataclass, which takes five times a
     deadline: float | None = None
     """On the monotonic clock."""
     as_tensors: bool = False
-    """Answer in tensors, which upstream defines and never does."""
+    """Answer in tensors, which upstream defines but never sends."""
 
 
-class Told(NamedTuple):
-    """What is answered, before it is JSON or protobuf."""
+class PipelineAnswer(NamedTuple):
+    """An answer of the Pipeline service, before it is JSON or protobuf."""
 
     results: Results = MappingProxyType({})
-    """Arrays, or texts that hooks made."""
+    """Arrays, or texts of hooks."""
     pin: str = ""
     tag: str = ""
     err_no: int = 0
@@ -73,45 +73,45 @@ class Told(NamedTuple):
     defaulted: float = 0.0
 
 
-MORE_KEYS = Told(err_no=PACKAGE, err_msg="rpc package error: more keys than values")
+MORE_KEYS = PipelineAnswer(err_no=PACKAGE, err_msg="rpc package error: more keys than values")
 
 
-def _no_service(name: str) -> Told:
-    return Told(err_no=NO_SERVICE, err_msg=f"there is no service {name[:100]!r} here")
+def _no_service(name: str) -> PipelineAnswer:
+    return PipelineAnswer(err_no=NO_SERVICE, err_msg=f"there is no service {name[:100]!r} here")
 
 
-async def answer_pipeline(engine: Engine, asked: Asked, ops: Ops | None = None) -> Told:
-    """Answer one request, whatever it came by; never raises but for cancellation."""
+async def answer_pipeline(engine: Engine, request: PipelineCall, ops: Ops | None = None) -> PipelineAnswer:
+    """Answer one request of any transport; raises nothing but cancellation."""
     try:
-        inputs, lods = _unpack(asked)
+        inputs, lods = _unpack(request)
     except Malformed as error:
-        return Told(err_no=PACKAGE, err_msg=f"rpc package error: {error.message}")
+        return PipelineAnswer(err_no=PACKAGE, err_msg=f"rpc package error: {error.message}")
     try:
         if ops is not None:
-            call = Call({}, (), None, asked.tag, asked.deadline, asked.log_id)
+            call = Call({}, (), None, request.tag, request.deadline, request.log_id)
             results, pin, tag, defaulted = await ops.run(engine, inputs, lods, call)
-            return Told(results, pin, tag, defaulted=defaulted)
-        with engine.hold(asked.tag) as version:
-            feed = await aside(sum(map(len, asked.values.values())), _feed, version.signature, inputs, lods)
-            answer = await version.predict(Call(feed, (), None, None, asked.deadline, asked.log_id))
-        return Told(answer.outputs, answer.pin, answer.tag, defaulted=answer.defaulted)
+            return PipelineAnswer(results, pin, tag, defaulted=defaulted)
+        with engine.hold(request.tag) as version:
+            feed = await offload(sum(map(len, request.values.values())), _feed, version.signature, inputs, lods)
+            answer = await version.predict(Call(feed, (), None, None, request.deadline, request.log_id))
+        return PipelineAnswer(answer.outputs, answer.pin, answer.tag, defaulted=answer.defaulted)
     except OpFault as error:
-        return Told(err_no=error.err_no, err_msg=error.err_msg)
+        return PipelineAnswer(err_no=error.err_no, err_msg=error.err_msg)
     except Exception as error:  # noqa: BLE001 - every failure has an answer
-        return _told(fault_of(error))
+        return _fault_answer(fault_of(error))
 
 
-def _told(fault: Fault) -> Told:
-    # The call was read without complaint: what is wrong with it now is its content.
+def _fault_answer(fault: Fault) -> PipelineAnswer:
+    # The call was parsed without error: its content is wrong, not its package.
     err_no = INPUT if fault.err_no == PACKAGE else fault.err_no
-    return Told(err_no=err_no, err_msg=fault.message, status=fault.status if fault.is_transport else 200)
+    return PipelineAnswer(err_no=err_no, err_msg=fault.message, status=fault.status if fault.is_transport else 200)
 
 
-def _unpack(asked: Asked) -> tuple[dict[str, str | Array], dict[str, Sequence[int]]]:
-    inputs: dict[str, str | Array] = dict(asked.values)
+def _unpack(request: PipelineCall) -> tuple[dict[str, str | Array], dict[str, Sequence[int]]]:
+    inputs: dict[str, str | Array] = dict(request.values)
     inputs.pop(PROFILE_KEY, None)
     lods: dict[str, Sequence[int]] = {}
-    for sent in asked.tensors:
+    for sent in request.tensors:
         if sent.elem_type == PIPELINE.string_type:
             inputs[sent.name] = "".join(sent.strings)
         else:
@@ -149,7 +149,7 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
         engine: Answers predictions.
         call: The request. Header `grpc-timeout` limits it, `x-cloudedge-tag` chooses a variant, and
             `x-cloudedge-answer: tensors` asks for numbers instead of texts.
-        service: The name this service goes by.
+        service: The name of this service.
         ops: Hooks around the prediction.
     """
     segments = call.path.partition("?")[0].split("/")
@@ -158,24 +158,24 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
     if call.method != "POST":
         return HttpAnswer(405, b"Method Not Allowed\n", "text/plain; charset=utf-8", {"Allow": "POST"})
     try:
-        asked = await aside(len(call.body), _asked, call)
+        request = await offload(len(call.body), _parse_body, call)
     except (ValueError, TypeError, InputError) as error:
         return _bad_request(error.message if isinstance(error, InputError) else str(error))
-    if asked is None:
-        told, as_tensors = MORE_KEYS, False
+    if request is None:
+        answer, as_tensors = MORE_KEYS, False
     elif unquote(segments[1]) != service:
-        told, as_tensors = _no_service(unquote(segments[1])), False
+        answer, as_tensors = _no_service(unquote(segments[1])), False
     else:
-        told, as_tensors = await answer_pipeline(engine, asked, ops), asked.as_tensors
+        answer, as_tensors = await answer_pipeline(engine, request, ops), request.as_tensors
     try:
-        return _http(told, as_tensors=as_tensors)
+        return _encode_http(answer, as_tensors=as_tensors)
     except Exception as error:  # noqa: BLE001 - an output of a type, or text of hooks, that cannot be written
-        return _http(_told(fault_of(error)))
+        return _encode_http(_fault_answer(fault_of(error)))
 
 
-def _asked(call: HttpCall) -> Asked | None:
-    """Read the body; None where it has more keys than values, which is an answer of its own."""
-    message = orjson.loads(call.body or b"{}")  # upstream's gateway takes nothing for an empty request
+def _parse_body(call: HttpCall) -> PipelineCall | None:
+    """Parse the body; None if it has more keys than values, which has its own answer."""
+    message = orjson.loads(call.body or b"{}")  # upstream's gateway accepts an empty body as an empty request
     if type(message) is not dict:
         raise TypeError("the body is not a JSON object")
     keys, values, tensors = (
@@ -190,7 +190,7 @@ def _asked(call: HttpCall) -> Asked | None:
     return (
         None
         if len(keys) > len(values)
-        else Asked(
+        else PipelineCall(
             dict(zip(keys, values, strict=False)),
             [from_json(tensor, PIPELINE) for tensor in tensors] if tensors else (),
             _log_id(message.get("logid")),
@@ -216,22 +216,22 @@ def _bad_request(message: str) -> HttpAnswer:
     return HttpAnswer(400, orjson.dumps(body))
 
 
-def _http(told: Told, *, as_tensors: bool = False) -> HttpAnswer:
+def _encode_http(answer: PipelineAnswer, *, as_tensors: bool = False) -> HttpAnswer:
     texts, tensors = b"", b""
-    keys: Iterable[str] = told.results
-    if told.results and as_tensors:
-        tensors = b",".join(_json_tensor(name, value) for name, value in told.results.items())
+    keys: Iterable[str] = answer.results
+    if answer.results and as_tensors:
+        tensors = b",".join(_json_tensor(name, value) for name, value in answer.results.items())
         keys = ()
-    elif told.results:
-        texts = b",".join(_json_string(value) for value in told.results.values())
+    elif answer.results:
+        texts = b",".join(_json_string(value) for value in answer.results.values())
     body = b'{"err_no":%d,"err_msg":%b,"key":%b,"value":[%b],"tensors":[%b]}' % (
-        told.err_no,
-        orjson.dumps(told.err_msg),
+        answer.err_no,
+        orjson.dumps(answer.err_msg),
         orjson.dumps(list(keys)),
         texts,
         tensors,
     )
-    return HttpAnswer(told.status, body, headers=GATEWAY | answer_headers(told.pin, told.tag, told.defaulted))
+    return HttpAnswer(answer.status, body, headers=GATEWAY | answer_headers(answer.pin, answer.tag, answer.defaulted))
 
 
 def _json_string(value: str | Array) -> bytes:
@@ -264,32 +264,32 @@ def _json_tensor(name: str, value: str | Array) -> bytes:
 async def pipeline_message(
     engine: Engine, request: Any, *, service: str, ops: Ops | None = None, tag: str | None = None,
     deadline: float | None = None, as_tensors: bool = False, size: int = 0,
-) -> tuple[Any, Told]:  # fmt: skip
-    """Answer a Pipeline `Request`, which has so many bytes, with a `Response`."""
+) -> tuple[Any, PipelineAnswer]:  # fmt: skip
+    """Answer a Pipeline `Request` of `size` bytes with a `Response`."""
     if request.name and request.name != service:
-        told = _no_service(request.name)
+        answer = _no_service(request.name)
     elif len(request.key) > len(request.value):
-        told = MORE_KEYS
+        answer = MORE_KEYS
     else:
         values = dict(zip(request.key, request.value, strict=False))
-        tensors = await aside(size, _sent, request) if request.tensors else ()
-        told = await answer_pipeline(engine, Asked(values, tensors, request.logid, tag, deadline), ops)
+        tensors = await offload(size, _parse_tensors, request) if request.tensors else ()
+        answer = await answer_pipeline(engine, PipelineCall(values, tensors, request.logid, tag, deadline), ops)
     try:
-        return _message(told, as_tensors=as_tensors), told
+        return _encode_message(answer, as_tensors=as_tensors), answer
     except Exception as error:  # noqa: BLE001 - as above
-        told = _told(fault_of(error))
-        return _message(told, as_tensors=False), told
+        answer = _fault_answer(fault_of(error))
+        return _encode_message(answer, as_tensors=False), answer
 
 
-def _sent(request: Any) -> list[WireTensor]:
+def _parse_tensors(request: Any) -> list[WireTensor]:
     return [from_message(tensor, PIPELINE) for tensor in request.tensors]
 
 
-def _message(told: Told, *, as_tensors: bool) -> Any:
+def _encode_message(answer: PipelineAnswer, *, as_tensors: bool) -> Any:
     from cloudedge.serving.formats import PipelineResponse  # noqa: PLC0415 - HTTP does without protobuf
 
-    response = PipelineResponse(err_no=told.err_no, err_msg=told.err_msg)
-    for name, value in told.results.items():
+    response = PipelineResponse(err_no=answer.err_no, err_msg=answer.err_msg)
+    for name, value in answer.results.items():
         if not as_tensors:
             response.key.append(name)
             response.value.append(value if isinstance(value, str) else json_text(value).decode())

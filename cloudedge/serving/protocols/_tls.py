@@ -13,7 +13,7 @@ __all__ = ["Tls"]
 
 @dataclass(frozen=True)
 class Tls:
-    """A certificate with the chain behind it, and its key, both PEM. Immutable; tried when made."""
+    """A certificate with its chain, and its key, both PEM. Immutable; loaded once when made, as a check."""
 
     certificate: Path
     key: Path
@@ -22,19 +22,19 @@ class Tls:
         self.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return what sockets are wrapped with: TLS 1.2 or later.
+        """Return the SSL context of the server's sockets: TLS 1.2 or later.
 
         Raises:
-            ConfigError: a file cannot be read, or the key is not the certificate's.
+            ConfigError: A file cannot be read, or the key does not belong to the certificate.
         """
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
-            # A password would be asked for at the terminal; nobody is there.
+            # Without this, ssl would ask for a password at a terminal that a server does not have.
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise ConfigError(
                 f"the certificate {self.certificate} and the key {self.key} cannot be used: {error}",
-                hint="both are PEM files, the key without a password, and they belong together",
+                hint="Give two PEM files that belong together, the key without a password.",
             ) from error
         return context
 

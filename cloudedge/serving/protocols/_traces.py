@@ -1,6 +1,6 @@
-"""Traces of predictions for OpenTelemetry: one span per request, a child of the caller's where the caller sends one.
+"""Traces of predictions for OpenTelemetry: one span per request, a child of the caller's span if the caller sends one.
 
-Where spans go is the environment's choice, by OpenTelemetry's own variables (``OTEL_EXPORTER_OTLP_ENDPOINT``, ...).
+OpenTelemetry's own environment variables (``OTEL_EXPORTER_OTLP_ENDPOINT``, ...) choose the destination of spans.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Traces:
     """Makes a span of every prediction.
 
     Args:
-        service: The name spans carry.
-        provider: Who takes the spans; one that exports by OTLP over HTTP if left out.
+        service: The service name of the spans.
+        provider: Receives the spans; one that exports by OTLP over HTTP if left out.
 
     Raises:
         ConfigError: OpenTelemetry is not installed.
@@ -35,20 +35,20 @@ class Traces:
 
             self._provider = provider or _exporting(service)
         except ImportError as error:
-            raise ConfigError("traces need OpenTelemetry", hint="pip install 'cloudedge[otel]'") from error
+            raise ConfigError("traces need OpenTelemetry", hint="Run `pip install 'cloudedge[otel]'`.") from error
         self._extract = propagate.extract
         self._kind = trace.SpanKind.SERVER
         self._failed = trace.StatusCode.ERROR
         self._tracer = self._provider.get_tracer("cloudedge.serving")
 
     def begin(self, name: str, headers: Mapping[str, str], attributes: Mapping[str, str]) -> Any:
-        """Begin a span, a child of the one the headers name, if they do."""
+        """Begin a span, a child of the span in the headers if there is one."""
         return self._tracer.start_span(
             name[:_LONGEST_NAME], context=self._extract(headers), kind=self._kind, attributes=attributes
         )
 
     def end(self, span: Any, attributes: Mapping[str, int | str], *, has_failed: bool) -> None:
-        """End it, and say how it went."""
+        """End a span with its outcome."""
         for name, value in attributes.items():
             span.set_attribute(name, value)
         if has_failed:
@@ -56,7 +56,7 @@ class Traces:
         span.end()
 
     def close(self) -> None:
-        """Send what has not been sent."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""Versions side by side in one process, and the pointer that says which of them answers."""
+"""The runtime: versions loaded side by side in one process, and the routing that chooses one for each request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a runtime is told, and what it tells of its versions."""
+"""The settings of a runtime, and its description of a version."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ __all__ = ["RuntimeConfig", "VersionInfo"]
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """How versions are run and what they put up with. Immutable; checked when made."""
+    """The limits that versions run within. Immutable; checked when made."""
 
     workers: int = 0
     """Threads that run models; 0: one for each core this process may use."""
     max_rows: int = 1024
-    """In one request."""
+    """Most rows in one request."""
     max_input_bytes: int = 256 << 20
-    """Of one request's arrays, the rows that are looked up for its ids included, and of one run's."""
+    """Most bytes of one request's arrays, and of one run's, the rows looked up for their ids included."""
     max_batch_rows: int = 256
-    """In one run of a model."""
+    """Most rows in one run of a model."""
     batch_budget_s: float = 0.02
-    """How long one run may take; batches stay below what takes longer, as measured when a version is loaded, and longer
-    than 1.5 times one row."""
+    """Longest time of one run, as measured when a version is loaded. A batch may exceed it only up to 1.5 times the
+    time of one row."""
     max_queue_rows: int = 16_384
-    """Waiting for one version; further requests are refused."""
+    """Most rows waiting for one version; further requests are refused."""
     max_queue_bytes: int = 512 << 20
-    """Waiting for one version, the rows that will be looked up included; further requests are refused."""
+    """Most bytes waiting for one version, the rows to look up included; further requests are refused."""
     max_wait_s: float = 1.0
-    """As estimated; requests that would wait longer are refused at once."""
+    """Longest estimated wait; requests that would wait longer are refused at once."""
     inline_below_s: float | None = None
-    """Models that take less for one row run where requests are read, because handing them to a thread costs more.
+    """Models that take less for one row run on the thread that reads requests: handing them to another costs more.
     None: 1 ms on one core, which the reader and its clients fill anyway, 0.1 ms on more."""
     unload_wait_s: float = 60.0
-    """For the last requests of a version that is unloaded."""
+    """Longest wait for the last requests of a version that is unloaded."""
 
     def __post_init__(self) -> None:
         if self.workers < 0:
@@ -47,7 +47,7 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class VersionInfo:
-    """What is known of a version."""
+    """The description of a version."""
 
     pin: str
     name: str
@@ -65,9 +65,9 @@ class VersionInfo:
     threads: int = 0
     max_batch_rows: int = 0
     run_us: float = 0.0
-    """One row, as measured when it was loaded."""
+    """Time of one row, measured when the version was loaded."""
     memory_bytes: int = 0
-    """What it takes, as estimated from its files, once it is loaded."""
+    """StateFile of the loaded version, estimated from its files."""
     inline: bool = False
     tables: Mapping[str, str] = field(default_factory=dict)
-    """What its source of rows calls its tables, where not by their names."""
+    """The names of its tables in the source of rows, where they differ from its own."""

@@ -1,4 +1,4 @@
-"""One version for one request, from its first array to its last; and the shadow that is asked the same."""
+"""The version that answers one request, from its first array to its last; and the mirroring to a shadow."""
 
 from __future__ import annotations
 
@@ -11,82 +11,83 @@ import numpy as np
 from cloudedge.errors import CloudEdgeError
 from cloudedge.serving.engine import Answer, Call
 from cloudedge.serving.formats import plan_of
-from cloudedge.serving.model import Item, Lane, LaneClosed
+from cloudedge.serving.model import QueuedRequest, VersionQueue, VersionUnloaded
 
 if TYPE_CHECKING:
     from cloudedge.serving.runtime._runtime import Runtime
 
-__all__ = ["HeldVersion"]
+__all__ = ["LoadedRequestVersion"]
 
 
-class HeldVersion:
-    """One version for one request; see `Held`."""
+class LoadedRequestVersion:
+    """A loaded version for one request; see `RequestVersion`."""
 
-    __slots__ = ("_lane", "_runtime", "_tag", "signature")
+    __slots__ = ("_queue", "_runtime", "_tag", "signature")
 
-    def __init__(self, runtime: Runtime, lane: Lane, tag: str) -> None:
+    def __init__(self, runtime: Runtime, queue: VersionQueue, tag: str) -> None:
         self._runtime = runtime
-        self._lane = lane
+        self._queue = queue
         self._tag = tag
-        self.signature = lane.version.signature
+        self.signature = queue.version.signature
 
     async def predict(self, call: Call) -> Answer:
-        """Answer one call; its pin and its tag are settled."""
+        """Answer one call; `Runtime.hold` has applied its pin and its tag."""
         loop = asyncio.get_running_loop()
         item = self.submit(call, loop)
         answer: Answer = await item.future  # type: ignore[misc]
         if self._runtime.routing.shadow is not None:
-            _mirror(self._runtime, call, answer, self._lane, loop)
+            _mirror(self._runtime, call, answer, self._queue, loop)
         return answer
 
-    def submit(self, call: Call, loop: asyncio.AbstractEventLoop | None) -> Item:
-        """Check a call and queue it; its future has the answer."""
-        version = self._lane.version
+    def submit(self, call: Call, loop: asyncio.AbstractEventLoop | None) -> QueuedRequest:
+        """Check a call and queue it; its future gets the answer."""
+        version = self._queue.version
         try:
             arrays, rows, key = version.feeds.check(call.feed)
             names = version.fetch(call.fetch)
         except CloudEdgeError:
-            version.metrics.refused()
+            version.metrics.count_failed()
             raise
-        item = Item(arrays, rows, key, names, tag=self._tag, deadline=call.deadline, loop=loop)
-        self._lane.put(item, loop if loop is self._runtime.home else None)
+        item = QueuedRequest(arrays, rows, key, names, tag=self._tag, deadline=call.deadline, loop=loop)
+        self._queue.put(item, loop if loop is self._runtime.reader_loop else None)
         return item
 
-    def __enter__(self) -> HeldVersion:  # noqa: PYI034 - typing.Self is not in 3.10
+    def __enter__(self) -> LoadedRequestVersion:  # noqa: PYI034 - typing.Self is not in 3.10
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lane.release()
+        self._queue.release()
 
 
-def _mirror(runtime: Runtime, call: Call, answer: Answer, lane: Lane, loop: asyncio.AbstractEventLoop) -> None:
-    """Ask the shadow, if there is one, the same, if it has nothing else to do; compare once it has answered."""
+def _mirror(runtime: Runtime, call: Call, answer: Answer, queue: VersionQueue, loop: asyncio.AbstractEventLoop) -> None:
+    """Send the call to the shadow, if there is one and it is idle; compare its answer when it comes."""
     shadow = runtime.routing.shadow
-    listener = runtime.lanes.get(shadow.pin) if shadow is not None else None
-    if shadow is None or listener is None or listener is lane or random.random() >= shadow.share:  # noqa: S311
+    shadow_queue = runtime.queues.get(shadow.pin) if shadow is not None else None
+    if shadow is None or shadow_queue is None or shadow_queue is queue or random.random() >= shadow.share:  # noqa: S311
         return
-    metrics = listener.version.metrics
+    version = shadow_queue.version
+    metrics, tolerance = version.metrics, shadow.tolerance
     # Short rows were filled up with the padding id of the version that answered.
-    if listener.pending or plan_of(listener.version.signature).padding != plan_of(lane.version.signature).padding:
-        metrics.shadowed(differed=None)
+    if shadow_queue.pending or plan_of(version.signature).padding != plan_of(queue.version.signature).padding:
+        metrics.count_shadow(differed=None)
         return
     try:
-        arrays, rows, key = listener.version.feeds.check(call.feed)
-        item = Item(arrays, rows, key, listener.version.fetch(()), loop=loop)
-        item.future.add_done_callback(lambda done: metrics.shadowed(differed=_differs(done, answer, shadow.tolerance)))
-        listener.put(item)
-    except (CloudEdgeError, LaneClosed):
-        metrics.shadowed(differed=None)
+        arrays, rows, key = version.feeds.check(call.feed)
+        item = QueuedRequest(arrays, rows, key, version.fetch(()), loop=loop)
+        item.future.add_done_callback(lambda done: metrics.count_shadow(differed=_differs(done, answer, tolerance)))
+        shadow_queue.put(item)
+    except (CloudEdgeError, VersionUnloaded):
+        metrics.count_shadow(differed=None)
 
 
 def _differs(done: Any, answer: Answer, tolerance: float) -> bool:
     if done.cancelled() or done.exception() is not None:
         return True
-    theirs = done.result().outputs
-    for name, ours in answer.outputs.items():
-        other = theirs.get(name)
-        if other is None or other.shape != ours.shape:
+    shadow_outputs = done.result().outputs
+    for name, output in answer.outputs.items():
+        other = shadow_outputs.get(name)
+        if other is None or other.shape != output.shape:
             return True
-        if not float(np.max(np.abs(other.astype(np.float64) - ours), initial=0.0)) <= tolerance:
+        if not float(np.max(np.abs(other.astype(np.float64) - output), initial=0.0)) <= tolerance:
             return True
     return False

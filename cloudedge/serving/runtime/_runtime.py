@@ -1,8 +1,7 @@
-"""Versions side by side in one process, and a pointer that says which of them answers.
+"""The runtime: loads versions side by side in one process and routes each request to one of them.
 
-A version is loaded beside those that answer, measured, probed, and only then can the pointer reach it. A request uses
-the version it was given to from its first array to its last; unloading waits for the last request. Every operation can
-be repeated: what is so already stays so.
+A version is loaded beside those that answer, measured and probed; only then can it be activated. One version answers a
+request from its first array to its last; unloading waits for the last request. Every operation is idempotent.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from cloudedge.errors import CloudEdgeError, Conflict, NotFound, Unavailable
 from cloudedge.hub import LocalHub
 from cloudedge.serving.control import Routing, Shadow, Variant
 from cloudedge.serving.engine import Answer, Call
-from cloudedge.serving.model import Lane, LaneClosed, Pool, ProbeResult, RowSource, Version, engine
+from cloudedge.serving.model import ProbeResult, RowSource, Version, VersionQueue, VersionUnloaded, WorkerPool, engine
 from cloudedge.serving.runtime._config import RuntimeConfig, VersionInfo
-from cloudedge.serving.runtime._request_version import HeldVersion
-from cloudedge.serving.runtime._saved_state import Memory
-from cloudedge.serving.runtime._version_entry import Entry, open_bundle
+from cloudedge.serving.runtime._request_version import LoadedRequestVersion
+from cloudedge.serving.runtime._saved_state import StateFile
+from cloudedge.serving.runtime._version_entry import VersionEntry, open_bundle
 
 __all__ = ["Runtime"]
 
@@ -41,11 +40,11 @@ class Runtime:
     """Loads bundles and answers calls; an `Engine`.
 
     Args:
-        config: How versions are run.
-        hub: Where bundles are; the user's own local hub if left out.
-        rows: Makes the source of rows for a bundle, given what it calls the bundle's tables where that is not their
-            names; the bundle's own tables if left out.
-        state: File that remembers what is loaded and active; nothing is remembered if left out.
+        config: The limits that versions run within.
+        hub: The hub with the bundles; the user's local hub if left out.
+        rows: Makes the source of rows for a bundle, given the names of the bundle's tables there where they differ;
+            the bundle's own tables if left out.
+        state: File that saves the loaded and active versions across restarts; nothing is saved if left out.
     """
 
     def __init__(
@@ -56,44 +55,45 @@ class Runtime:
         rows: Callable[[Bundle, Mapping[str, str]], RowSource] | None = None,
         state: Path | None = None,
     ) -> None:
-        engine()  # here and not in the thread that loads: only the main thread can keep its signals
+        engine()  # not in the thread that loads: only the main thread can restore its signal handlers
         self.config = config or RuntimeConfig()
         self.hub = hub or LocalHub()
-        self.home: asyncio.AbstractEventLoop | None = None
-        """The loop that reads requests; quick models run on its thread."""
+        self.reader_loop: asyncio.AbstractEventLoop | None = None
+        """The loop that reads requests; fast models run on its thread."""
         self._rows = rows
-        self._memory = Memory(state)
-        self._pool = Pool(self.config.workers or len(os.sched_getaffinity(0)))
+        self._state_file = StateFile(state)
+        self._pool = WorkerPool(self.config.workers or len(os.sched_getaffinity(0)))
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="serving-load")
         self._lock = threading.RLock()
-        self._entries: dict[str, Entry] = {}
-        self._lanes: dict[str, Lane] = {}
-        """Versions that can answer; replaced whole, so that readers need no lock."""
+        self._entries: dict[str, VersionEntry] = {}
+        self._queues: dict[str, VersionQueue] = {}
+        """Versions that can answer; replaced as a whole, so that readers need no lock."""
         self._routing = Routing()
-        """What of the orders in memory can be done with the versions that are here."""
+        """The ordered routing, reduced to the versions that are loaded."""
 
     # -- versions ----------------------------------------------------------------------------------------------------
 
     def start_load(self, ref: str, *, name: str = "", tables: Mapping[str, str] | None = None) -> str:
-        """Begin to load a bundle beside the others and return its pin; nothing happens if it is loaded already.
+        """Begin to load a bundle beside the others and return its pin; a loaded bundle stays as it is.
 
         Args:
             ref: A bundle in the hub, or a folder with a model, which is packed first.
-            name: What people call it; the bundle's own name if left out.
-            tables: What the source of rows calls its tables, where not by their names. Versions whose tables were cut
+            name: Its display name; the bundle's own name if left out.
+            tables: The names of its tables in the source of rows, where they differ. Versions whose tables were sharded
                 differently are read under different names.
 
         Raises:
-            NotFound: there is no such bundle.
+            NotFound: There is no such bundle.
+            Conflict: The version is being unloaded.
         """
         bundle = open_bundle(ref, self.hub)
         with self._lock:
             entry = self._entries.get(bundle.pin)
             if entry is None or entry.state == states.FAILED:
-                entry = self._entries[bundle.pin] = Entry(bundle, name or bundle.name, dict(tables or {}))
+                entry = self._entries[bundle.pin] = VersionEntry(bundle, name or bundle.name, dict(tables or {}))
                 entry.done = self._loader.submit(self._load, entry)
             elif entry.state == states.UNLOADING:
-                raise Conflict(f"version {bundle.pin} is being unloaded", hint="try again when it is gone")
+                raise Conflict(f"version {bundle.pin} is being unloaded", hint="Try again when it is gone.")
         return bundle.pin
 
     def load(
@@ -102,8 +102,8 @@ class Runtime:
         """Load a bundle and wait until it can answer.
 
         Raises:
-            NotFound: there is no such bundle.
-            InputError: it cannot be served; says why.
+            NotFound: There is no such bundle.
+            InputError: The bundle cannot be served; gives the reason.
         """
         pin = self.start_load(ref, name=name, tables=tables)
         entry = self._entries[pin]
@@ -111,7 +111,7 @@ class Runtime:
             entry.done.result(timeout_s)
         return self.version(pin)
 
-    def _load(self, entry: Entry) -> None:
+    def _load(self, entry: VersionEntry) -> None:
         entry.state = states.LOADING
         looks_up = self._rows is not None and entry.bundle.signature.lookups
         try:
@@ -133,185 +133,185 @@ class Runtime:
         if below_s is None:
             below_s = _INLINE_ONE_CORE_S if len(self._pool) == 1 else _INLINE_S
         inline = version.has_local_rows and version.tuning.run_s < below_s
-        lane = Lane(
+        queue = VersionQueue(
             version, self._pool, max_queue_rows=self.config.max_queue_rows,
             max_queue_bytes=self.config.max_queue_bytes, max_wait_s=self.config.max_wait_s, inline=inline,
             width=max(1, len(self._pool) // version.tuning.threads),
         )  # fmt: skip
         with self._lock:
-            entry.lane, entry.state = lane, states.READY
-            self._lanes = {**self._lanes, version.pin: lane}
-            self._memory.missing.pop(version.pin, None)
-            self._route(self._memory.routing)
+            entry.queue, entry.state = queue, states.READY
+            self._queues = {**self._queues, version.pin: queue}
+            self._state_file.missing.pop(version.pin, None)
+            self._route(self._state_file.routing)
 
     def versions(self) -> list[VersionInfo]:
-        """List what is loaded, and what became of loads."""
+        """List the versions that are queued, loading, ready, unloading or failed."""
         with self._lock:
             return [entry.info(active=self._routing.active == pin) for pin, entry in self._entries.items()]
 
     def version(self, pin: str) -> VersionInfo:
-        """Find one.
+        """Describe one version.
 
         Raises:
-            NotFound: it was never asked for, or is gone.
+            NotFound: It was never loaded, or has been unloaded.
         """
         with self._lock:
-            return self._entry(pin).info(active=self._routing.active == pin)
+            return self._entry_of(pin).info(active=self._routing.active == pin)
 
-    def _entry(self, pin: str) -> Entry:
+    def _entry_of(self, pin: str) -> VersionEntry:
         entry = self._entries.get(pin)
         if entry is None:
             raise NotFound(
-                f"version {pin!r} is neither loaded nor on its way", hint="POST /versions loads one", pin=pin
+                f"version {pin!r} is neither loaded nor on its way", hint="Load it with `POST /versions`.", pin=pin
             )
         return entry
 
-    def _lane(self, pin: str) -> Lane:
-        lane = self._lanes.get(pin)
-        if lane is None:
-            entry = self._entry(pin)
+    def _queue_of(self, pin: str) -> VersionQueue:
+        queue = self._queues.get(pin)
+        if queue is None:
+            entry = self._entry_of(pin)
             raise NotFound(f"version {pin!r} cannot answer: it is {entry.state}", hint=entry.error, pin=pin)
-        return lane
+        return queue
 
     def probe(self, pin: str) -> ProbeResult:
         """Answer a version's probes again.
 
         Raises:
-            NotFound: it is not loaded.
+            NotFound: It is not loaded.
         """
-        return self._lane(pin).version.probe()
+        return self._queue_of(pin).version.probe()
 
     def activate(self, pin: str) -> None:
-        """Move the pointer; weights are cleared.
+        """Answer all requests with one version; weights are cleared.
 
         Raises:
-            NotFound: it is not loaded.
-            Conflict: it did not answer its probes as expected.
+            NotFound: It is not loaded.
+            Conflict: It did not answer its probes as expected.
         """
         with self._lock:
-            now = self._memory.routing
-            if self._routing.active == now.active == pin and not now.variants:
+            current = self._state_file.routing
+            if self._routing.active == current.active == pin and not current.variants:
                 return
             self._require_probed(pin)
-            self._route(now.activated(pin))
+            self._route(current.activated(pin))
 
     def deactivate(self) -> None:
-        """Let no version answer any more, as before the first was activated; what is loaded stays."""
+        """Answer with no version, as before the first activation; loaded versions stay loaded."""
         with self._lock:
             self._route(Routing())
 
     def set_weights(self, variants: Sequence[Variant]) -> None:
-        """Share the traffic between versions, for a canary or an A/B test; none: everything to the active one.
+        """Share the traffic between versions, for a canary or an A/B test; an empty list gives all to the active one.
 
         Raises:
-            NotFound: a version is not loaded.
-            Conflict: one did not answer its probes as expected.
+            NotFound: A version is not loaded.
+            Conflict: A version did not answer its probes as expected.
         """
         with self._lock:
             for variant in variants:
                 self._require_probed(variant.pin)
-            self._route(self._memory.routing.weighted(variants))
+            self._route(self._state_file.routing.weighted(variants))
 
     def set_shadow(self, shadow: Shadow | None) -> None:
-        """Give a version copies of requests, whose answers are compared and counted and go nowhere; None: stop.
+        """Mirror requests to a version; its answers are compared and counted, never sent. None stops it.
 
         Raises:
-            NotFound: it is not loaded.
+            NotFound: It is not loaded.
         """
         with self._lock:
             if shadow is not None:
-                self._lane(shadow.pin)
-            self._route(replace(self._memory.routing, shadow=shadow))
+                self._queue_of(shadow.pin)
+            self._route(replace(self._state_file.routing, shadow=shadow))
 
     def _require_probed(self, pin: str) -> None:
-        probed = self._lane(pin).version.probed
+        probed = self._queue_of(pin).version.probed
         if probed is not None and not probed.passed:
             raise Conflict(
                 f"version {pin} did not answer its probes as expected: {'; '.join(probed.failures[:3])}",
-                hint="look at its inputs and tables, then POST /versions/PIN/probe",
+                hint="Check its inputs and tables, then probe it again: `POST /versions/PIN/probe`.",
                 pin=pin,
             )
 
     def unload(self, pin: str) -> None:
-        """Unload a version once its last request is done; nothing happens if it is gone already.
+        """Unload a version once its last request is done; an unknown version is no error.
 
         Raises:
-            Conflict: traffic can reach it.
-            Unavailable: requests were still under way when the wait was over; it takes no new ones.
+            Conflict: Traffic can reach it, or it is being loaded.
+            Unavailable: Requests were still under way when the wait was over; it takes no new ones.
         """
         with self._lock:
             entry = self._entries.get(pin)
-            if entry is None and pin not in self._memory.missing:
+            if entry is None and pin not in self._state_file.missing:
                 return
-            if pin in self._memory.routing.pins:
+            if pin in self._state_file.routing.pins:
                 raise Conflict(
                     f"version {pin} is active, has a weight or is the shadow",
-                    hint="activate another one, or take its weight away, first",
+                    hint="Activate another version, or remove its weight, first.",
                     pin=pin,
                 )
             if entry is not None and entry.state in states.UNDER_WAY:
-                raise Conflict(f"version {pin} is being loaded", hint="wait until it is loaded", pin=pin)
-            self._lanes = {key: lane for key, lane in self._lanes.items() if key != pin}
-            self._memory.missing.pop(pin, None)
-            if entry is not None and entry.lane is not None:
+                raise Conflict(f"version {pin} is being loaded", hint="Wait until it is loaded.", pin=pin)
+            self._queues = {key: queue for key, queue in self._queues.items() if key != pin}
+            self._state_file.missing.pop(pin, None)
+            if entry is not None and entry.queue is not None:
                 entry.state = states.UNLOADING
-            self._route(self._memory.routing)
-        if entry is not None and entry.lane is not None:
-            if not entry.lane.close(self.config.unload_wait_s):
-                raise Unavailable(f"version {pin} still answers {entry.lane.pending} requests", pin=pin)
-            entry.lane.version.close()
+            self._route(self._state_file.routing)
+        if entry is not None and entry.queue is not None:
+            if not entry.queue.close(self.config.unload_wait_s):
+                raise Unavailable(f"version {pin} still answers {entry.queue.pending} requests", pin=pin)
+            entry.queue.version.close()
         with self._lock:
-            if self._entries.get(pin) is entry:  # who else unloaded it may have been quicker, and loaded it again
+            if self._entries.get(pin) is entry:  # another caller may have unloaded it first, and loaded it again
                 self._entries.pop(pin, None)
 
     @property
     def routing(self) -> Routing:
-        """Who answers what."""
+        """The routing in effect."""
         return self._routing
 
     @property
     def wanted(self) -> Routing:
-        """Who is to answer what, as ordered; `routing` is what of it can be done with what is loaded."""
-        return self._memory.routing
+        """The ordered routing; `routing` is its part that the loaded versions can serve."""
+        return self._state_file.routing
 
     @property
-    def lanes(self) -> Mapping[str, Lane]:
+    def queues(self) -> Mapping[str, VersionQueue]:
         """Versions that can answer, by pin."""
-        return self._lanes
+        return self._queues
 
     def is_ready(self, max_age_s: float = 5.0) -> bool:
-        """Tell whether the active version answers its probes, asking it again if that is long ago."""
-        lane = self._lanes.get(self._routing.active or "")
-        if lane is None:
+        """Return True if the active version answers its probes; probe it again if the last result is old."""
+        queue = self._queues.get(self._routing.active or "")
+        if queue is None:
             return False
-        probed = lane.version.probed
+        probed = queue.version.probed
         if probed is None or time.monotonic() - probed.at > max_age_s:
-            probed = lane.version.probe()
+            probed = queue.version.probe()
         return probed.passed
 
     # -- across restarts ---------------------------------------------------------------------------------------------
 
     def _route(self, wanted: Routing) -> None:
-        """Remember an order, then obey it."""
-        self._memory.write((entry.ref for entry in self._entries.values() if entry.state == states.READY), wanted)
-        self._routing = wanted.within(self._lanes)
+        """Save an ordered routing, then apply it."""
+        self._state_file.write((entry.ref for entry in self._entries.values() if entry.state == states.READY), wanted)
+        self._routing = wanted.within(self._queues)
 
     def restore(self) -> list[str]:
-        """Load what the state file remembers and let it answer as it did; return what could not be brought back.
+        """Load the versions in the state file and route as before; return the versions that failed to load.
 
-        That stays remembered, and is tried when this is called again. What was ordered meanwhile is not undone.
+        Those stay in the state file, and the next call tries them again. Orders given meanwhile stay in effect.
 
         Raises:
-            InputError: the state file is not one.
+            InputError: The state file is not one.
         """
         with self._lock:
-            self._memory.read()
-            missing = list(self._memory.missing.values())
+            self._state_file.read()
+            missing = list(self._state_file.missing.values())
         lost = []
         for ref in missing:
             try:
                 self.load(ref.bundle, tables=ref.tables)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the others are brought back
+            except Exception as error:  # noqa: BLE001 - the other versions are loaded all the same
                 lost.append(f"{ref.pin}: {error.message if isinstance(error, CloudEdgeError) else repr(error)}")
         return lost
 
@@ -322,43 +322,43 @@ class Runtime:
         """Feeds and fetches of the active version.
 
         Raises:
-            NoneActive: no version is.
+            NoneActive: No version is active.
         """
-        return self._chosen(None, 0.0)[0].version.signature
+        return self._choose_queue(None, 0.0)[0].version.signature
 
-    def _chosen(self, wanted: str | None, draw: float, tag: str | None = None) -> tuple[Lane, str]:
-        """Return the lane of a version that is wanted, or of the one the pointer and its weights choose."""
+    def _choose_queue(self, wanted_pin: str | None, draw: float, tag: str | None = None) -> tuple[VersionQueue, str]:
+        """Return the queue of the requested version, or of the one that the routing chooses, and its tag."""
         while True:
             routing = self._routing
-            pin, variant = (wanted, "") if wanted is not None else routing.choose(draw, tag)
-            lane = self._lanes.get(pin)
-            if lane is not None:
-                return lane, variant
-            if wanted is not None or routing is self._routing:
-                return self._lane(pin), variant
-            # The pointer moved on since it was read, and the version went: read it again.
+            pin, variant = (wanted_pin, "") if wanted_pin is not None else routing.choose(draw, tag)
+            queue = self._queues.get(pin)
+            if queue is not None:
+                return queue, variant
+            if wanted_pin is not None or routing is self._routing:
+                return self._queue_of(pin), variant
+            # The routing changed since it was read, and the version was unloaded: read it again.
 
-    def hold(self, tag: str | None = None, *, pin: str | None = None) -> HeldVersion:
+    def hold(self, tag: str | None = None, *, pin: str | None = None) -> LoadedRequestVersion:
         """Choose a version for one request; see `Engine.hold`.
 
         Args:
-            tag: The variant a caller wants; None: by weight.
-            pin: The version an admin caller wants; None: the one the pointer and its weights choose.
+            tag: The variant the caller requests; None: by weight.
+            pin: The version an admin caller requests; None: the routing chooses.
 
         Raises:
-            NotFound: it is not loaded.
-            NoneActive: no version is.
+            NotFound: The requested version is not loaded.
+            NoneActive: No version is active.
         """
         while True:
-            lane, variant = self._chosen(pin, random.random(), tag)  # noqa: S311 - a share, not a secret
+            queue, variant = self._choose_queue(pin, random.random(), tag)  # noqa: S311 - a share, not a secret
             try:
-                lane.hold()
-            except LaneClosed:
+                queue.hold()
+            except VersionUnloaded:
                 continue  # unloaded since it was chosen
-            return HeldVersion(self, lane, variant)
+            return LoadedRequestVersion(self, queue, variant)
 
     async def predict(self, call: Call) -> Answer:
-        """Answer one call with the version it asks for; see `Held.predict`."""
+        """Answer one call with the version it requests; see `RequestVersion.predict`."""
         with self.hold(call.tag, pin=call.pin) as version:
             return await version.predict(call)
 
@@ -366,10 +366,10 @@ class Runtime:
         self, feed: Mapping[str, NDArray[Any]], *, fetch: Sequence[str] = (), pin: str | None = None,
         tag: str | None = None, timeout_s: float = 30.0,
     ) -> Answer:  # fmt: skip
-        """Answer one call and wait for it, for programs without a loop.
+        """Answer one call and wait for it, for programs without an event loop.
 
         Raises:
-            InputError, NotFound, Overloaded, DeadlineExceeded, Unavailable: as `hold` and `Held.predict`.
+            InputError, NotFound, Overloaded, DeadlineExceeded, Unavailable: As `hold` and `RequestVersion.predict`.
         """
         with self.hold(tag, pin=pin) as version:
             item = version.submit(Call(feed, fetch, deadline=time.monotonic() + timeout_s), None)
@@ -377,15 +377,15 @@ class Runtime:
             return answer
 
     def close(self) -> None:
-        """Stop loading, finish what is queued, give everything back."""
+        """Stop loading, finish queued requests, unload every version."""
         self._loader.shutdown(cancel_futures=True)
-        with self._lock:  # what comes now is told at once that nobody answers
-            lanes, self._lanes, self._routing = self._lanes, {}, Routing()
-        for lane in lanes.values():
-            lane.close(self.config.unload_wait_s, abandoned=True)
+        with self._lock:  # new requests are refused at once: no version is active
+            queues, self._queues, self._routing = self._queues, {}, Routing()
+        for queue in queues.values():
+            queue.close(self.config.unload_wait_s, abandoned=True)
         self._pool.close()
-        for lane in lanes.values():
-            lane.version.close()
+        for queue in queues.values():
+            queue.version.close()
 
     def __enter__(self) -> Runtime:  # noqa: PYI034 - typing.Self is not in 3.10
         return self

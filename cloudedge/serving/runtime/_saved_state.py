@@ -1,4 +1,4 @@
-"""What a server remembers across a restart: which versions were loaded, and who answered."""
+"""The state file of a runtime: the loaded versions and the routing, saved across restarts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cloudedge.errors import InputError
 from cloudedge.io import storage_errors, write_atomically
 from cloudedge.serving.control import Routing, Shadow, Variant
 
-__all__ = ["LoadedRef", "Memory", "State", "read_state", "write_state"]
+__all__ = ["LoadedRef", "SavedState", "StateFile", "read_state", "write_state"]
 
 
 class LoadedRef(BaseModel):
-    """A version that was loaded."""
+    """A loaded version in the state file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -23,11 +23,11 @@ class LoadedRef(BaseModel):
     bundle: str
     """Name and digest, so that it is the same bundle after the restart."""
     tables: Mapping[str, str] = {}
-    """What its source of rows calls its tables, where not by their names."""
+    """The names of its tables in the source of rows, where they differ from its own."""
 
 
-class State(BaseModel):
-    """Everything that is remembered."""
+class SavedState(BaseModel):
+    """The content of the state file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -38,76 +38,76 @@ class State(BaseModel):
 
     @property
     def routing(self) -> Routing:
-        """Who answered."""
+        """The saved routing."""
         return Routing(self.active, self.variants, self.shadow)
 
 
-def read_state(path: Path) -> State:
-    """Read a state file; one that is not there is empty.
+def read_state(path: Path) -> SavedState:
+    """Read a state file; a missing one is empty.
 
     Raises:
-        InputError: it is not a state file.
+        InputError: It is not a state file.
     """
     try:
-        return State.model_validate_json(path.read_bytes())
+        return SavedState.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return State()
+        return SavedState()
     except ValidationError as error:
         raise InputError(
-            f"{path} is not a state file: {error.errors()[0]['msg']}", hint="remove it to start afresh", path=str(path)
+            f"{path} is not a state file: {error.errors()[0]['msg']}", hint="Remove it to start afresh.", path=str(path)
         ) from error
 
 
-def write_state(path: Path, state: State) -> None:
-    """Write a state file, whole or not at all.
+def write_state(path: Path, state: SavedState) -> None:
+    """Write a state file, completely or not at all.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: It cannot be written.
     """
     with storage_errors("remembering what is loaded", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, state.model_dump_json(indent=2))
 
 
-class Memory:
-    """What a runtime was told to have and to answer with, whether it has it yet or not.
+class StateFile:
+    """The ordered versions and routing of a runtime, loaded or not, and the file that saves them.
 
-    What could not be brought back stays remembered until it is unloaded: a shard that is away for a moment must not
-    cost a version, nor a second kill in the middle of a restart.
+    A version that could not be loaded again stays saved until it is unloaded: neither an unreachable shard nor a second
+    kill in the middle of a restart may lose a version.
 
     Args:
-        file: Where it is kept; None: nowhere.
+        file: The state file; None: nothing is saved.
     """
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self._is_read = False
         self.routing = Routing()
-        """As ordered; of versions that are not here, too."""
+        """The ordered routing, which may name versions that are not loaded."""
         self.missing: dict[str, LoadedRef] = {}
-        """Versions that were loaded before the restart and are not yet again."""
+        """Versions that were loaded before the restart and are not loaded yet."""
 
     def read(self) -> None:
         """Read the file, once.
 
         Raises:
-            InputError: it is not a state file.
+            InputError: It is not a state file.
         """
         if self._file is None or self._is_read:
             return
-        before = read_state(self._file)
-        self.missing, self.routing, self._is_read = {ref.pin: ref for ref in before.versions}, before.routing, True
+        saved = read_state(self._file)
+        self.missing, self.routing, self._is_read = {ref.pin: ref for ref in saved.versions}, saved.routing, True
 
     def write(self, loaded: Iterable[LoadedRef], routing: Routing) -> None:
-        """Write what is loaded or ought to be, and who is to answer; an order that cannot be written is not obeyed.
+        """Save the loaded and the missing versions, and the routing; a routing that cannot be saved is not applied.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: The file cannot be written.
         """
         if self._file is not None:
-            here = {ref.pin: ref for ref in loaded}
-            state = State(
-                versions=tuple((self.missing | here).values()),
+            loaded_by_pin = {ref.pin: ref for ref in loaded}
+            state = SavedState(
+                versions=tuple((self.missing | loaded_by_pin).values()),
                 active=routing.active,
                 variants=routing.variants,
                 shadow=routing.shadow,

@@ -1,4 +1,4 @@
-"""A version from the moment it is asked for: on its way, ready, going, or failed."""
+"""The runtime's record of a version from the order to load it: queued, loading, ready, unloading or failed."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from pathlib import Path
 from cloudedge.admin import states
 from cloudedge.bundle import Bundle
 from cloudedge.hub import LocalHub
-from cloudedge.serving.model import Lane, ProbeResult
+from cloudedge.serving.model import ProbeResult, VersionQueue
 from cloudedge.serving.runtime._config import VersionInfo
 from cloudedge.serving.runtime._saved_state import LoadedRef
 
-__all__ = ["Entry", "open_bundle"]
+__all__ = ["VersionEntry", "open_bundle"]
 
 
 @dataclass
-class Entry:
-    """One version and what became of it."""
+class VersionEntry:
+    """One version and its state."""
 
     bundle: Bundle
     name: str
     tables: Mapping[str, str]
     state: str = states.QUEUED
     error: str = ""
-    lane: Lane | None = None
+    queue: VersionQueue | None = None
     done: Future[None] | None = None
 
     @property
     def ref(self) -> LoadedRef:
-        """What is remembered of it."""
+        """The version as the state file saves it."""
         return LoadedRef(pin=self.bundle.pin, bundle=f"{self.bundle.name}@{self.bundle.digest}", tables=self.tables)
 
     def info(self, *, active: bool) -> VersionInfo:
-        """Say what is known of it."""
-        found = VersionInfo(
+        """Describe the version."""
+        base = VersionInfo(
             pin=self.bundle.pin,
             name=self.name,
             bundle=self.ref.bundle,
@@ -46,15 +46,15 @@ class Entry:
             error=self.error,
             tables=self.tables,
         )
-        if self.lane is None:
-            return found
-        version = self.lane.version
+        if self.queue is None:
+            return base
+        version = self.queue.version
         probed = version.probed or ProbeResult(0, (), 0)
         tuning = version.tuning
         return VersionInfo(
-            **asdict(found)
-            | {"probes": probed.asked, "probes_failed": probed.failures, "pending": self.lane.pending}
-            | {"threads": tuning.threads, "max_batch_rows": tuning.max_batch_rows, "inline": self.lane.is_inline}
+            **asdict(base)
+            | {"probes": probed.asked, "probes_failed": probed.failures, "pending": self.queue.pending}
+            | {"threads": tuning.threads, "max_batch_rows": tuning.max_batch_rows, "inline": self.queue.is_inline}
             | {"run_us": round(tuning.run_s * 1e6, 1), "memory_bytes": version.memory_bytes}
         )
 
@@ -63,7 +63,7 @@ def open_bundle(ref: str, hub: LocalHub) -> Bundle:
     """Open a bundle in the hub, or pack a folder with a model.
 
     Raises:
-        NotFound: there is no such bundle.
+        NotFound: There is no such bundle.
     """
     folder = Path(ref)
     if "@" in ref or not folder.is_dir():

@@ -1,4 +1,4 @@
-"""A runtime behind its ports: the data port, the admin API, and reports of both."""
+"""The server: a runtime behind its ports, the data port and the admin API, with metrics of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `/v1/predict` takes and answers, as OpenAPI and as a page that needs nothing from elsewhere."""
+"""The description of `/v1/predict`: as OpenAPI, and as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _rows(variables: tuple[Variable, ...]) -> str:
 
 
 def docs_page(signature: Signature, service: str) -> str:
-    """Describe the plain JSON endpoint for people."""
+    """Write the HTML page that describes the plain JSON endpoint."""
     return _PAGE.format(
         service=html.escape(service),
         feeds=_rows(signature.feed),

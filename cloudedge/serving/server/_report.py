@@ -1,4 +1,4 @@
-"""What a runtime has done: as metrics for Prometheus, and as numbers for people."""
+"""Reports of a runtime: metrics for Prometheus, and statistics for people."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from dataclasses import asdict
 from typing import Any
 
 from cloudedge.http1 import Connections
-from cloudedge.serving.model import Lane, metric, resident_bytes, sample
+from cloudedge.serving.model import VersionQueue, metric, resident_bytes, sample
 from cloudedge.serving.runtime import Runtime
 
 __all__ = ["prometheus", "stats"]
 
-_UPSTREAM: dict[str, tuple[str, Callable[[Lane], float]]] = {
-    "pd_query_request_success_total": ("Requests answered.", lambda lane: lane.version.metrics.succeeded),
-    "pd_query_request_failure_total": ("Requests refused or failed.", lambda lane: lane.version.metrics.failed),
-    "pd_inference_count_total": ("Runs of the model.", lambda lane: lane.version.metrics.runs),
+_UPSTREAM: dict[str, tuple[str, Callable[[VersionQueue], float]]] = {
+    "pd_query_request_success_total": ("Requests answered.", lambda queue: queue.version.metrics.succeeded),
+    "pd_query_request_failure_total": ("Requests refused or failed.", lambda queue: queue.version.metrics.failed),
+    "pd_inference_count_total": ("Runs of the model.", lambda queue: queue.version.metrics.runs),
     "pd_query_request_duration_us_total": (
         "Time from a request being read to its answer, in microseconds.",
-        lambda lane: round(lane.version.metrics.latency.total * 1e6),
+        lambda queue: round(queue.version.metrics.latency.total * 1e6),
     ),
     "pd_inference_duration_us_total": (
         "Time in runs of the model, look-ups included, in microseconds.",
-        lambda lane: round(lane.version.metrics.run_s * 1e6),
+        lambda queue: round(queue.version.metrics.run_s * 1e6),
     ),
 }
-_OWN: dict[str, tuple[str, str, Callable[[Lane], float]]] = {
+_OWN: dict[str, tuple[str, str, Callable[[VersionQueue], float]]] = {
     "version_memory_bytes": (
-        "gauge", "Memory a version takes, as estimated from its files.", lambda lane: lane.version.memory_bytes
+        "gauge", "Memory a version takes, as estimated from its files.", lambda queue: queue.version.memory_bytes
     ),
-    "queue_rows": ("gauge", "Rows that wait.", lambda lane: lane.queued_rows),
-    "pending_requests": ("gauge", "Requests taken and not yet answered.", lambda lane: lane.pending),
-    "ids_total": ("counter", "Ids looked up.", lambda lane: lane.version.metrics.ids),
-    "ids_missing_total": ("counter", "Ids the table does not have.", lambda lane: lane.version.metrics.ids_missing),
+    "queue_rows": ("gauge", "Rows that wait.", lambda queue: queue.queued_rows),
+    "pending_requests": ("gauge", "Requests taken and not yet answered.", lambda queue: queue.pending),
+    "ids_total": ("counter", "Ids looked up.", lambda queue: queue.version.metrics.ids),
+    "ids_missing_total": ("counter", "Ids the table does not have.", lambda queue: queue.version.metrics.ids_missing),
     "ids_defaulted_total": (
         "counter",
-        "Ids whose shard was away and whose rows are a declared default.",
-        lambda lane: lane.version.metrics.ids_defaulted,
+        "Ids whose shard was unreachable and whose rows are a declared default.",
+        lambda queue: queue.version.metrics.ids_defaulted,
     ),
     "shadow_compared_total": (
-        "counter", "Mirrored requests answered.", lambda lane: lane.version.metrics.shadow_compared
+        "counter", "Mirrored requests answered.", lambda queue: queue.version.metrics.shadow_compared
     ),
     "shadow_differed_total": (
-        "counter", "Mirrored requests answered differently.", lambda lane: lane.version.metrics.shadow_differed
+        "counter", "Mirrored requests answered differently.", lambda queue: queue.version.metrics.shadow_differed
     ),
     "shadow_dropped_total": (
-        "counter", "Mirrored requests left out.", lambda lane: lane.version.metrics.shadow_dropped
+        "counter", "Mirrored requests left out.", lambda queue: queue.version.metrics.shadow_dropped
     ),
 }  # fmt: skip
 
@@ -63,7 +63,7 @@ _CONNECTIONS: dict[str, tuple[str, str, Callable[[Connections], float]]] = {
 
 
 def prometheus(runtime: Runtime, connections: Connections | None = None) -> str:
-    """Write all metrics of a runtime, and of the server it is behind."""
+    """Write all metrics of a runtime and of its server."""
     return "\n".join((*_lines(runtime), *_server_lines(connections))) + "\n"
 
 
@@ -77,38 +77,38 @@ def _server_lines(connections: Connections | None) -> Iterator[str]:
 
 
 def _lines(runtime: Runtime) -> Iterator[str]:
-    lanes = dict(runtime.lanes)
-    labels = {pin: f'model="{lane.version.bundle.name}",version="{pin}"' for pin, lane in lanes.items()}
+    queues = dict(runtime.queues)
+    labels = {pin: f'model="{queue.version.bundle.name}",version="{pin}"' for pin, queue in queues.items()}
     for name, (text, value) in _UPSTREAM.items():
         yield from metric(name, "counter", text)
-        yield from (sample(name, value(lane), labels[pin]) for pin, lane in lanes.items())
+        yield from (sample(name, value(queue), labels[pin]) for pin, queue in queues.items())
     for short, (kind, text, value) in _OWN.items():
         name = f"cloudedge_serving_{short}"
         yield from metric(name, kind, text)
-        yield from (sample(name, value(lane), labels[pin]) for pin, lane in lanes.items())
+        yield from (sample(name, value(queue), labels[pin]) for pin, queue in queues.items())
     yield from metric("cloudedge_serving_request_seconds", "histogram", "From a request being read to its answer.")
-    for pin, lane in lanes.items():
-        yield from lane.version.metrics.latency.lines("cloudedge_serving_request_seconds", labels[pin])
+    for pin, queue in queues.items():
+        yield from queue.version.metrics.latency.lines("cloudedge_serving_request_seconds", labels[pin])
     yield from metric("cloudedge_serving_batch_rows", "histogram", "Rows in one run of the model.")
-    for pin, lane in lanes.items():
-        yield from lane.version.metrics.batch_rows.lines("cloudedge_serving_batch_rows", labels[pin])
-    yield from metric("cloudedge_serving_version_active", "gauge", "Whether the pointer is on it.")
-    for pin in lanes:
+    for pin, queue in queues.items():
+        yield from queue.version.metrics.batch_rows.lines("cloudedge_serving_batch_rows", labels[pin])
+    yield from metric("cloudedge_serving_version_active", "gauge", "1 if the version is active.")
+    for pin in queues:
         yield sample("cloudedge_serving_version_active", int(runtime.routing.active == pin), labels[pin])
     yield from metric("cloudedge_serving_versions", "gauge", "Versions loaded.")
-    yield sample("cloudedge_serving_versions", len(lanes))
+    yield sample("cloudedge_serving_versions", len(queues))
     yield from metric("process_resident_memory_bytes", "gauge", "Resident memory.")
     yield sample("process_resident_memory_bytes", resident_bytes())
 
 
 def stats(runtime: Runtime, connections: Connections | None = None) -> dict[str, Any]:
-    """Sum up for people."""
+    """Summarise for people."""
     versions = {}
-    for pin, lane in dict(runtime.lanes).items():
-        metrics = lane.version.metrics
+    for pin, queue in dict(runtime.queues).items():
+        metrics = queue.version.metrics
         runs = metrics.runs or 1
         versions[pin] = {
-            "model": f"{lane.version.bundle.name}:{lane.version.bundle.version}",
+            "model": f"{queue.version.bundle.name}:{queue.version.bundle.version}",
             "answered": metrics.succeeded,
             "failed": metrics.failed,
             "latency_buckets": metrics.latency.buckets(1e3),
@@ -118,8 +118,8 @@ def stats(runtime: Runtime, connections: Connections | None = None) -> dict[str,
             "rows": int(metrics.batch_rows.total),
             "rows_per_run": round(metrics.batch_rows.total / runs, 2),
             "run_ms": round(metrics.run_s / runs * 1e3, 3),
-            "queued_rows": lane.queued_rows,
-            "pending": lane.pending,
+            "queued_rows": queue.queued_rows,
+            "pending": queue.pending,
             "ids": metrics.ids,
             "ids_missing": metrics.ids_missing,
             "ids_defaulted": metrics.ids_defaulted,
@@ -128,7 +128,7 @@ def stats(runtime: Runtime, connections: Connections | None = None) -> dict[str,
             "score_squares": metrics.score_squares,
             "shadow_compared": metrics.shadow_compared,
             "shadow_differed": metrics.shadow_differed,
-            "tuning": asdict(lane.version.tuning) | {"inline": lane.is_inline},
+            "tuning": asdict(queue.version.tuning) | {"inline": queue.is_inline},
         }
     server = {short: value(connections) for short, (_, _, value) in _CONNECTIONS.items()} if connections else {}
     return {"versions": versions, "routing": asdict(runtime.routing), "resident_bytes": resident_bytes(), **server}

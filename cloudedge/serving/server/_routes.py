@@ -1,11 +1,7 @@
-"""What is behind each path of the data port.
+"""The endpoints of the data port. To add one, write its function and its line in `_ENDPOINTS`.
 
-POST /{service}/{method}              Paddle Serving's Pipeline service
-POST /GeneralModelService/inference   Paddle Serving's general service
-POST /v1/predict                      plain JSON
-GET  /openapi.json, /docs             what /v1/predict takes
-GET  /healthz, /readyz                is the process there, does the active version answer its probes
-GET  /metrics, /stats                 for Prometheus, for people
+A `Page` answers GET from the state of the server. A `Prediction` answers a request with a version: its caller may
+choose the version by header, and it is logged and traced.
 """
 
 from __future__ import annotations
@@ -13,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -25,14 +21,14 @@ from cloudedge.serving.engine import Answer, Call, Engine, answer_headers
 from cloudedge.serving.formats import GENERAL_SERVICE, malformed, nested_array
 from cloudedge.serving.protocols import (
     MAX_INFLATED,
-    Asked,
     DataPortAuth,
     Ops,
     Outcome,
-    Watch,
-    aside,
+    RequestObserver,
+    RequestRecord,
     fault_of,
     general_http,
+    offload,
     pipeline_http,
     timeout_of,
 )
@@ -44,24 +40,20 @@ __all__ = ["Routes", "answer_json", "predict_json"]
 
 _STATUS = "http.response.status_code"
 _TEXT = "text/plain; charset=utf-8"
-_OPEN = {"/healthz", "/readyz"}
-_GENERAL = ("/GeneralModelService/", f"/{GENERAL_SERVICE}/")
-
-Page = Callable[[], "HttpAnswer | Coroutine[Any, Any, HttpAnswer]"]
 
 
 class Routes:
-    """Finds out what a request wants and answers it.
+    """Answers requests by path.
 
     Args:
         runtime: Answers predictions.
         service: The Pipeline service's name.
         ops: Hooks around Pipeline predictions.
-        gate: Who may ask, and who may choose a version; everybody if left out.
-        watch: Logs predictions and makes spans of them.
-        max_body_bytes: Of a request whose body came compressed.
-        is_draining: Tells whether the server is about to stop.
-        connections: What is connected.
+        auth: Authenticates callers and chooses the version that answers; admits every caller if left out.
+        observer: Logs and traces predictions.
+        max_body_bytes: Most bytes of a compressed body, decompressed.
+        is_draining: Returns True while the server stops.
+        connections: Returns the open connections.
     """
 
     def __init__(
@@ -70,76 +62,102 @@ class Routes:
         *,
         service: str,
         ops: Ops | None = None,
-        gate: DataPortAuth | None = None,
-        watch: Watch | None = None,
+        auth: DataPortAuth | None = None,
+        observer: RequestObserver | None = None,
         max_body_bytes: int = MAX_INFLATED,
         is_draining: Callable[[], bool] = lambda: False,
         connections: Callable[[], Connections | None] = lambda: None,
     ) -> None:
-        self._runtime = runtime
-        self._service = service
-        self._ops = ops
-        self._gate = gate or DataPortAuth(runtime)
-        self._watch = watch or Watch()
-        self._max_body_bytes = max_body_bytes
-        self._is_draining = is_draining
-        self._pages: dict[str, Page] = {
-            "/healthz": lambda: HttpAnswer(200, b"ok\n", _TEXT),
-            "/readyz": self._ready,
-            "/metrics": lambda: HttpAnswer(
-                200, prometheus(runtime, connections()).encode(), "text/plain; version=0.0.4"
-            ),
-            "/stats": lambda: HttpAnswer(200, orjson.dumps(stats(runtime, connections()), option=orjson.OPT_INDENT_2)),
-            "/openapi.json": lambda: HttpAnswer(200, orjson.dumps(openapi(runtime.signature, service))),
-            "/docs": lambda: HttpAnswer(
-                200, docs_page(runtime.signature, service).encode(), "text/html; charset=utf-8"
-            ),
-        }
+        self.runtime = runtime
+        self.service = service
+        self.ops = ops
+        self._auth = auth or DataPortAuth(runtime)
+        self._observer = observer or RequestObserver()
+        self.max_body_bytes = max_body_bytes
+        self.is_draining = is_draining
+        self.connections = connections
 
     def __call__(self, call: HttpCall) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
         path = call.path.partition("?")[0]
-        if path not in _OPEN and not self._gate.admits(call.headers):
+        endpoint = _ENDPOINTS.get(path) or _ENDPOINTS.get(path[: path.find("/", 1) + 1], _PIPELINE)
+        if endpoint.needs_token and not self._auth.admits(call.headers):
             return HttpAnswer(401, b'{"error":"a token is needed"}', headers={"WWW-Authenticate": "Bearer"})
-        page = self._pages.get(path)
-        if page is not None:
-            return self._page(page, call)
+        if isinstance(endpoint, Page):
+            return self._page(endpoint, call)
         try:
-            answering = self._predict(self._gate.engine(call.headers), call, path)
+            answering = endpoint.answer(self, self._auth.engine(call.headers), call)
         except CloudEdgeError as error:
             return _failed(error)
-        return answering if self._watch.is_off else self._watch.around(_asked(call, path), answering, _outcome)
+        return (
+            answering if self._observer.is_off else self._observer.observe(_record_of(call, path), answering, _outcome)
+        )
 
     def _page(self, page: Page, call: HttpCall) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
         if call.method not in ("GET", "HEAD"):
             return HttpAnswer(405, b"Method Not Allowed\n", _TEXT, {"Allow": "GET, HEAD"})
         try:
-            return page()
+            return page.answer(self)
         except CloudEdgeError as error:
             return _failed(error)
 
-    def _predict(self, engine: Engine, call: HttpCall, path: str) -> Coroutine[Any, Any, HttpAnswer]:
-        if path == "/v1/predict":
-            return predict_http(engine, call)
-        if path.startswith(_GENERAL):
-            return general_http(engine, call, max_inflated=self._max_body_bytes)
-        answering = pipeline_http(engine, call, service=self._service, ops=self._ops)
-        # Hooks are somebody else's code, which may want a task around it.
-        return answering if self._ops is None else _in_task(answering)
 
-    async def _ready(self) -> HttpAnswer:
-        if self._is_draining():
-            return HttpAnswer(503, b"draining\n", _TEXT)
-        is_ready = await asyncio.get_running_loop().run_in_executor(None, self._runtime.is_ready)
-        return HttpAnswer(200, b"ready\n", _TEXT) if is_ready else HttpAnswer(503, b"not ready\n", _TEXT)
+class Page(NamedTuple):
+    """An endpoint that answers GET."""
+
+    answer: Callable[[Routes], HttpAnswer | Coroutine[Any, Any, HttpAnswer]]
+    needs_token: bool = True
+
+
+class Prediction(NamedTuple):
+    """An endpoint that answers with a version; its function checks the method."""
+
+    answer: Callable[[Routes, Engine, HttpCall], Coroutine[Any, Any, HttpAnswer]]
+    needs_token: bool = True
+
+
+def _general(routes: Routes, engine: Engine, call: HttpCall) -> Coroutine[Any, Any, HttpAnswer]:
+    return general_http(engine, call, max_inflated=routes.max_body_bytes)
+
+
+def _pipeline(routes: Routes, engine: Engine, call: HttpCall) -> Coroutine[Any, Any, HttpAnswer]:
+    answering = pipeline_http(engine, call, service=routes.service, ops=routes.ops)
+    # Hooks are the user's code, which may need a task around it.
+    return answering if routes.ops is None else _in_task(answering)
 
 
 async def _in_task(answering: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
     return await asyncio.get_running_loop().create_task(answering)
 
 
-def _asked(call: HttpCall, path: str) -> Asked:
+async def _readyz(routes: Routes) -> HttpAnswer:
+    if routes.is_draining():
+        return HttpAnswer(503, b"draining\n", _TEXT)
+    is_ready = await asyncio.get_running_loop().run_in_executor(None, routes.runtime.is_ready)
+    return HttpAnswer(200, b"ready\n", _TEXT) if is_ready else HttpAnswer(503, b"not ready\n", _TEXT)
+
+
+def _metrics(routes: Routes) -> HttpAnswer:
+    text = prometheus(routes.runtime, routes.connections())
+    return HttpAnswer(200, text.encode(), "text/plain; version=0.0.4")
+
+
+def _stats(routes: Routes) -> HttpAnswer:
+    content = stats(routes.runtime, routes.connections())
+    return HttpAnswer(200, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def _openapi(routes: Routes) -> HttpAnswer:
+    return HttpAnswer(200, orjson.dumps(openapi(routes.runtime.signature, routes.service)))
+
+
+def _docs(routes: Routes) -> HttpAnswer:
+    page = docs_page(routes.runtime.signature, routes.service)
+    return HttpAnswer(200, page.encode(), "text/html; charset=utf-8")
+
+
+def _record_of(call: HttpCall, path: str) -> RequestRecord:
     attributes = {"http.request.method": call.method, "url.path": path[:200]}
-    return Asked(call.method, path, len(call.body), call.headers, attributes)
+    return RequestRecord(call.method, path, len(call.body), call.headers, attributes)
 
 
 def _outcome(answer: HttpAnswer | None) -> Outcome:
@@ -159,7 +177,7 @@ async def predict_http(engine: Engine, call: HttpCall) -> HttpAnswer:
     try:
         timeout_s = timeout_of(call.headers.get("grpc-timeout"))
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        feed, outputs = await aside(len(call.body), _read, call.body)
+        feed, outputs = await offload(len(call.body), _read, call.body)
         with engine.hold(call.headers.get("x-cloudedge-tag")) as version:
             answer = await version.predict(Call(feed, outputs, deadline=deadline))
     except orjson.JSONDecodeError as error:
@@ -170,7 +188,7 @@ async def predict_http(engine: Engine, call: HttpCall) -> HttpAnswer:
 
 
 async def predict_json(engine: Engine, body: Any) -> Answer:
-    """Answer what a body of `/v1/predict` asks for."""
+    """Answer a parsed body of `/v1/predict`."""
     feed, outputs = _checked(body)
     with engine.hold() as version:
         return await version.predict(Call(feed, outputs))
@@ -190,7 +208,7 @@ def _checked(body: Any) -> tuple[dict[str, NDArray[Any]], list[str]]:
 
 
 def answer_json(answer: Answer) -> bytes:
-    """Write an answer as `/v1/predict` does."""
+    """Encode an answer of `/v1/predict`."""
     outputs = {name: np.ascontiguousarray(array) for name, array in answer.outputs.items()}
     content: dict[str, Any] = {"outputs": outputs, "pin": answer.pin}
     if answer.tag:
@@ -213,3 +231,21 @@ def _failed(error: Exception) -> HttpAnswer:
     if isinstance(error, CloudEdgeError) and error.hint and fault.message == error.message:
         content["hint"] = error.hint
     return HttpAnswer(fault.status, orjson.dumps(content))
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+_ENDPOINTS: dict[str, Page | Prediction] = {
+    # A path that ends with a slash covers every path below it.
+    "/GeneralModelService/": Prediction(_general),  # Paddle Serving's general service
+    f"/{GENERAL_SERVICE}/": Prediction(_general),
+    "/v1/predict": Prediction(lambda _, engine, call: predict_http(engine, call)),  # plain JSON
+    "/openapi.json": Page(_openapi),  # describes /v1/predict
+    "/docs": Page(_docs),
+    "/healthz": Page(lambda _: HttpAnswer(200, b"ok\n", _TEXT), needs_token=False),  # the process lives
+    "/readyz": Page(_readyz, needs_token=False),  # the active version answers its probes
+    "/metrics": Page(_metrics),  # for Prometheus
+    "/stats": Page(_stats),  # for people
+}
+_PIPELINE = Prediction(_pipeline)
+"""Every other path: `POST /{service}/{method}` of Paddle Serving's Pipeline service."""

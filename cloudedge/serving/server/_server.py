@@ -1,4 +1,4 @@
-"""A runtime behind its ports: HTTP and baidu_std on one, gRPC on another, in a thread of its own.
+"""The server of a runtime: HTTP and baidu_std on one port, gRPC on another, in its own thread.
 
 `start` returns when it listens; `drain` stops accepting, lets requests under way finish, and closes.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict
 from cloudedge.http1 import Connections, EventLoopThread, HeldBytes, OtherProtocol, is_loopback
 from cloudedge.io import join_address
-from cloudedge.serving.protocols import DataPortAuth, HttpLimits, Ops, Tls, Traces, Watch, too_long_http
+from cloudedge.serving.protocols import DataPortAuth, HttpLimits, Ops, RequestObserver, Tls, Traces, too_long_http
 from cloudedge.serving.runtime import Runtime
 from cloudedge.serving.server._routes import Routes
 
@@ -25,33 +25,33 @@ __all__ = ["Server", "ServerConfig"]
 _BACKLOG = 1024
 _START_S = 30.0
 _SWITCH_S = 0.0005
-"""How long a thread may keep the interpreter while another waits for it: a worker that has an answer should not wait
+"""Longest time that a thread keeps the interpreter while another waits for it: a worker with an answer should not wait
 Python's usual 5 ms for the reader of requests."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where a server listens. Immutable; checked when made."""
+    """The ports of a server and their protection. Immutable; checked when made."""
 
     host: str = "127.0.0.1"
-    """Loopback unless told otherwise."""
+    """Address to listen on; loopback by default."""
     port: int = 9393
-    """HTTP and baidu_std; Paddle Serving's own default. 0 takes any free one."""
+    """Port of HTTP and baidu_std; Paddle Serving's own default. 0 takes any free one."""
     grpc_port: int | None = None
-    """gRPC; 0 takes any free one, None listens to none."""
+    """Port of gRPC; 0 takes any free one, None serves no gRPC."""
     service: str = "model"
     """Name of the Pipeline service: the first part of its path."""
     token: str | None = field(default=None, repr=False)
-    """What every caller must bring; None asks for nothing, which beyond loopback takes `tls` or `is_open`."""
+    """Token required of every caller; None requires nothing, which beyond loopback needs `tls` or `is_open`."""
     tls: Tls | None = None
-    """Of all data ports; None speaks in clear."""
+    """The certificate of all data ports; None serves without TLS."""
     is_open: bool = False
-    """Anybody who can reach the data ports may ask, as with Paddle Serving, whose clients cannot send a token."""
+    """Every client that reaches the data ports may ask, as with Paddle Serving, whose clients cannot send a token."""
     admin_token: str | None = field(default=None, repr=False)
-    """What allows to choose a version by header, and does for the other too; None allows it to everybody where only
-    this machine can ask, and to nobody elsewhere."""
+    """Token that allows its bearer to choose a version by header; it also counts as `token`. None allows the choice to
+    every caller where only this machine reaches the port, and to no caller elsewhere."""
     access_log: float = 0.0
-    """Share of requests that are logged, one JSON line each."""
+    """Share of requests to log, one JSON line each."""
     limits: HttpLimits = field(default_factory=HttpLimits)
 
     def __post_init__(self) -> None:
@@ -65,7 +65,8 @@ class ServerConfig:
         if not (self.token or self.tls or self.is_open or is_loopback(self.host)):
             raise ConfigError(
                 f"the data ports would listen on {self.host} without a token or TLS",
-                hint="--data-token-file, --tls-cert and --tls-key; or --open lets anybody ask, as Paddle Serving does",
+                hint="Give `--data-token-file`, or `--tls-cert` and `--tls-key`; `--open` admits every client, "
+                "as Paddle Serving does.",
             )
 
 
@@ -98,8 +99,8 @@ class Server:
         """Listen and answer.
 
         Raises:
-            Conflict: something else listens there.
-            ConfigError: it is not an address this process may listen on.
+            Conflict: Another program listens there.
+            ConfigError: This process may not listen on the address.
         """
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         self._runs.start()
@@ -114,32 +115,32 @@ class Server:
         from cloudedge.serving.protocols import BaiduStdProtocol  # noqa: PLC0415 - protobuf
 
         config, limits = self.config, self.config.limits
-        self.runtime.home = self._runs.loop
-        gate = DataPortAuth(
+        self.runtime.reader_loop = self._runs.loop
+        auth = DataPortAuth(
             self.runtime, token=config.token, admin_token=config.admin_token, is_local=is_loopback(config.host)
         )
         held = HeldBytes(limits.max_held_bytes)
-        watch = Watch(config.access_log, self._traces)
+        observer = RequestObserver(config.access_log, self._traces)
         routes = Routes(
             self.runtime,
             service=config.service,
             ops=self._ops,
-            gate=gate,
-            watch=watch,
+            auth=auth,
+            observer=observer,
             max_body_bytes=limits.max_body_bytes,
             is_draining=lambda: self.is_draining,
             connections=lambda: self._connections,
         )
-        # baidu_std has no place for a token: where one is needed it is not spoken.
+        # baidu_std cannot carry a token: it is off where a token is required.
         prpc = OtherProtocol(
             b"PRPC",
-            lambda part: BaiduStdProtocol(
+            lambda end_connection: BaiduStdProtocol(
                 self.runtime,
                 max_body=limits.max_body_bytes,
                 max_answer=limits.max_answer_bytes,
                 held=held,
-                watch=watch,
-                part=part,
+                observer=observer,
+                end_connection=end_connection,
             ),
         )
         self._connections = Connections(
@@ -159,12 +160,12 @@ class Server:
             from cloudedge.serving.protocols import serve_grpc  # noqa: PLC0415 - heavy
 
             self._grpc = await serve_grpc(
-                gate, service=config.service, ops=self._ops, host=config.host, port=config.grpc_port,
+                auth, service=config.service, ops=self._ops, host=config.host, port=config.grpc_port,
                 max_message_bytes=limits.max_body_bytes, max_answer_bytes=limits.max_answer_bytes,
-                max_connections=limits.max_connections, max_calls=limits.max_calls, held=held, watch=watch,
+                max_connections=limits.max_connections, max_calls=limits.max_calls, held=held, observer=observer,
                 tls=config.tls,
             )  # fmt: skip
-        # What has been loaded so far stays: collecting it again and again would cost milliseconds in between.
+        # The objects loaded so far stay: scanning them in every collection would cost milliseconds.
         gc.collect()
         gc.freeze()
 
@@ -177,16 +178,16 @@ class Server:
 
     @property
     def grpc_port(self) -> int | None:
-        """The port of gRPC, if it is spoken."""
+        """The port of gRPC, if it is served."""
         return None if self._grpc is None else int(self._grpc.port)
 
     @property
     def connections(self) -> Connections | None:
-        """What is connected, once started."""
+        """The open connections, once started."""
         return self._connections
 
     def drain(self, within_s: float = 10.0) -> bool:
-        """Stop accepting, let requests under way finish, close; tell whether all finished in time."""
+        """Stop accepting, let requests under way finish, close; return True if all finished in time."""
         if not self._runs.is_running:
             return True
         finished = self._runs.call(self._drain(within_s)).result(within_s + _START_S)
@@ -205,10 +206,10 @@ class Server:
             await self._grpc.stop(within_s)
         if connections is None:
             return True
-        # Who keeps a connection learns from its next answer to go elsewhere, and may have asked already.
-        lingers = min(end, time.monotonic() + self.config.limits.linger_s)
+        # A client with an open connection learns from its next answer to reconnect; it may have sent a request already.
+        linger_end = min(end, time.monotonic() + self.config.limits.linger_s)
         while (  # noqa: ASYNC110 - no event for all
-            connections.busy or (connections.open and time.monotonic() < lingers)
+            connections.busy or (connections.open and time.monotonic() < linger_end)
         ) and time.monotonic() < end:
             await asyncio.sleep(0.01)
         has_finished = not connections.busy
@@ -216,12 +217,12 @@ class Server:
         return has_finished
 
     def close(self) -> None:
-        """Close everything, now."""
+        """Close everything at once."""
         if self._runs.is_running:
             self._runs.call(self._close()).result(_START_S)
             self._runs.stop()
-        if self.runtime.home is self._runs.loop:
-            self.runtime.home = None
+        if self.runtime.reader_loop is self._runs.loop:
+            self.runtime.reader_loop = None
 
     async def _close(self) -> None:
         if self._listener is not None:

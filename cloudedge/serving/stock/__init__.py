@@ -1,4 +1,4 @@
-"""Exports for Paddle Serving's own server, and loading them while it runs."""
+"""Exports for stock Paddle Serving servers, and hot loading into running ones."""
 
 from __future__ import annotations
 

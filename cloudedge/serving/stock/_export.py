@@ -1,7 +1,7 @@
-"""Exporting: a bundle becomes a directory that a stock Paddle Serving 0.9 can run.
+"""Export of a bundle to a directory that a stock Paddle Serving 0.9 can run.
 
-`plan_export` decides and refuses; `export` writes. What a stock server cannot run is refused here, with the reason, and
-not found out where it is started.
+`plan_export` decides and refuses; `export` writes. A bundle that a stock server cannot run is refused here, with the
+reason, and not when the server starts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWN_RUNTIME = "Serve it with `cloudedge serve`, which answers the same requests
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What will be written: texts as they are, dense files from the hub."""
+    """The files to write: texts as bytes, dense files as paths in the hub."""
 
     target: str
     files: Mapping[str, bytes | Path]
@@ -57,34 +57,34 @@ def plan_export(
     cube_conf: str = "",
     variants: Sequence[conf.ClientVariant] = (),
 ) -> ExportPlan:
-    """Decide what an export holds.
+    """Plan the files of an export.
 
     Args:
-        bundle: What is exported.
+        bundle: The bundle to export.
         target: The C++ server (and the Pipeline service, where it can), or the Pipeline service alone.
-        port: Of the C++ server.
-        http_port: Of the Pipeline service; its gRPC port is the one below.
-        cube_conf: The text of a cube.conf, for a bundle with tables; a frame to fill in if left out.
+        port: Port of the C++ server.
+        http_port: Port of the Pipeline service; its gRPC port is the one below.
+        cube_conf: The text of a cube.conf, for a bundle with tables; a template to fill in if left out.
         variants: The servers that clients of the C++ server share their calls among; this machine's alone if left out.
 
     Raises:
-        InputError: that target cannot run this bundle; says why.
-        ConfigError: the variants make no sense.
+        InputError: The target cannot run this bundle; gives the reason.
+        ConfigError: The variants are invalid.
     """
     if target not in TARGETS:
-        raise InputError(f"unknown target {target!r}", hint=f"Known are: {', '.join(TARGETS)}")
+        raise InputError(f"unknown target {target!r}", hint=f"Known are {', '.join(TARGETS)}.")
     program, parameters = _program_of(bundle)
     is_pir = program.endswith(".json")
     for_cpp = target == "paddle-serving-0.9"
     if not bundle.signature.feed or not bundle.signature.fetch:
-        raise InputError(f"{bundle!r} does not say what it is fed and what it answers: stock servers need that")
+        raise InputError(f"{bundle!r} declares no inputs and outputs: stock servers need them")
     if for_cpp:
         _check_cpp(bundle, program)
     signature, ids = bundle.signature, list[str]()
     if not for_cpp:
         signature = _without_aliases(signature)
     elif bundle.sparse:
-        signature, ids = _as_the_lookup_op_sees_it(bundle)
+        signature, ids = _lookup_op_signature(bundle)
     described = conf.model_config(signature, lod=ids)
     text, binary = conf.write_text(described).encode(), conf.write_binary(described)
     files: dict[str, bytes | Path] = {
@@ -115,17 +115,17 @@ def plan_export(
 
 
 def _cpp_files(bundle: Bundle, described: Any, port: int, cube_conf: str) -> dict[str, bytes]:
-    """Return what the C++ server is started with, beside its model."""
+    """Return the files of the C++ server beside its model."""
     options = conf.EngineOptions(port=port, op="GeneralDistKVInferOp" if bundle.sparse else "GeneralInferOp")
     work = conf.work_directory(_WORK, _SERVER, described, options)
     files = {f"{_WORK}/{path}": text.encode() for path, text in work.items()}
     if bundle.sparse:
-        files[f"{_WORK}/cube.conf"] = (cube_conf or _cube_frame(next(iter(bundle.sparse)))).encode()
+        files[f"{_WORK}/cube.conf"] = (cube_conf or _cube_conf_template(next(iter(bundle.sparse)))).encode()
     return files | {"proj.conf": conf.write_flags(conf.server_flags(_WORK, port=port)).encode()}
 
 
 def _pipeline_obstacle(bundle: Bundle, *, for_cpp: bool) -> str:
-    """Say why the Pipeline service cannot run what is exported; empty if it can."""
+    """Return the reason why the Pipeline service cannot run the export; empty if it can."""
     if bundle.sparse:
         return "it cannot look ids up, and there are tables"
     if for_cpp and _without_aliases(bundle.signature) != bundle.signature:
@@ -134,10 +134,10 @@ def _pipeline_obstacle(bundle: Bundle, *, for_cpp: bool) -> str:
 
 
 def _without_aliases(signature: Signature) -> Signature:
-    """Return what a program is fed and answers, by its own names.
+    """Return a signature with the program's own names.
 
-    The Pipeline service looks types and outputs up by the program's names. An alias that is none of them is left out of
-    the answer, or given to the output in its place.
+    The Pipeline service looks types and outputs up by the program's names. It drops any other alias from the answer, or
+    gives it to the output in its position.
     """
 
     def named(variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
@@ -157,7 +157,7 @@ def _program_of(bundle: Bundle) -> tuple[str, str]:
 
 
 def _check_cpp(bundle: Bundle, program: str) -> None:
-    how = "Save it with Paddle 3.1.1 or older and FLAGS_enable_pir_api=0. Or: "
+    how = "Save it with Paddle 3.1.1 or older and `FLAGS_enable_pir_api=0`. Or: "
     if program.endswith(".json"):
         raise InputError(
             f"{bundle!r} holds a PIR program ({program}); the engine of Paddle Serving 0.9 reads old programs only",
@@ -174,14 +174,14 @@ def _check_cpp(bundle: Bundle, program: str) -> None:
         )
 
 
-def _as_the_lookup_op_sees_it(bundle: Bundle) -> tuple[Signature, list[str]]:
-    """Return what the C++ look-up op feeds the program, and which inputs it takes as ids.
+def _lookup_op_signature(bundle: Bundle) -> tuple[Signature, list[str]]:
+    """Return the signature for the C++ look-up op, and the inputs that it takes as ids.
 
     The op knows one table, of float32 rows; makes rows of rank 2; takes every int64 input for ids and no other. Its
-    sister for quantised rows, GeneralDistKVQuantInferOp, is no way out: since 0.5.0 it has not run the model.
+    counterpart for quantised rows, GeneralDistKVQuantInferOp, does not help: since 0.5.0 it has not run the model.
 
     Raises:
-        InputError: the bundle asks for more than that.
+        InputError: The bundle needs more than that.
     """
     signature, tables = bundle.signature, bundle.sparse
     narrow = {name: table.kind.dtype for name, table in tables.items() if table.kind.dtype != np.float32}
@@ -215,7 +215,7 @@ def _as_the_lookup_op_sees_it(bundle: Bundle) -> tuple[Signature, list[str]]:
     return Signature(feed=tuple(feeds), fetch=signature.fetch), [lookup.input for lookup in signature.lookups]
 
 
-def _cube_frame(table: str) -> str:
+def _cube_conf_template(table: str) -> str:
     entry = {
         "dict_name": table,
         "shard": 1,
@@ -236,18 +236,18 @@ def _pipeline(http_port: int, *, is_pir: bool) -> conf.PipelineConfig:
         rpc_port=http_port - 1,
         http_port=http_port,
         worker_num=4,
-        # One thread: several would share a predictor without a lock, and mix up answers.
+        # One thread: several would share a predictor without a lock and mix up answers.
         dag=conf.Dag(is_thread_op=True),
         op={"model": conf.PipelineOp(concurrency=1, local_service_conf=conf.LocalService.model_validate(model))},
     )
 
 
 def export(bundle: Bundle, plan: ExportPlan, folder: str | os.PathLike[str]) -> Path:
-    """Write what was planned to a folder that is not there yet; it appears whole or not at all.
+    """Write the planned files to a new folder, which appears complete or not at all.
 
     Raises:
-        Conflict: the folder exists.
-        IntegrityError: the bundle is damaged.
+        Conflict: The folder exists.
+        IntegrityError: The bundle is damaged.
     """
     target = Path(folder).absolute()
     bundle.verify()

@@ -1,8 +1,8 @@
-"""Hot loading for stock servers: new files under a server's feet, or a tar that upstream's monitor fetches.
+"""Hot loading for stock servers: new files in a running server's directory, or a tar that upstream's monitor fetches.
 
-A C++ server looks at one stamp file every few seconds and reads the model again when the stamp's whole-second time has
-changed; nothing else tells it. So the stamp is touched last, once, and only if something changed. What a crash leaves
-is mended by running the same again: a note says which bundle is on its way, and only the last step makes it say "live".
+A C++ server checks one stamp file every few seconds and reads the model again when the stamp's time in whole seconds
+has changed; it checks nothing else. So the stamp is touched last, once, and only after a change. Running the same
+again repairs the state after a crash: a note names the bundle on its way, and only the last step marks it "live".
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ STAMP = "fluid_time_file"
 _NOTE = ".cloudedge.json"
 _PROGRAMS = (".pdmodel", "__model__", "model")
 _PARAMETERS = (".pdiparams", "__params__", "params")
-"""What a file may end in that the engine takes for a program or for parameters: it takes the first it finds."""
+"""Endings of files that the engine takes for a program or for parameters: it takes the first it finds."""
 
 
 @dataclass(frozen=True)
 class HotLoad:
-    """What a hot load did, or would do."""
+    """The changes of a hot load, done or planned."""
 
     written: tuple[str, ...]
     removed: tuple[str, ...] = ()
     stamp: Path | None = None
-    """The file whose new time tells servers; None if everything was there already."""
+    """The file whose new time makes servers reload; None if there was nothing to change."""
 
 
 def load_into(
@@ -49,20 +49,20 @@ def load_into(
     dry_run: bool = False,
     clock: Clock | None = None,
 ) -> HotLoad:
-    """Put a bundle's files into the directory a running C++ server reads its model from.
+    """Put a bundle's files into the model directory of a running C++ server.
 
     Each file is replaced by renaming; the server reads none before the stamp changes.
 
     Raises:
-        InputError: the directory is not there, or holds no model.
-        StorageError: it cannot be written.
+        InputError: The directory does not exist, or holds no model.
+        StorageError: It cannot be written.
     """
     folder = Path(live)
     stamp = folder / STAMP
     if not stamp.is_file():
         raise InputError(
-            f"{folder} is not a directory a server reads its model from: it has no {STAMP}",
-            hint="Name the directory that model_toolkit.prototxt calls model_dir.",
+            f"{folder} is not the model directory of a server: it has no {STAMP}",
+            hint="Name the `model_dir` of model_toolkit.prototxt.",
             path=str(folder),
         )
     wanted = plan.server_files()
@@ -104,7 +104,7 @@ def publish_for_monitor(
     DONEFILE``. It copies the tar's files over the live ones and touches the stamp; so the tar has no stamp in it.
 
     Raises:
-        StorageError: the folder cannot be written.
+        StorageError: The folder cannot be written.
     """
     root = Path(folder)
     archive, done = root / f"{model}.tar", root / donefile
@@ -119,7 +119,7 @@ def publish_for_monitor(
         temporary = archive.with_name(f".{archive.name}.new")
         _write_tar(temporary, model, plan.server_files())
         temporary.replace(archive)
-        # The time a monitor compares is a whole second: a new donefile must not have the old one's.
+        # A monitor compares times in whole seconds: a new donefile must not have the old one's.
         before = int(done.stat().st_mtime) if done.exists() else 0
         unstamped = done.with_name(f".{done.name}.new")
         unstamped.write_text(bundle.digest)
@@ -135,27 +135,27 @@ def follow(
     every_s: float = 5.0,
     clock: Clock | None = None,
 ) -> Iterator[tuple[Bundle, HotLoad] | CloudEdgeError]:
-    """Hand over what a name stands for, and again whenever it stands for something else; never ends by itself.
+    """Hand over the bundle of a name, and each new one when the name moves; never ends by itself.
 
-    Yields each hand-over, and each reason why there was none, once; the next try may have no such reason.
+    Yields each hand-over, and each error once; a later try may succeed.
 
     Args:
-        find: Finds out what the name stands for now.
-        hand_over: What to do with it: `load_into` or `publish_for_monitor`.
-        every_s: How often to look.
+        find: Finds the name's current bundle.
+        hand_over: Delivers it: `load_into` or `publish_for_monitor`.
+        every_s: Interval between two looks.
         clock: Waits in between.
     """
     clock = clock or SystemClock()
-    handed, told = "", ""
+    handed_over, reported = "", ""
     while True:
         try:
             bundle = find()
-            if bundle.digest != handed:
+            if bundle.digest != handed_over:
                 yield bundle, hand_over(bundle)
-                handed, told = bundle.digest, ""
+                handed_over, reported = bundle.digest, ""
         except CloudEdgeError as error:
-            if error.message != told:
-                told = error.message
+            if error.message != reported:
+                reported = error.message
                 yield error
         clock.sleep(every_s)
 
@@ -182,7 +182,7 @@ def _touch(stamp: Path, clock: Clock) -> None:
 
 
 def _stamp(path: Path, before: int, clock: Clock) -> None:
-    """Set a file's time to now, or to the second after the one before."""
+    """Set a file's time to now, or to one second after `before` if that is later."""
     at = max(int(clock.now().timestamp()), before + 1)
     os.utime(path, (at, at))
 

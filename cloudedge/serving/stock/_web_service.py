@@ -1,4 +1,4 @@
-"""The Python that a stock Pipeline service needs beside its config.yml: it has no service of its own."""
+"""The web_service.py of an export: the Python that a stock Pipeline service needs beside its config.yml."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ if __name__ == "__main__":
 
 
 def web_service(name: str, signature: Signature, *, is_pir: bool) -> str:
-    """Return web_service.py for a model; any Python that Paddle Serving 0.9 runs on can run it."""
+    """Return web_service.py for a model; it runs on every Python that Paddle Serving 0.9 supports."""
     return _SERVICE.format(
         name=name,
         feeds={v.alias or v.name: (v.name, v.dtype) for v in signature.feed},

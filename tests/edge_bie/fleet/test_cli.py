@@ -74,7 +74,7 @@ def test_the_commands(shops):
         fleet.tell = told.put
         asked = pool.submit(lambda: fleet.rollout(fleet.plan(two), two))
         for wave in (1, 2, 3):
-            while f"wave {wave} (1 nodes) needs somebody's approval" not in told.get(timeout=60):
+            while f"wave {wave} (1 nodes) needs approval" not in told.get(timeout=60):
                 pass
             assert f"Wave {wave}" in cloudedge("fleet", "approve", "shops").stderr
         assert asked.result(60).state == "done"

@@ -76,7 +76,7 @@ def test_what_was_changed_after_it_was_signed_is_refused_by_nodes_and_counted(tm
         fleet.bie.put_app(replace(app, services=(service,)))
         outcome = fleet.rollout(plan)
         assert outcome.state == "undone"
-        assert "would run otherwise than was signed" in outcome.why
+        assert "is not as signed" in outcome.why
         assert set(made.runs().values()) == {one.pin}
 
 

@@ -108,7 +108,7 @@ def test_who_refuses_a_connection_is_starting_and_who_is_not_there_unreachable()
         pass  # now nobody listens there
     refused = ask(port)
     assert refused.state == "starting"
-    assert f"nobody listens on 127.0.0.1:{port} yet" in refused.why
+    assert f"nothing listens on 127.0.0.1:{port} yet" in refused.why
     assert ask(port, {}).state == "unreachable"
     with silent("127.0.0.1") as full:
         assert ask(full).state == "unreachable"

@@ -250,7 +250,7 @@ def test_a_node_with_a_key_runs_nothing_without_a_statement(world, played, node)
     world.write("POST", "apps", body)
     settle(node)
     report = world.reported()
-    assert "runs only what is signed" in report.app("stranger").cause
+    assert "runs only signed apps" in report.app("stranger").cause
     assert played.asks(world.port) == 1
 
 

@@ -74,7 +74,7 @@ def made(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch, made):
     monkeypatch.setenv("CLOUDEDGE_HOME", str(made[0]))
-    monkeypatch.setattr(follower_module, "_LOOK_S", 0.02)
+    monkeypatch.setattr(follower_module, "_POLL_S", 0.02)
 
 
 class Replicas:

@@ -168,9 +168,9 @@ class TestReading:
         ("change", "what"),
         [
             ({"apiVersion": "v1"}, "no PaddleService"),
-            ({"spec": {}}, "what answers, and is missing"),
+            ({"spec": {}}, "The container that answers is missing"),
             ({"spec": {"default": OLD.manifest(), "replicas": 2}}, "spec.replicas: There is no such field"),
-            ({"spec": {"default": OLD.manifest(), "workingDir": "/x"}}, "Write cd"),
+            ({"spec": {"default": OLD.manifest(), "workingDir": "/x"}}, "Write `cd"),
             ({"spec": {"default": OLD.manifest(), "service": {"window": "soon"}}}, "'soon' is no value"),
             ({"spec": {"default": OLD.manifest(), "service": {"panicWindow": True}}}, "True is no value"),
             ({"spec": {"default": OLD.manifest(), "service": {"minscale": 1}}}, "spec.service.minscale"),
@@ -222,7 +222,7 @@ def test_a_release_a_canary_and_its_promotion_never_leave_it_without_an_answer(w
     services, double = world
     assert services.deploy(PaddleService("ctr", OLD)).ready
     assert services.deploy(PaddleService("ctr", OLD)).ready, "who was killed while waiting can run it again"
-    with pytest.raises(Conflict, match="is there"):
+    with pytest.raises(Conflict, match="exists and differs"):
         services.deploy(PaddleService("ctr", NEW))
     status = services.canary("ctr", NEW, 10)
     assert (status.traffic, status.canary) == ({"ctr-default": 90, "ctr-canary": 10}, NEW)
@@ -310,7 +310,7 @@ def test_a_service_with_a_canary_comes_up_with_one_after_the_other(world):
     for _ in range(2):
         assert services.deploy(both).traffic == {"ctr-default": 80, "ctr-canary": 20}
     assert double.history[0] == {"ctr-default": 100}
-    with pytest.raises(Conflict, match="is there"):  # it would lose its canary
+    with pytest.raises(Conflict, match="exists and differs"):  # it would lose its canary
         services.deploy(PaddleService("ctr", OLD))
 
 

@@ -51,7 +51,7 @@ def load(runtime, models, folder, build):
     signature = Signature(feed=feed, fetch=PAIR.fetch)
     bundle = Bundle.pack(folder, name="model", signature=signature, hub=models.hub)
     runtime.activate(runtime.load(models.ref(bundle)).pin)
-    return runtime.lanes[bundle.pin].version
+    return runtime.queues[bundle.pin].version
 
 
 @pytest.mark.parametrize(("name", "build"), (ACROSS | SHAPES).items(), ids=ACROSS | SHAPES)
@@ -60,7 +60,7 @@ def test_what_depends_on_other_rows_is_run_by_itself(runtime, models, tmp_path, 
     assert not version.tuning.is_batched
     assert version.tuning.max_batch_rows == 1
     assert version.tuning.why_alone.startswith("output 0 ")
-    assert f"version {version.pin}: every request is run by itself" in caplog.text
+    assert f"version {version.pin}: every request runs alone" in caplog.text
     with Server(runtime, ServerConfig(port=0)) as server, Http(server.port) as http:
         told = http.ask("GET", "/stats").json()["versions"][version.pin]["tuning"]
         assert told["why_alone"] == version.tuning.why_alone
@@ -84,7 +84,7 @@ def test_what_does_not_shares_runs(runtime, models, tmp_path, name, build):
 )
 def test_as_many_rows_share_a_run_as_are_worth_it(models, tmp_path, monkeypatch, took_s, rows):
     measured = iter(took_s)
-    monkeypatch.setattr("cloudedge.serving.model._version._quickest", lambda *_: next(measured))
+    monkeypatch.setattr("cloudedge.serving.model._version._shortest_time", lambda *_: next(measured))
     with Runtime(RuntimeConfig(workers=1), hub=models.hub) as runtime:
         assert load(runtime, models, tmp_path / "model", ALONE["sum along the row"]).tuning.max_batch_rows == rows
     assert not list(measured)
@@ -93,10 +93,10 @@ def test_as_many_rows_share_a_run_as_are_worth_it(models, tmp_path, monkeypatch,
 def test_what_waits_is_counted_in_runs(models, tmp_path, monkeypatch):
     """A row of this takes 90 ms and eight take 100: 32 clients wait less than half a second, and nobody is refused."""
     measured = iter([0.09, 0.093, 0.096, 0.1, 0.2])
-    monkeypatch.setattr("cloudedge.serving.model._version._quickest", lambda *_: next(measured))
+    monkeypatch.setattr("cloudedge.serving.model._version._shortest_time", lambda *_: next(measured))
     with Runtime(RuntimeConfig(workers=1), hub=models.hub) as runtime:
         tuning = load(runtime, models, tmp_path / "model", ALONE["sum along the row"]).tuning
-    assert [tuning.takes_s(rows) for rows in (1, 8, 32, 33)] == pytest.approx([0.09, 0.1, 0.4, 0.49])
+    assert [tuning.estimate_s(rows) for rows in (1, 8, 32, 33)] == pytest.approx([0.09, 0.1, 0.4, 0.49])
 
 
 @pytest.mark.parametrize("inline_below_s", [1.0, 1e-9], ids=["inline", "threads"])
@@ -108,7 +108,7 @@ def test_nobody_is_answered_by_a_neighbour(models, tmp_path, inline_below_s):
             np.testing.assert_array_equal(answer.outputs["y"], np.cumsum(x, axis=0))
 
     async def everybody(runtime):
-        runtime.home = asyncio.get_running_loop()
+        runtime.reader_loop = asyncio.get_running_loop()
         await asyncio.gather(*(client(runtime, number) for number in range(16)))
 
     with Runtime(RuntimeConfig(workers=2, inline_below_s=inline_below_s), hub=models.hub) as runtime:

@@ -156,6 +156,6 @@ def test_a_shard_without_replicas_is_a_declared_default_with_its_share(serve, re
         assert reply.json()["outputs"] == {"rows": [[0.0, 0.0, 0.0, *row(2)]]}
         assert (reply.json()["defaulted"], reply.headers["x-cloudedge-defaulted"]) == (0.5, "0.5")
         assert "x-cloudedge-defaulted" not in http.ask("POST", "/v1/predict", {"inputs": EVEN}).headers
-        metrics = runtime.lanes[runtime.routing.active].version.metrics
+        metrics = runtime.queues[runtime.routing.active].version.metrics
         assert metrics.ids_defaulted == 1
     assert metrics.ids_missing == 0

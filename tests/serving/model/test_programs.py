@@ -71,7 +71,7 @@ def test_a_description_of_another_model_is_refused(runtime, tmp_path):
     (folder / "serving_server_conf.prototxt").write_text(conf.write_text(conf.model_config(TINY)).replace('"x"', '"z"'))
     with pytest.raises(InputError, match=r"another model: it has the inputs \['z'\]") as caught:
         runtime.load(str(folder))
-    assert "take it away" in caught.value.hint
+    assert "remove the file" in caught.value.hint
     (folder / "serving_server_conf.prototxt").write_text("not a description")
     with pytest.raises(ConfigError, match=r"serving_server_conf\.prototxt"):
         runtime.load(str(folder))
@@ -80,5 +80,5 @@ def test_a_description_of_another_model_is_refused(runtime, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\0\1\2", b"\x0a\x00"], ids=["nothing", "other bytes", "an empty block"])
 def test_what_is_no_old_program_is_said(content, tmp_path):
     (tmp_path / "model.pdmodel").write_bytes(content)
-    with pytest.raises(InputError, match=r"model\.pdmodel does not say what it is fed"):
+    with pytest.raises(InputError, match=r"model\.pdmodel does not declare its inputs"):
         read_signature(tmp_path / "model.pdmodel", "model.pdmodel")

@@ -172,7 +172,7 @@ def test_a_frame_that_is_too_long_is_refused_by_its_number_after_those_before_it
         peer.send(long[40:2000])
         code, text, correlation, *_ = peer.receive()
         assert (code, correlation) == (1003, 78)
-        assert "is more than is taken" in text
+        assert "is too large" in text
         assert peer.is_closed()
 
 

@@ -20,8 +20,8 @@ TOKEN = "a token"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(follower_module, "_LOOK_S", 0.02)
-    monkeypatch.setattr(follower_module, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(follower_module, "_POLL_S", 0.02)
+    monkeypatch.setattr(follower_module, "_RETRY_S", 0.05)
 
 
 class Replica:

@@ -42,7 +42,7 @@ def test_ops_of_one_request_are_answered_by_one_version_though_the_pointer_moves
         def postprocess(self, input_data, fetch_data, data_id, log_id):
             marked.activate(two.pin)
             unloading.start()
-            while one.pin in marked.lanes:
+            while one.pin in marked.queues:
                 pass
             return fetch_data, None, ""
 
@@ -91,5 +91,5 @@ def test_a_shadow_that_would_read_a_request_differently_is_not_asked(padded):
     runtime, _, nine = padded
     runtime.set_shadow(Shadow(nine))
     ask_ragged(runtime)
-    metrics = runtime.lanes[nine].version.metrics
+    metrics = runtime.queues[nine].version.metrics
     assert (metrics.shadow_dropped, metrics.shadow_compared) == (1, 0)

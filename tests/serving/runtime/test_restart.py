@@ -11,7 +11,7 @@ import pytest
 
 from cloudedge.errors import Conflict, StorageError, Unavailable
 from cloudedge.serving import BundleRows, Routing, Runtime, RuntimeConfig, Shadow, Variant
-from cloudedge.serving.model._batching import Lane
+from cloudedge.serving.model._batching import VersionQueue
 from cloudedge.serving.runtime._saved_state import read_state
 from tests.serving.models import pack_rows, row_table
 from tests.serving.process import Process
@@ -87,7 +87,7 @@ Runtime(RuntimeConfig(workers=1), hub=LocalHub(P(sys.argv[1])), rows=rows, state
     with Runtime(RuntimeConfig(workers=1), hub=models.hub, state=state) as runtime:
         assert runtime.restore() == []
         assert runtime.routing == before[1]
-        assert runtime.lanes.keys() == {bundle.pin for bundle in rows}
+        assert runtime.queues.keys() == {bundle.pin for bundle in rows}
 
 
 def test_what_could_not_be_had_is_remembered_and_comes_back(models, rows, state):
@@ -161,17 +161,17 @@ def test_unloaded_twice_at_once_and_loaded_again_it_stays(marked, models, monkey
     """The second of two who unload comes late: what was loaded meanwhile is not its to take away."""
     bundle = models.marked[1]
     marked.load(models.ref(bundle))
-    first = marked.lanes[bundle.pin]
-    late, go_on, close = threading.Event(), threading.Event(), Lane.close
+    first = marked.queues[bundle.pin]
+    late, go_on, close = threading.Event(), threading.Event(), VersionQueue.close
 
-    def slow(lane, *arguments, **more):
-        closed = close(lane, *arguments, **more)
+    def slow(queue, *arguments, **more):
+        closed = close(queue, *arguments, **more)
         if threading.current_thread().name == "late":
             late.set()
             assert go_on.wait(60)
         return closed
 
-    monkeypatch.setattr(Lane, "close", slow)
+    monkeypatch.setattr(VersionQueue, "close", slow)
     failures = []
 
     def unload():
@@ -189,21 +189,21 @@ def test_unloaded_twice_at_once_and_loaded_again_it_stays(marked, models, monkey
     thread.join(60)
     assert not failures
     assert marked.version(bundle.pin).state == "ready"
-    assert marked.lanes[bundle.pin] is not first
+    assert marked.queues[bundle.pin] is not first
     assert marked.ask({"x": np.ones((1, 2), np.float32)}, pin=bundle.pin).pin == bundle.pin
 
 
 def test_who_asks_while_a_runtime_closes_is_told_at_once(models):
     runtime = Runtime(RuntimeConfig(workers=1, unload_wait_s=60), hub=models.hub)
     runtime.activate(runtime.load(models.ref(models.marked[0])).pin)
-    lane = next(iter(runtime.lanes.values()))
-    lane.pending += 1  # a request that does not end: closing waits for it
+    queue = next(iter(runtime.queues.values()))
+    queue.pending += 1  # a request that does not end: closing waits for it
     closing = threading.Thread(target=runtime.close)
     closing.start()
-    while runtime.lanes:
+    while runtime.queues:
         time.sleep(0.01)
     with pytest.raises(Unavailable, match="no version is active"):
         runtime.hold()
-    lane._done(1)
+    queue._finish(1)
     closing.join(60)
     assert not closing.is_alive()

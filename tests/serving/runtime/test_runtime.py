@@ -12,7 +12,7 @@ from cloudedge.bundle import Bundle, Probes
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Overloaded
 from cloudedge.serving import Call, Routing, Runtime, RuntimeConfig, Shadow, Variant
 from cloudedge.serving.engine import NoneActive
-from cloudedge.serving.model._batching import Item, Lane, next_batch
+from cloudedge.serving.model._batching import QueuedRequest, VersionQueue, next_batch
 from cloudedge.serving.model._predictor import Predictor
 from cloudedge.serving.model._version import Version
 from tests.serving.models import PAIR, ROWS, ctr_feed, pack_pooled, pack_rows, row_table, save_marked, save_rows
@@ -44,14 +44,14 @@ def test_every_answer_belongs_to_its_request(models, inline_below_s, calls):
             np.testing.assert_array_equal(answer.outputs["y"], x)
 
     async def everybody(runtime):
-        runtime.home = asyncio.get_running_loop()
+        runtime.reader_loop = asyncio.get_running_loop()
         await asyncio.gather(*(client(runtime, number) for number in range(clients)))
 
     with Runtime(RuntimeConfig(workers=2, inline_below_s=inline_below_s), hub=models.hub) as runtime:
         pin = load(runtime, models, models.marked[0])
         assert runtime.version(pin).inline is (inline_below_s == INLINE)
         asyncio.run(everybody(runtime))
-        metrics = runtime.lanes[pin].version.metrics
+        metrics = runtime.queues[pin].version.metrics
         assert metrics.succeeded == calls // clients * clients
         assert metrics.runs < metrics.succeeded, "nothing was ever batched"
 
@@ -65,7 +65,7 @@ def test_every_predictor_that_answers_was_run_before(runtime, models, monkeypatc
 
     monkeypatch.setattr(Predictor, "run", counted)
     pin = load(runtime, models, models.ctr)
-    version = runtime.lanes[pin].version
+    version = runtime.queues[pin].version
     assert len(version.predictors) == 2
     for predictor in (*version.predictors, version.inline_predictor):
         assert any(each is predictor for each in ran)
@@ -85,16 +85,18 @@ def test_no_more_batches_run_at_once_than_there_are_cores_for(models, monkeypatc
     config = RuntimeConfig(workers=2, inline_below_s=THREADS, max_batch_rows=1)
     with Runtime(config, hub=models.hub) as runtime:
         pin = load(runtime, models, models.marked[0])
-        version = runtime.lanes[pin].version
+        version = runtime.queues[pin].version
         monkeypatch.setattr(Version, "execute", slow)
-        lane = Lane(version, runtime._pool, max_queue_rows=99, max_queue_bytes=1 << 20, max_wait_s=9, width=width)
+        queue = VersionQueue(
+            version, runtime._pool, max_queue_rows=99, max_queue_bytes=1 << 20, max_wait_s=9, width=width
+        )
         arrays, rows, key = version.feeds.check({"x": np.ones((1, 2), np.float32)})
-        items = [Item(arrays, rows, key, version.fetch(())) for _ in range(8)]
+        items = [QueuedRequest(arrays, rows, key, version.fetch(())) for _ in range(8)]
         for item in items:
-            lane.put(item)
+            queue.put(item)
         for item in items:
             item.future.result(10)
-        assert lane.close(10)
+        assert queue.close(10)
     assert (max(most), len(most)) == (width, 8)
 
 
@@ -116,7 +118,7 @@ def test_callers_without_a_loop_share_batches_too(marked):
 
 
 def item(rows=1, key=(), deadline=None):
-    return Item([], rows, key, [], deadline=deadline)
+    return QueuedRequest([], rows, key, [], deadline=deadline)
 
 
 def test_a_batch_is_a_run_of_requests_of_one_shape_that_fit():
@@ -149,7 +151,7 @@ def test_what_would_take_too_much_memory_once_looked_up_is_refused_by_name(model
         with pytest.raises(InputError, match=r"feed 'ids' has shape \[4, 26\].* 2080 bytes") as refused:
             runtime.ask({"ids": np.zeros((4, 26), np.int64)})
         assert refused.value.facts["variable"] == "ids"
-        version = runtime.lanes[pin].version
+        version = runtime.queues[pin].version
         assert version.max_rows_of(((50,),)) == 2, "and no batch is larger"
         assert version.max_rows_of(((1000,),)) == 1
     with Runtime(RuntimeConfig(workers=1, max_input_bytes=2 * 2 * row), hub=models.hub) as runtime:
@@ -165,7 +167,7 @@ def test_rows_of_ids_reach_the_program(runtime, models):
     rows = runtime.ask(feed).outputs["rows"]
     np.testing.assert_array_equal(rows[:, :3], [[4, 4.25, 4.5], [0, 0, 0], [38, 38.25, 38.5]])
     np.testing.assert_array_equal(rows[:, 3:], [[2, 2.25, 2.5], [0, 0, 0], [0, 0, 0]])
-    metrics = runtime.lanes[pin].version.metrics
+    metrics = runtime.queues[pin].version.metrics
     assert (metrics.ids, metrics.ids_missing) == (6, 3)  # 5, 7 and -1
 
 
@@ -178,7 +180,7 @@ def test_look_ups_nobody_asked_for_are_not_counted(runtime, models, tmp_path):
     )  # fmt: skip
     pin = load(runtime, models, bundle)
     assert runtime.probe(pin).passed
-    metrics = runtime.lanes[pin].version.metrics
+    metrics = runtime.queues[pin].version.metrics
     assert (metrics.ids, metrics.ids_missing) == (0, 0)
     runtime.ask({"ids": np.array([[4]]), "more": np.array([[5]])})
     assert (metrics.ids, metrics.ids_missing) == (2, 1)
@@ -256,14 +258,14 @@ def test_ids_that_do_not_fit_are_refused(runtime, models):
 
 def test_a_bad_request_does_not_spoil_its_batch(models):
     async def mixed(runtime):
-        runtime.home = asyncio.get_running_loop()
+        runtime.reader_loop = asyncio.get_running_loop()
         feeds = [np.full((1, 2), np.nan if i % 7 == 3 else i, np.float32) for i in range(40)]
         return feeds, await asyncio.gather(*(runtime.predict(Call({"x": x})) for x in feeds), return_exceptions=True)
 
     with Runtime(RuntimeConfig(inline_below_s=INLINE), hub=models.hub) as runtime:
         pin = load(runtime, models, models.marked[0])
         feeds, answers = asyncio.run(mixed(runtime))
-        assert runtime.lanes[pin].version.metrics.batch_rows.total > runtime.lanes[pin].version.metrics.runs
+        assert runtime.queues[pin].version.metrics.batch_rows.total > runtime.queues[pin].version.metrics.runs
     for x, answer in zip(feeds, answers, strict=True):
         if np.isnan(x).any():
             assert isinstance(answer, InputError)
@@ -295,13 +297,13 @@ def test_between_two_batches_run_where_requests_are_read_the_others_have_their_t
     """Else a flood of one model would keep everything else, health checks included, waiting until it is over."""
     with Runtime(RuntimeConfig(workers=1, inline_below_s=INLINE, max_batch_rows=1), hub=models.hub) as runtime:
         pin = load(runtime, models, models.marked[0])
-        metrics, seen = runtime.lanes[pin].version.metrics, []
+        metrics, seen = runtime.queues[pin].version.metrics, []
 
         async def ask():
-            runtime.home = asyncio.get_running_loop()
+            runtime.reader_loop = asyncio.get_running_loop()
             waiting = [asyncio.ensure_future(runtime.predict(Call({"x": ONE}))) for _ in range(3)]
             await asyncio.sleep(0)  # all three are queued now
-            runtime.home.call_soon(lambda: seen.append(metrics.runs))
+            runtime.reader_loop.call_soon(lambda: seen.append(metrics.runs))
             await asyncio.gather(*waiting)
 
         asyncio.run(ask())
@@ -377,7 +379,7 @@ def test_a_shadow_is_compared_and_never_answers(marked, models):
             assert answer.pin == models.marked[0].pin
         await asyncio.sleep(0.2)
 
-    metrics = marked.lanes[one].version.metrics
+    metrics = marked.queues[one].version.metrics
     marked.set_shadow(Shadow(one, tolerance=0.5))
     asyncio.run(ask(20))
     assert metrics.shadow_compared == metrics.shadow_differed > 0

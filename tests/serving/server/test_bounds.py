@@ -26,7 +26,7 @@ class Gate:
     """A model that answers once it is told to."""
 
     def __init__(self, runtime, pin):
-        version = runtime.lanes[pin].version
+        version = runtime.queues[pin].version
         self.opened, self.begun, execute = threading.Event(), threading.Event(), version.execute
 
         def held(*arguments, **options):
@@ -224,7 +224,7 @@ def test_a_queue_has_room_for_so_many_bytes(models):
         pin = runtime.load(models.ref(models.marked[0])).pin
         runtime.activate(pin)
         gate = Gate(runtime, pin)
-        lane = runtime.lanes[pin]
+        queue = runtime.queues[pin]
 
         async def ask():
             x = np.ones((5, 2), np.float32)  # 40 bytes
@@ -232,7 +232,7 @@ def test_a_queue_has_room_for_so_many_bytes(models):
             await asyncio.to_thread(gate.begun.wait, 60)
             waiting = [asyncio.create_task(_ask(runtime, x)) for _ in range(3)]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            assert lane.queued_bytes == 80
+            assert queue.queued_bytes == 80
             gate.opened.set()
             return await asyncio.gather(running, *waiting)
 
@@ -242,7 +242,7 @@ def test_a_queue_has_room_for_so_many_bytes(models):
             gate.opened.set()
         assert told[:3] == ["", "", ""]
         assert "80 bytes" in told[3]
-        assert lane.queued_bytes == 0
+        assert queue.queued_bytes == 0
 
 
 async def _ask(runtime, x):

@@ -68,7 +68,7 @@ def test_a_model_that_fails_is_not_called_missing_rows_nor_the_callers_fault(spo
 
 
 def test_the_engines_own_failures_are_told_apart_from_wrong_inputs(marked, models):
-    predictor = marked.lanes[models.marked[0].pin].version.inline_predictor
+    predictor = marked.queues[models.marked[0].pin].version.inline_predictor
 
     def broken():
         raise RuntimeError("some/file.cc:12\nResourceExhaustedError: Out of memory. (at some/file.cc:12)")
@@ -119,6 +119,6 @@ def test_what_only_the_engine_can_see_is_said_plainly(picky, caplog, inputs):
         assert "a [1, 2]" in text
         assert ".cc" not in text
         assert "Error" not in text
-        assert "refused by the engine" in caplog.text
+        assert "the engine refused inputs" in caplog.text
         good = {"a": [[1, 2]], "b": [[3, 4]], "ids": [[2]]}
         assert http.ask("POST", "/v1/predict", {"inputs": good}).json()["outputs"] == {"y": [[11.0]]}

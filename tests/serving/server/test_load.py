@@ -90,7 +90,7 @@ def test_looked_up_answers_over_http_belong_to_their_requests(models, tmp_path, 
         runtime.activate(pin)
         with Server(runtime, ServerConfig(port=0, service="rows")) as server:
             asyncio.run(everybody(server.port))
-        metrics = runtime.lanes[pin].version.metrics
+        metrics = runtime.queues[pin].version.metrics
     assert not wrong
     assert (metrics.succeeded, metrics.failed) == (calls, 0)
     assert metrics.runs < calls, "nothing was ever batched"
@@ -112,13 +112,13 @@ def test_every_answer_of_a_real_network_belongs_to_its_request(models, name, inl
                 wrong.append((i, found, expected[i]))
 
     async def everybody(runtime, expected):
-        runtime.home = asyncio.get_running_loop()
+        runtime.reader_loop = asyncio.get_running_loop()
         await asyncio.gather(*(client(runtime, number, expected) for number in range(clients)))
 
     with Runtime(RuntimeConfig(workers=2, inline_below_s=inline_below_s, max_wait_s=60), hub=models.hub) as runtime:
         pin = runtime.load(models.ref(getattr(models, name))).pin
         runtime.activate(pin)
-        version = runtime.lanes[pin].version
+        version = runtime.queues[pin].version
         arrays, _, _ = FeedCheck(version.signature, max_rows=calls, max_bytes=1 << 30).check(feed)
         (expected,), _ = version.execute(arrays, version.inline_predictor)
         assert len(np.unique(expected)) > calls * 0.9, "whose answer it is could not be told"
@@ -177,13 +177,13 @@ def test_too_much_is_refused_and_the_rest_is_answered(models, inline_below_s):
         flood = run(3 * CONNECTIONS)
         assert flood.statuses.keys() <= {200, 429}
         assert flood.answered > 0
-        lane = runtime.lanes[models.marked[0].pin]
-        assert lane.queued_rows == 0
+        queue = runtime.queues[models.marked[0].pin]
+        assert queue.queued_rows == 0
         assert resident_bytes() - before < 64 * 2**20
         last = run(2)
         assert last.statuses.keys() == {200}
         # What was refused cost no run: all of the model's time went into answers that somebody got.
-        metrics = lane.version.metrics
+        metrics = queue.version.metrics
         assert metrics.batch_rows.total == metrics.succeeded == first.answered + flood.answered + last.answered
 
 
@@ -211,4 +211,4 @@ def test_unloading_waits_for_the_last_request(models):
         for thread in threads:
             thread.join()
         assert not failures
-        assert pin not in runtime.lanes
+        assert pin not in runtime.queues

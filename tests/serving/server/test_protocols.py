@@ -68,7 +68,7 @@ def test_requests_and_answers_have_a_limit(marked, scheme):
         assert client.predict(pairs(1))["y"].tolist() == [[1, 1]]
         with pytest.raises(CloudEdgeError, match=r"answer has|[Ss]ent message larger"):
             client.predict(pairs(200))
-        with pytest.raises(CloudEdgeError, match=r"at most 4000|[Rr]eceived message larger|more than is taken"):
+        with pytest.raises(CloudEdgeError, match=r"at most 4000|[Rr]eceived message larger|too large"):
             client.predict(pairs(1000))
         assert client.predict(pairs(1))["y"].tolist() == [[1, 1]]
 

@@ -98,7 +98,7 @@ IDS = Variable(name="ids", dtype="int64")
         ({"suffix": ".json"}, "paddle-serving-0.9", "PIR program"),
         ({"version": "3.3.1"}, "paddle-serving-0.9", r"saved by Paddle 3\.3\.1"),
         ({"version": "nightly"}, "paddle-serving-0.9", "saved by Paddle nightly"),
-        ({"signature": Signature()}, "paddle-serving-0.9", "does not say what it is fed"),
+        ({"signature": Signature()}, "paddle-serving-0.9", "declares no inputs"),
         ({"signature": LOOKUP, "tables": ["t"]}, PIPELINE, "cannot look ids up"),
         ({"signature": LOOKUP, "tables": ["t", "u"]}, "paddle-serving-0.9", "2 tables, and it knows one"),
         (
