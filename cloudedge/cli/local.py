@@ -31,14 +31,14 @@ def up(
     from cloudedge.release.local import up as start  # noqa: PLC0415
 
     layout = layout_of(target) if dry_run else start(target, within_s=within_s)
-    seats = [*layout.sparse(), *layout.dense()]
+    servers = [*layout.sparse(), *layout.dense()]
     running = find_processes(layout.folder)
-    pids = {seat.place: running.get(seat.process) for seat in seats}
+    pids = {server.place: running.get(server.process) for server in servers}
     if as_json:
-        places = {seat.place: seat.address for seat in seats}
+        places = {server.place: server.address for server in servers}
         json_out({"folder": str(layout.folder), "places": places, "pids": pids})
     else:
-        rows = [(seat.place, seat.address, seat.admin, pids[seat.place] or "") for seat in seats]
+        rows = [(server.place, server.address, server.admin, pids[server.place] or "") for server in servers]
         table_out(("place", "address", "admin", "pid"), rows)
     if dry_run:
         say("nothing was started")

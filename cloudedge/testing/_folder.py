@@ -58,7 +58,7 @@ class FolderPlace:
                 size += (8 + table.row_bytes) * (table.rows if self.leg == "edge" else table.shard_rows[self._shard])
         return Estimate(ship_bytes=size, memory_bytes=size, disk_bytes=size)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """Copy what belongs here, and publish it with a rename."""
         self._fence(order)
         ready, making = self._root / "versions" / version.pin, self._root / f"making-{version.pin}"
@@ -82,7 +82,7 @@ class FolderPlace:
                 np.savez(folder / f"{name}.npz", keys=table.keys[mine], values=table.values[mine])
         return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """Compare every dense file and every row with the bundle's."""
         folder = self._root / "versions" / version.pin
         if not folder.exists():
@@ -102,7 +102,7 @@ class FolderPlace:
                             f"{self.name}: the rows of {name} in {version.pin} are not what was packed"
                         )
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """Replace the pointer."""
         self._fence(order)
         missing = [pin for pin in shares if not (self._root / "versions" / pin).exists()]
@@ -110,7 +110,7 @@ class FolderPlace:
             raise NotFound(f"{self.name} does not have {', '.join(missing)}")
         self._write(self._state() | {"active": dict(shares)})
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """Take a version away, with a rename first: a half-deleted one must not look whole."""
         self._fence(order)
         if pin in self._state()["active"]:

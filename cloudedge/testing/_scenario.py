@@ -53,8 +53,8 @@ class _Story:
         ]
         world.is_calm = True
         self.journal = SimJournal(world)
-        self.shelf = SimBundleSource(world, self.versions, self.layouts)
-        self.shelf.wanted = [version.ref for version in self.versions[1:]]
+        self.bundles = SimBundleSource(world, self.versions, self.layouts)
+        self.bundles.wanted = [version.ref for version in self.versions[1:]]
         self.clients = Clients(world)
         if rng.random() < 0.3:  # noqa: PLR2004
             self.clients.scores["v2"] = 9.0  # a model that answers, and answers nonsense
@@ -81,12 +81,12 @@ class _Story:
         with self.journal.writing("history") as writer:
             writer.remember("lives", [vars(Life(first.pin, first.ref, str(first), first.shards))])
             writer.remember("known", [first.pin])
-        self.shelf.here.add(first.ref)
-        self.shelf.roles["live"] = first.ref
+        self.bundles.here.add(first.ref)
+        self.bundles.roles["live"] = first.ref
 
     def target(self, by: str = "ann") -> Target:
         """Start cloudedge."""
-        return sim_target(self.world, shelf=self.shelf, journal=self.journal, layouts=self.layouts, by=by)
+        return sim_target(self.world, bundles=self.bundles, journal=self.journal, layouts=self.layouts, by=by)
 
     def _rival(self) -> None:
         """Somebody else starts cloudedge meanwhile: in the middle of what the first one does, or between two lines."""
@@ -213,10 +213,10 @@ class _Story:
         live = self._live()
         if self.journal.unfinished() is not None:
             world.broken("not whole", "something is unfinished")
-        if self.shelf.roles.get("live") != (live.ref if live else None) or "next" in self.shelf.roles:
-            world.broken("unexplained", f"{_pin(live)} is live and the hub's tags say {self.shelf.roles}")
-        for role, marked in self.shelf.roles.items():
-            if marked not in self.shelf.versions:
+        if self.bundles.roles.get("live") != (live.ref if live else None) or "next" in self.bundles.roles:
+            world.broken("unexplained", f"{_pin(live)} is live and the hub's tags say {self.bundles.roles}")
+        for role, marked in self.bundles.roles.items():
+            if marked not in self.bundles.versions:
                 world.broken("deleted", f"{marked} is marked as {role}, and the hub has lost it")
         for place in self._answering(live):
             copy = place.copies.get(_pin(live))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
 from cloudedge.release import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped, Traffic, Version
+from cloudedge.release.core import STAGES
 from cloudedge.testing._copies import DAMAGED, Copy, Stored
 
 if TYPE_CHECKING:
@@ -104,21 +105,21 @@ class SimPlace:
         ship = 1000 if self._base() else _COPY_BYTES
         return Estimate(ship_bytes=ship, memory_bytes=_COPY_BYTES) if version.pin else Estimate()
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """Load a version."""
-        return self._world.call(self, f"prepare {version.pin}", lambda: self._prepare(version, order), changes=True)
+        return self._world.call(self, f"load {version.pin}", lambda: self._load(version, order), changes=True)
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """Ask the version's probes."""
-        self._world.call(self, f"check {version.pin}", lambda: self._check(version), changes=False)
+        self._world.call(self, f"verify {version.pin}", lambda: self._verify(version), changes=False)
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """Move the pointer."""
-        self._world.call(self, f"switch {dict(shares)}", lambda: self._switch(shares, order), changes=True)
+        self._world.call(self, f"activate {dict(shares)}", lambda: self._activate(shares, order), changes=True)
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """Unload a version."""
-        self._world.call(self, f"forget {pin}", lambda: self._forget(pin, order), changes=True)
+        self._world.call(self, f"unload {pin}", lambda: self._unload(pin, order), changes=True)
 
     def watch(self) -> Health:
         """Report traffic."""
@@ -140,11 +141,10 @@ class SimPlace:
             self.shard,
             self.shards,
             memory_free_bytes=None if self.room is None else (self.room - len(loaded)) * _COPY_BYTES,
-            incarnation=str(self.incarnation),
         )
 
-    def _prepare(self, version: Version, order: int) -> Shipped:
-        self._fence(order, "prepare")
+    def _load(self, version: Version, order: int) -> Shipped:
+        self._fence(order, "load")
         if self.holds(version.pin) and (self.leg != "dense" or self.copies[version.pin].shards == version.shards):
             return Shipped(0, "nothing")
         if version.pin in self._stored.active:
@@ -187,7 +187,7 @@ class SimPlace:
     def _has_readers(self, pin: str) -> bool:
         return self._world.clients is not None and pin in self._world.clients.in_use()
 
-    def _check(self, version: Version) -> None:
+    def _verify(self, version: Version) -> None:
         copy = self._stored.copies.get(version.pin)
         if copy is None or not copy.is_ready:
             raise NotFound(f"{self.name} does not have {version.pin}")
@@ -198,8 +198,8 @@ class SimPlace:
         if self.leg == "dense" and self._world.clients is not None:
             self._world.clients.probe(self, version.pin, copy.shards)
 
-    def _switch(self, shares: Shares, order: int) -> None:
-        self._fence(order, "switch")
+    def _activate(self, shares: Shares, order: int) -> None:
+        self._fence(order, "activate")
         missing = [pin for pin in shares if not self.holds(pin)]
         if missing:
             raise NotFound(f"{self.name} does not have {', '.join(missing)}")
@@ -209,8 +209,8 @@ class SimPlace:
         if self._world.clients is not None:
             self._world.clients.check_reach(self)
 
-    def _forget(self, pin: str, order: int) -> None:
-        self._fence(order, "forget")
+    def _unload(self, pin: str, order: int) -> None:
+        self._fence(order, "unload")
         if pin in self._stored.active:
             raise Conflict(f"{self.name}: {pin} is active")
         if self.leg != "sparse" and self._world.clients is not None:
@@ -244,11 +244,8 @@ class SimPlace:
         if self._world.journal is not None:
             entries = self._world.journal._read("SELECT step, what FROM entries WHERE id = ?", order)  # noqa: SLF001
             step = entries[0][0] if entries else "nothing"
-            wanted = {"prepare": ("prepare",), "switch": ("switch", "canary", "idle"), "forget": ("forget", "trim")}[
-                what
-            ]
             stage, _, where = step.partition(":")
-            if stage.split(".")[-1] not in wanted or where.split("@")[0] != self.name:
+            if STAGES.get(stage) != what or where.split("@")[0] != self.name:
                 self._world.broken("unexplained", f"{self.name} was told to {what}, and the journal says {step}")
 
     def _persist(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cloudedge.errors import Interrupted, NotFound
+from cloudedge.errors import InputError, Interrupted, NotFound
 from cloudedge.release import FixedLayout, Place, ReleaseContext, TableFacts, Target, Version
 from cloudedge.testing._simulated_places import SimPlace
 from cloudedge.testing._simulated_world import SimClock, SimJournal, SimulatedWorld
@@ -142,14 +143,20 @@ class SimLayouts:
 def sim_target(
     world: SimulatedWorld,
     *,
-    shelf: SimBundleSource,
     journal: SimJournal,
+    bundles: SimBundleSource | None = None,
     by: str = "ann",
     layouts: SimLayouts | None = None,
+    shelf: SimBundleSource | None = None,
 ) -> Target:
-    """Start cloudedge, as a new process would, on a simulated world."""
+    """Start cloudedge, as a new process would, on a simulated world; `shelf` is the old name of `bundles`."""
+    if shelf is not None:
+        warnings.warn("sim_target(shelf=...) is now sim_target(bundles=...)", DeprecationWarning, stacklevel=2)
+    source = bundles or shelf
+    if source is None:
+        raise InputError("a simulated target needs bundles")
     places: dict[str, Place] = dict(world.places)
-    ground = ReleaseContext(
-        "sim", places, journal, shelf, SimClock(world), world.run, by, layouts=layouts or FixedLayout()
+    context = ReleaseContext(
+        "sim", places, journal, source, SimClock(world), world.run, by, layouts=layouts or FixedLayout()
     )
-    return Target(ground)
+    return Target(context)

@@ -53,7 +53,7 @@ def test_killed_while_a_layout_ends(cut_anew, monkeypatch, where):
         elif where == "waited":
             patch.setattr(supervisor._lifecycle, "find_processes", die)
         else:
-            patch.setattr(_local.Layout, "tidy", die)
+            patch.setattr(_local.ProcessLayout, "tidy", die)
         with pytest.raises(Killed):
             now().retire()
     seats = {seat.process for seat in layout_of("small", config=config(2)).sparse()}

@@ -58,9 +58,9 @@ def test_rows_that_serving_replicas_merge_need_memory(tmp_path, hub, made):
     pieces = tmp_path / "model1"
     delta = Bundle.pack(pieces, name="ctr", sparse=table, signature=SIGNATURE, parent=made[0], hub=hub)
     for bundle, merged in ((made[0], 0), (delta, 200 * (8 + 16))):
-        version, world = target._ground.look(f"ctr@{bundle.digest}")
+        version, world = target._context.look(f"ctr@{bundle.digest}")
         for name, cost in world.estimates.items():
-            assert cost.memory_bytes == target._ground.places[name].estimate(version).memory_bytes + merged
+            assert cost.memory_bytes == target._context.places[name].estimate(version).memory_bytes + merged
         assert len(world.estimates) == 2
         assert target.run(target.plan(bundle)).state == "done"
     assert target.status().is_whole

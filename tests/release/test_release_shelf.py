@@ -22,7 +22,7 @@ from cloudedge.release.target import _target_kinds as _kinds
 def test_bundles_come_from_the_targets_hub_and_both_hubs_keep_what_is_live(tmp_path, hub, far):
     one, two, three = bundles(tmp_path, far)
     target = far_target(tmp_path, hub, far)
-    clock = target._ground.clock
+    clock = target._context.clock
     for bundle in (one, two, three):
         target.run(target.plan(f"ctr:{bundle.version}"))
     for each in (hub, far):
@@ -56,7 +56,7 @@ def test_a_plan_brings_nothing_and_the_release_counts_what_it_brings(tmp_path, h
     assert (planned.steps[0].id, planned.steps[0].size_bytes) == ("fetch", blobs)
     assert "bring what is missing from the hub" in planned.summary()
     done = target.run(planned)
-    entries = target._ground.journal.entries(done.number)
+    entries = target._context.journal.entries(done.number)
     assert [e.detail["bytes"] for e in entries if (e.step, e.what) == ("fetch", "done")] == [blobs]
     assert done.bytes == sum(e.detail.get("bytes", 0) for e in entries if e.what == "done") > blobs
     assert target.history()[0].bytes == done.bytes
@@ -121,7 +121,7 @@ def test_a_bundle_that_the_wrong_people_signed_is_refused(tmp_path, hub):
     shelf = HubBundleSource("prod", hub, key=tmp_path / "ours.pub", shards={"emb": SHARDS})
     sign_bundle(bundle, tmp_path / "theirs.key", b"a passphrase")
     target = folder_target(tmp_path, hub)
-    target._ground.shelf = shelf
+    target._context.bundles = shelf
     refused = target.plan(bundle)
     assert [refusal.rule for refusal in refused.refusals] == ["signature"]
     sign_bundle(bundle, tmp_path / "ours.key", b"a passphrase")
@@ -135,4 +135,4 @@ def test_a_target_is_built_from_its_section(tmp_path, monkeypatch):
     target = Target.load("prod", config=config)
     assert target.name == "prod"
     assert target.status().live is None
-    assert target._ground.shelf._shards == {"emb": SHARDS}
+    assert target._context.bundles._shards == {"emb": SHARDS}

@@ -79,14 +79,14 @@ class FleetPlace:
         bake = self.fleet.leg.bake.total_seconds() * (len(self.fleet.leg.waves) + 1)
         return Estimate(ship_bytes=sum(ships), seconds=bake + max(ships, default=0) / _BYTES_PER_S)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """See `Place`: publish, and label nobody."""
         with self.fleet.writing():
             self._fence(order)
             sent = self.fleet.publish(_bundle(version)).sent_bytes
         return Shipped(sent, "base" if sent else "nothing")
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """See `Place`: everything can be fetched, and every node that is there could take it."""
         self.fleet.check([each for each in self.fleet.revisions().values() if each.statement.pin == version.pin][:1])
         plan = self.fleet.plan(_bundle(version))
@@ -97,7 +97,7 @@ class FleetPlace:
                 hint="Mend these nodes, or take them out with edge.selector.",
             )
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """See `Place`: run the rollout to its end, or take nodes back to what they had.
 
         Raises:
@@ -118,7 +118,7 @@ class FleetPlace:
             bundle = self._opened(pin)
             self._require(self.fleet.rollout(self.fleet.plan(bundle), bundle, check=False, wait_paused=True))
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """See `Place`."""
         with self.fleet.writing():
             self._fence(order)

@@ -30,7 +30,7 @@ from cloudedge.release.kubernetes._reach import Reach, is_direct
 from cloudedge.release.places import live_shards
 from cloudedge.serving.knative import PaddleServices
 
-__all__ = ["PodSeat", "Site"]
+__all__ = ["ServerPod", "Site"]
 
 _TOKEN_BYTES = 32
 _DELETED_S = 300.0
@@ -39,8 +39,8 @@ _WRITES = 16
 
 
 @dataclass(frozen=True)
-class PodSeat:
-    """A shard replica in a pod; a `Seat`."""
+class ServerPod:
+    """A shard replica in a pod; a `TargetServer`."""
 
     place: str
     table: str
@@ -129,7 +129,7 @@ class Site:
         ]
         return sorted(earlier, key=lambda part: (part.table, part.shards, part.shard))
 
-    def seats(self) -> list[PodSeat]:
+    def servers(self) -> list[ServerPod]:
         """List the shard replicas with the way to each."""
         addresses = self._addresses()
         found = []
@@ -139,7 +139,9 @@ class Site:
                 data, admin = (
                     self.reach.address(pod, port, ip=addresses.get(pod, "")) for port in (CUBE_PORT, CUBE_ADMIN)
                 )
-                found.append(PodSeat(part.place(replica), part.table, part.shard, part.shards, data, f"http://{admin}"))
+                found.append(
+                    ServerPod(part.place(replica), part.table, part.shard, part.shards, data, f"http://{admin}")
+                )
         return found
 
     def cube_conf(self) -> str:

@@ -69,7 +69,7 @@ class DeploymentPlace:
         ship = changed_bytes(version, loaded, self._hub) * len(found)
         return Estimate(ship_bytes=ship, memory_bytes=2 * version.dense_bytes, seconds=1 + ship / _BYTES_PER_S)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
         wanted = desired(version)
         ship = self.estimate(version).ship_bytes
@@ -81,23 +81,23 @@ class DeploymentPlace:
         self._reach(add, order, about=[version.pin])
         return Shipped(ship, "base" if ship >= version.dense_bytes else "delta" if ship else "nothing")
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """See `Place`: every pod is asked."""
         for answered in self._pods.require(self._pods.answers(lambda admin: admin.probe(version.pin))).values():
             require_probed(self.name, version, answered)
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """See `Place`."""
 
         def point(now: Desired) -> Desired:
             missing = shares.keys() - {each.pin for each in now.versions}
             if missing:
-                raise NotFound(f"{self.name} does not have {', '.join(sorted(missing))}", hint="Prepare it first.")
+                raise NotFound(f"{self.name} does not have {', '.join(sorted(missing))}", hint="Load it first.")
             return now.model_copy(update={"shares": dict(shares)})
 
         self._reach(point, order, about=list(shares))
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """See `Place`."""
 
         def drop(now: Desired) -> Desired:

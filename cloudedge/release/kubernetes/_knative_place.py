@@ -86,7 +86,7 @@ class KnativePlace:
         ship = version.dense_bytes * max(1, knative.min_scale if knative else 1)
         return Estimate(ship_bytes=ship, seconds=_START_S + ship / _BYTES_PER_S)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
         services, shipped = self._services(order), Shipped(self.estimate(version).ship_bytes, "base")
         endpoint = endpoint_of(version, self._site.config, cube=self._site.cube_conf())
@@ -111,7 +111,7 @@ class KnativePlace:
         services.canary(self._service, endpoint, 0)
         return shipped
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """See `Place`: every pod of its revision is asked."""
         status = self._status()
         for role, each in self._carried(status).items() if status is not None else ():
@@ -120,14 +120,14 @@ class KnativePlace:
                 for answered in self._pods[role].require(found).values():
                     require_probed(self.name, version, answered)
                 return
-        raise NotFound(f"{self.name} does not have {version.pin}", hint="Prepare it first.")
+        raise NotFound(f"{self.name} does not have {version.pin}", hint="Load it first.")
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """See `Place`: shares are whole percents."""
         services, status = self._services(order), self._status()
         if status is None:
             if shares:
-                raise NotFound(f"{self.name} is not there", hint="Prepare it first.")
+                raise NotFound(f"{self.name} is not there", hint="Load it first.")
             return
         services.claim(self._service)
         if not shares:
@@ -136,7 +136,7 @@ class KnativePlace:
         pins = {role: each.pin for role, each in self._carried(status).items()}
         missing = shares.keys() - pins.values()
         if missing:
-            raise NotFound(f"{self.name} does not have {', '.join(sorted(missing))}", hint="Prepare it first.")
+            raise NotFound(f"{self.name} does not have {', '.join(sorted(missing))}", hint="Load it first.")
         if "canary" in pins and pins["canary"] in shares:
             percent = _percent(shares[pins["canary"]])
             if status.canary_percent == percent:
@@ -148,7 +148,7 @@ class KnativePlace:
         else:
             services.wait(self._service)
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """See `Place`."""
         services, status = self._services(order), self._status()
         if status is None:

@@ -95,15 +95,19 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
         NotFound: it was never brought up.
     """
     site, hub = Site(name, section), LocalHub()
-    token, seats = site.token, site.seats()
+    token, servers = site.token, site.servers()
     artifacts = ArtifactCache(site.folder / "artifacts")
     cuts = {
         shards: Dispatch(
-            [seat for seat in seats if seat.shards == shards], token=token, workshop=artifacts, hub=hub, push=True
+            [server for server in servers if server.shards == shards],
+            token=token,
+            artifacts=artifacts,
+            hub=hub,
+            push=True,
         )
-        for shards in {seat.shards for seat in seats}
+        for shards in {server.shards for server in servers}
     }
-    sparse: list[Place] = [PodShardPlace(seat, cuts[seat.shards], site) for seat in seats]
+    sparse: list[Place] = [PodShardPlace(server, cuts[server.shards], site) for server in servers]
     if not section.dense:
         return sparse
     return [*sparse, KnativePlace(site, hub=hub) if site.is_knative else DeploymentPlace(site, hub=hub)]
@@ -141,8 +145,8 @@ class KubernetesLayouts:
 
     def _hold_nothing(self, parts: Sequence[Part]) -> bool:
         names = {part.place(replica) for part in parts for replica in range(part.replicas)}
-        seats = [seat for seat in self._site.seats() if seat.place in names]
-        return not any(shard_replica(seat, self._site.token).status().versions for seat in seats)
+        servers = [server for server in self._site.servers() if server.place in names]
+        return not any(shard_replica(server, self._site.token).status().versions for server in servers)
 
 
 def _site(name: str, config: Config | None) -> Site:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from cloudedge.errors import NotFound
 from cloudedge.release.core import Shares
-from cloudedge.release.kubernetes._cluster_state import PodSeat, Site
+from cloudedge.release.kubernetes._cluster_state import ServerPod, Site
 from cloudedge.release.kubernetes._names import named, wanted_file
 from cloudedge.release.places import Dispatch, ShardPlace
 
@@ -21,16 +21,16 @@ __all__ = ["PodShardPlace"]
 class PodShardPlace(ShardPlace):
     """One cube server in a pod."""
 
-    def __init__(self, seat: PodSeat, dispatch: Dispatch, site: Site) -> None:
-        super().__init__(seat, dispatch)
+    def __init__(self, server: ServerPod, dispatch: Dispatch, site: Site) -> None:
+        super().__init__(server, dispatch)
         self._site = site
-        self._file = wanted_file(seat.table, seat.shards)
+        self._file = wanted_file(server.table, server.shards)
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """See `Place`."""
         if shares:
             self._want(max(shares, key=lambda pin: shares[pin]), order)
-        super().switch(shares, order=order)
+        super().activate(shares, order=order)
 
     def _want(self, pin: str, order: int) -> None:
         def rewritten(text: str) -> str:

@@ -29,7 +29,7 @@ from cloudedge.cube import CubeConf
 from cloudedge.release.places import cube_conf, live_shards, parse_place, shard_place
 from cloudedge.supervisor import ProcessSpec, read_specs, write_json, write_text
 
-__all__ = ["ProcessLayout", "Seat", "is_free"]
+__all__ = ["ProcessLayout", "ServerProcess", "is_free"]
 
 _HOST = "127.0.0.1"
 _CUBE = (sys.executable, "-m", "cloudedge", "cube", "serve")
@@ -41,7 +41,7 @@ _STOP_S = 20.0
 
 
 @dataclass(frozen=True)
-class Seat:
+class ServerProcess:
     """A place of the target: a process and where it listens."""
 
     place: str
@@ -84,31 +84,33 @@ class ProcessLayout:
         self.hub = hub
         self.folder = (folder or home() / "targets" / name).absolute()
 
-    def sparse(self) -> list[Seat]:
+    def sparse(self) -> list[ServerProcess]:
         """List the shard replicas: those of cloudedge.yaml, and those of earlier layouts that are still there."""
         ports = self._ports()
         wanted = [place for place in self._names() if place.startswith("sparse/")]
         earlier = [place for place in ports if place.startswith("sparse/") and not self._is_now(place)]
         earlier = [place for place in earlier if self._shall_run(place)] if earlier else []
         cuts = {place: parse_place(place) for place in [*wanted, *earlier]}
-        return [Seat(place, *ports[place], table, shard, shards) for place, (table, shard, shards) in cuts.items()]
+        return [
+            ServerProcess(place, *ports[place], table, shard, shards) for place, (table, shard, shards) in cuts.items()
+        ]
 
     def now(self) -> Mapping[str, int]:
         """Say into how many shards each table is cut from now on."""
         leg = self.config.sparse
         return dict.fromkeys(leg.tables, leg.shards) if leg else {}
 
-    def earlier(self) -> list[list[Seat]]:
-        """List the layouts of tables that cloudedge.yaml no longer names, each with its seats."""
-        found: dict[tuple[str, int], list[Seat]] = {}
-        for seat in self.sparse():
-            if not self._is_now(seat.place):
-                found.setdefault((seat.table, seat.shards), []).append(seat)
+    def earlier(self) -> list[list[ServerProcess]]:
+        """List the layouts of tables that cloudedge.yaml no longer names, each with its servers."""
+        found: dict[tuple[str, int], list[ServerProcess]] = {}
+        for server in self.sparse():
+            if not self._is_now(server.place):
+                found.setdefault((server.table, server.shards), []).append(server)
         return list(found.values())
 
     def _shall_run(self, place: str) -> bool:
         try:
-            return Seat(place, 0, 0).process in {spec.name for spec in read_specs(self.folder)}
+            return ServerProcess(place, 0, 0).process in {spec.name for spec in read_specs(self.folder)}
         except FileNotFoundError:
             return True  # nothing was ever told to run, so nothing was told to end
 
@@ -116,10 +118,10 @@ class ProcessLayout:
         table, _, shards = parse_place(place)
         return self.now().get(table) == shards
 
-    def dense(self) -> list[Seat]:
+    def dense(self) -> list[ServerProcess]:
         """List the serving replicas."""
         ports = self._ports()
-        return [Seat(place, *ports[place]) for place in self._names() if place.startswith("dense/")]
+        return [ServerProcess(place, *ports[place]) for place in self._names() if place.startswith("dense/")]
 
     def token(self) -> str:
         """Return the token of the admin APIs; empty before the first `up`, which makes one."""
@@ -144,10 +146,10 @@ class ProcessLayout:
             live: Into how many shards the tables are cut that readers without a pin get; those of cloudedge.yaml if
                 left out.
         """
-        seats = self.sparse()
+        servers = self.sparse()
         cuts = {
-            (table, shards): [_addresses(seats, table, shards, shard) for shard in range(shards)]
-            for table, shards in dict.fromkeys((seat.table, seat.shards) for seat in seats)
+            (table, shards): [_addresses(servers, table, shards, shard) for shard in range(shards)]
+            for table, shards in dict.fromkeys((server.table, server.shards) for server in servers)
         }
         return cube_conf(cuts, {**self.now(), **(live or {})})
 
@@ -161,11 +163,11 @@ class ProcessLayout:
 
     def tidy(self) -> None:
         """Forget the ports and files of shards that have ended, and tell readers."""
-        ports, there = self._ports(), {seat.place for seat in [*self.sparse(), *self.dense()]}
+        ports, there = self._ports(), {server.place for server in [*self.sparse(), *self.dense()]}
         gone = [place for place in ports if place.startswith("sparse/") and place not in there]
         gone = [place for place in gone if not self._is_now(place)]  # a replica less is no other layout
         for place in gone:
-            shutil.rmtree(self.folder / Seat(place, 0, 0).process, ignore_errors=True)
+            shutil.rmtree(self.folder / ServerProcess(place, 0, 0).process, ignore_errors=True)
         write_json(self.folder / "ports.json", {place: pair for place, pair in ports.items() if place not in gone})
         self.publish()
 
@@ -175,25 +177,25 @@ class ProcessLayout:
         self._make_token()
         conf = self.folder / "cube.conf"
         self.publish()
-        return [*map(self._cube, self.sparse()), *(self._serve(seat, conf) for seat in self.dense())]
+        return [*map(self._cube, self.sparse()), *(self._serve(server, conf) for server in self.dense())]
 
-    def _cube(self, seat: Seat) -> ProcessSpec:
-        data = self.folder / seat.process
+    def _cube(self, server: ServerProcess) -> ProcessSpec:
+        data = self.folder / server.process
         data.mkdir(parents=True, exist_ok=True)
         return ProcessSpec(
-            seat.process, (*_CUBE, str(data), "--empty", "--state", str(data), *self._listen(seat)), stop_s=_STOP_S
+            server.process, (*_CUBE, str(data), "--empty", "--state", str(data), *self._listen(server)), stop_s=_STOP_S
         )
 
-    def _serve(self, seat: Seat, conf: Path) -> ProcessSpec:
-        data = self.folder / seat.process
+    def _serve(self, server: ServerProcess, conf: Path) -> ProcessSpec:
+        data = self.folder / server.process
         data.mkdir(parents=True, exist_ok=True)
         cube = ("--cube", str(conf)) if self.config.sparse else ()
         service = self.config.dense.service if self.config.dense else ""
         more = ("--hub", str(self.hub), "--service", service, "--state", str(data / "state.json"), *cube)
-        return ProcessSpec(seat.process, (*_SERVE, *self._listen(seat), *more), stop_s=_STOP_S)
+        return ProcessSpec(server.process, (*_SERVE, *self._listen(server), *more), stop_s=_STOP_S)
 
-    def _listen(self, seat: Seat) -> tuple[str, ...]:
-        ports = ("--port", str(seat.port), "--admin-port", str(seat.admin_port))
+    def _listen(self, server: ServerProcess) -> tuple[str, ...]:
+        ports = ("--port", str(server.port), "--admin-port", str(server.admin_port))
         return (*ports, "--token-file", str(self.folder / "token"))
 
     def _names(self) -> Iterator[str]:
@@ -241,8 +243,10 @@ class ProcessLayout:
         return (port for port in drawn if port not in used and is_free(port))
 
 
-def _addresses(seats: list[Seat], table: str, shards: int, shard: int) -> list[str]:
-    return [seat.address for seat in seats if (seat.table, seat.shards, seat.shard) == (table, shards, shard)]
+def _addresses(servers: list[ServerProcess], table: str, shards: int, shard: int) -> list[str]:
+    return [
+        server.address for server in servers if (server.table, server.shards, server.shard) == (table, shards, shard)
+    ]
 
 
 def is_free(port: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cloudedge.cube import CubeConf, CubeDict
 
-__all__ = ["Cut", "Seat", "cube_conf", "dictionary", "live_shards", "parse_place", "shard_place"]
+__all__ = ["Cut", "TargetServer", "cube_conf", "dictionary", "live_shards", "parse_place", "shard_place"]
 
 _TIMEOUT_MS, _RETRY = 1000, 2
 
@@ -15,7 +15,7 @@ Cut = tuple[str, int]
 """A table, and into how many shards it is cut."""
 
 
-class Seat(Protocol):
+class TargetServer(Protocol):
     """A server of a target: what a release calls it and where it listens."""
 
     @property

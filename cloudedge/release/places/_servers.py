@@ -9,11 +9,20 @@ from typing import Any
 
 from cloudedge.admin import ordered
 from cloudedge.bundle import Bundle
-from cloudedge.cube.delivery import ArtifactCache, CubeReplica, DeliveryPolicy, ReplicaDelivery, TableVersion
+from cloudedge.cube.delivery import (
+    ArtifactCache,
+    CubeReplica,
+    DeliveryPolicy,
+    ObservedReplica,
+    ReplicaDelivery,
+    ReplicaPlan,
+    TableVersion,
+    observe,
+)
 from cloudedge.errors import InputError, IntegrityError, NotFound
 from cloudedge.hub import LocalHub
 from cloudedge.release.core import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped, Traffic, Version
-from cloudedge.release.places._server_names import Seat, dictionary
+from cloudedge.release.places._server_names import TargetServer, dictionary
 from cloudedge.serving import AdminClient, Variant
 
 __all__ = [
@@ -45,33 +54,39 @@ class Dispatch:
     """What the shards of a layout share: the replicas, the workshop that makes artifacts, and the bundles.
 
     Args:
-        seats: All shard replicas of tables that are cut into the same number.
+        servers: All shard replicas of tables that are cut into the same number.
         token: For their admin APIs.
-        workshop: Where artifacts are made.
+        artifacts: Where artifacts are made and kept.
         hub: Where bundles are.
         push: Send artifacts to servers that cannot fetch them from here.
     """
 
     def __init__(
-        self, seats: Sequence[Seat], *, token: Token, workshop: ArtifactCache, hub: LocalHub, push: bool = False
+        self,
+        servers: Sequence[TargetServer],
+        *,
+        token: Token,
+        artifacts: ArtifactCache,
+        hub: LocalHub,
+        push: bool = False,
     ) -> None:
-        self.replicas = {seat.place: shard_replica(seat, token, push=push) for seat in seats}
-        self._workshop = workshop
+        self.replicas = {server.place: shard_replica(server, token, push=push) for server in servers}
+        self._artifacts = artifacts
         self._hub = hub
 
     @contextmanager
-    def courier(self) -> Iterator[ReplicaDelivery]:
-        """Lend somebody who delivers; files are served until the block ends."""
+    def delivery(self) -> Iterator[ReplicaDelivery]:
+        """Lend a delivery; the files it offers are served until the block ends."""
         with ReplicaDelivery(
-            list(self.replicas.values()), self._workshop, policy=DeliveryPolicy(deadline_s=_LOAD_S)
-        ) as courier:
-            yield courier
+            list(self.replicas.values()), self._artifacts, policy=DeliveryPolicy(deadline_s=_LOAD_S)
+        ) as delivery:
+            yield delivery
 
     @contextmanager
     def delivering(self) -> Iterator[ReplicaDelivery]:
-        """Lend somebody who delivers; artifacts of long ago go when the last one who does so is done."""
-        with self._workshop.in_use(DeliveryPolicy().artifacts_kept), self.courier() as courier:
-            yield courier
+        """Lend a delivery whose artifacts stay until the last block of this kind ends, and then those used last."""
+        with self._artifacts.in_use(DeliveryPolicy().artifacts_kept), self.delivery() as delivery:
+            yield delivery
 
     def layers(self, name: str, table: str, pin: str) -> list[str]:
         """Return the digests of a table's base and deltas in a version that a shard has.
@@ -93,12 +108,12 @@ class Dispatch:
         return found
 
 
-def shard_replica(seat: Seat, token: Token, *, push: bool = False) -> CubeReplica:
+def shard_replica(server: TargetServer, token: Token, *, push: bool = False) -> CubeReplica:
     """Return a cube server as those who deliver see it."""
-    admin = seat.admin.removeprefix("http://")
-    name = seat.place.rpartition("/")[2]
+    admin = server.admin.removeprefix("http://")
+    name = server.place.rpartition("/")[2]
     return CubeReplica(
-        seat.table, seat.shard, replica=name, address=seat.address, admin=admin, token=token, deadline_s=_LOAD_S,
+        server.table, server.shard, replica=name, address=server.address, admin=admin, token=token, deadline_s=_LOAD_S,
         push=push,
     )  # fmt: skip
 
@@ -108,12 +123,14 @@ class ShardPlace:
 
     leg: Leg = "sparse"
 
-    def __init__(self, seat: Seat, dispatch: Dispatch, *, host: str = "") -> None:
-        self.name = seat.place
+    def __init__(self, server: TargetServer, dispatch: Dispatch, *, host: str = "") -> None:
+        self.name = server.place
         self._host = host
-        self.table, self.shard, self.shards = seat.table, seat.shard, seat.shards
+        self.table, self.shard, self.shards = server.table, server.shard, server.shards
         self._dispatch = dispatch
-        self._replica = dispatch.replicas[seat.place]
+        self._replica = dispatch.replicas[server.place]
+        self._plan: ReplicaPlan | None = None
+        """The delivery that was last planned, for an estimate mostly; it is the one that is carried out."""
 
     def observe(self) -> Observed:
         """See `Place`."""
@@ -142,12 +159,8 @@ class ShardPlace:
 
     def estimate(self, version: Version) -> Estimate:
         """See `Place`."""
-        ship = self._guess(version) if version.missing_bytes else self._count(version)
+        ship = self._guess(version) if version.missing_bytes else self._planned(version, self._seen()).bytes_to_ship
         return Estimate(ship_bytes=ship, memory_bytes=2 * ship, disk_bytes=ship, seconds=ship / _BYTES_PER_S)
-
-    def _count(self, version: Version) -> int:
-        with self._dispatch.courier() as courier:
-            return courier.plan_one(self._replica, *self._wanted(version)).bytes_to_ship
 
     def _guess(self, version: Version) -> int:
         """Tell from sizes in manifests what would travel, of a version whose rows nobody has here."""
@@ -161,23 +174,22 @@ class ShardPlace:
                     news.append(sum(list(wanted.layers.values())[len(has) :]))
         return min(news) // self.shards
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
-        with ordered(order), self._dispatch.delivering() as courier:
-            if version.pin in self._replica.status().loaded():
+        with ordered(order), self._dispatch.delivering() as delivery:
+            seen = self._seen()
+            if seen.status is not None and version.pin in seen.status.loaded():
                 return Shipped(0, "nothing")
-            wanted, bases = self._wanted(version)
-            plan = courier.plan_one(self._replica, wanted, bases)
-            how = next((step.how for step in plan.of("stage")), None)
-            shipped = courier.prepare(self._replica, wanted, bases)
-        return Shipped(shipped, "delta" if how == "delta" and shipped else "base" if shipped else "nothing")
+            plan = self._planned(version, seen)
+            shipped = delivery.carry_out(self._replica, plan)
+        return Shipped(shipped, "delta" if plan.how == "delta" and shipped else "base" if shipped else "nothing")
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """See `Place`."""
-        with self._dispatch.courier() as courier:
-            courier.verify(self._replica, self._wanted(version)[0])
+        with self._dispatch.delivery() as delivery:
+            delivery.verify(self._replica, self._table_of(version))
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """See `Place`: reads without a pin go to the version with the largest share; a shard does not draw lots."""
         with ordered(order):
             if shares:
@@ -185,7 +197,7 @@ class ShardPlace:
             else:
                 self._replica.deactivate()
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """See `Place`: a release knows what to go back to better than the server, which takes what was active before.
 
         Where there is no room for three versions that one goes, and after an undo it is what was undone.
@@ -197,11 +209,26 @@ class ShardPlace:
         """See `Place`: what readers see is counted where they read, at the serving replicas."""
         return Health()
 
-    def _wanted(self, version: Version) -> tuple[TableVersion, list[TableVersion]]:
-        bundle = bundle_of(version)
-        pins = [pin for pin in self._replica.status().loaded() if pin != version.pin]
-        wanted = TableVersion(self.table, version.pin, bundle.sparse[self.table])
-        return wanted, self._dispatch.bases(version.name, self.table, pins)
+    def _seen(self) -> ObservedReplica:
+        seen = observe(self._replica)
+        if seen.error is not None:
+            raise seen.error
+        return seen
+
+    def _planned(self, version: Version, seen: ObservedReplica) -> ReplicaPlan:
+        """Plan the delivery of a version, or return the plan made before where the server still has what it had.
+
+        A process that resumes a release has no such plan and makes one from what it finds.
+        """
+        if self._plan is None or self._plan.version.version != version.pin or not self._plan.holds_for(seen):
+            pins = [pin for pin in seen.status.loaded() if pin != version.pin] if seen.status else []
+            bases = self._dispatch.bases(version.name, self.table, pins)
+            with self._dispatch.delivery() as delivery:
+                self._plan = delivery.plan_one(self._replica, self._table_of(version), bases, seen=seen)
+        return self._plan
+
+    def _table_of(self, version: Version) -> TableVersion:
+        return TableVersion(self.table, version.pin, bundle_of(version).sparse[self.table])
 
 
 class ServingPlace:
@@ -209,10 +236,10 @@ class ServingPlace:
 
     leg: Leg = "dense"
 
-    def __init__(self, seat: Seat, *, token: Token, hub: LocalHub, host: str = "") -> None:
-        self.name = seat.place
+    def __init__(self, server: TargetServer, *, token: Token, hub: LocalHub, host: str = "") -> None:
+        self.name = server.place
         self._host = host
-        self._admin = AdminClient(seat.admin, token=token)
+        self._admin = AdminClient(server.admin, token=token)
         self._hub = hub
         self._seen: dict[str, Traffic] = {}
 
@@ -244,7 +271,7 @@ class ServingPlace:
         ship = self._changed_bytes(version)
         return Estimate(ship_bytes=ship, memory_bytes=2 * version.dense_bytes, seconds=1 + ship / _BYTES_PER_S)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
         with ordered(order):
             tables = tables_of(version)
@@ -258,11 +285,11 @@ class ServingPlace:
             self._admin.wait_loaded(version.pin, within_s=_LOAD_S)
         return Shipped(ship, "base" if ship == version.dense_bytes else "delta")
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """See `Place`."""
         require_probed(self.name, version, self._admin.probe(version.pin))
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """See `Place`."""
         with ordered(order):
             if not shares:
@@ -272,7 +299,7 @@ class ServingPlace:
             else:
                 self._admin.set_weights([Variant(pin, share) for pin, share in shares.items()])
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """See `Place`."""
         with ordered(order), suppress(NotFound):
             self._admin.unload(pin)

@@ -1,4 +1,4 @@
-"""The shelf of a real target: bundles come from its hub into the local one, and tags in both say what must be kept."""
+"""Bundles of a real target: they come from its hub into the local one, and tags in both keep what is in use."""
 
 from __future__ import annotations
 

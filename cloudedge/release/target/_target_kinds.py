@@ -72,7 +72,7 @@ def build(name: str, config: Config | None = None) -> ReleaseContext:
         raise ConfigError(f"there is no target {name!r}", hint=f"cloudedge.yaml names: {known}.")
     places = {place.name: place for place in (*_builder(section.kind)(name, section), *_edge(name, settings))}
     hub = settings.hubs.get(section.hub or settings.default_hub or "")
-    shelf = HubBundleSource(
+    bundles = HubBundleSource(
         name,
         LocalHub(),
         source=open_hub(hub) if hub is not None else None,
@@ -80,7 +80,7 @@ def build(name: str, config: Config | None = None) -> ReleaseContext:
         key=Path(section.key).expanduser() if section.key else None,
     )
     layouts = _found(LAYOUTS[section.kind])(name, section) if section.kind in LAYOUTS else FixedLayout()
-    return ReleaseContext(name, places, Journal(journal_path(name)), shelf, by=who(), layouts=layouts)
+    return ReleaseContext(name, places, Journal(journal_path(name)), bundles, by=who(), layouts=layouts)
 
 
 def _edge(name: str, config: Config) -> Sequence[Place]:
