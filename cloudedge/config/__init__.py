@@ -29,6 +29,7 @@ from cloudedge.config._targets import (
     ServingPods,
     SparseLeg,
     TargetConfig,
+    accept_target_kind,
 )
 from cloudedge.config._transfers import TransferConfig, TransferServer, TransferTable
 from cloudedge.errors import ConfigError
@@ -57,6 +58,7 @@ __all__ = [
     "TransferConfig",
     "TransferServer",
     "TransferTable",
+    "accept_target_kind",
     "home",
     "load",
     "reveal",

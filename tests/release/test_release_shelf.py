@@ -7,15 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 from models import change_table, make_model, make_table
-from release_parts import SHARDS, SIGNATURE, bundles, folder_places, folder_target
+from pydantic import ValidationError
+from release_parts import NAMES, SHARDS, SIGNATURE, bundles, folder_places, folder_target
 
 from cloudedge.bundle import Bundle, new_key_pair, sign_bundle
 from cloudedge.clock import ManualClock
-from cloudedge.config import Config
+from cloudedge.config import Config, _targets
 from cloudedge.errors import Unavailable
 from cloudedge.hub import collect, current, release_tag
 from cloudedge.journal import Journal
-from cloudedge.release import HubBundleSource, ReleaseContext, Target
+from cloudedge.release import HubBundleSource, ReleaseContext, Target, register_kind
 from cloudedge.release.target import _target_kinds as _kinds
 
 
@@ -131,8 +132,20 @@ def test_a_bundle_that_the_wrong_people_signed_is_refused(tmp_path, hub):
 def test_a_target_is_built_from_its_section(tmp_path, monkeypatch):
     section = {"kind": "local", "sparse": {"shards": SHARDS, "replicas": 2}, "hub": "far"}
     config = Config.model_validate({"hubs": {"far": {"url": str(tmp_path / "far")}}, "targets": {"prod": section}})
-    monkeypatch.setitem(_kinds.KINDS, "local", lambda name, section: folder_places(tmp_path / "places"))
+    monkeypatch.setattr(_kinds, "_kinds", dict(_kinds._kinds))
+    register_kind("local", lambda name, section: folder_places(tmp_path / "places"))
     target = Target.load("prod", config=config)
     assert target.name == "prod"
     assert target.status().live is None
     assert target._context.bundles._shards == {"emb": SHARDS}
+
+
+def test_a_kind_of_your_own_is_one_registration(tmp_path, monkeypatch):
+    monkeypatch.setattr(_kinds, "_kinds", dict(_kinds._kinds))
+    monkeypatch.setattr(_targets, "_kinds", list(_targets._kinds))
+    section = {"targets": {"prod": {"kind": "folders"}}}
+    with pytest.raises(ValidationError, match="'bie'"):
+        Config.model_validate(section)
+    register_kind("folders", lambda name, section: folder_places(tmp_path / name))
+    target = Target.load("prod", config=Config.model_validate(section))
+    assert [place.name for place in target.status().places] == list(NAMES)

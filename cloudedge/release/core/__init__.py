@@ -1,4 +1,4 @@
-"""The release transaction: versions, places, plans, the journal's steps, canaries, and the way back."""
+"""The release transaction: versions, places, rules, plans, their execution, canaries, and the way back."""
 
 from __future__ import annotations
 

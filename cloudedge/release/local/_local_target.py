@@ -1,4 +1,4 @@
-"""A local target as a whole: up, down, and the places a release works with."""
+"""A local target: start it, end it, and make the places of its releases."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["down", "layout_of", "layouts", "places", "serving_urls", "target_fol
 
 _HEALTH_S = 2.0
 _PORTS_S = 5.0
-"""How long a port may still be taken: a process that was killed is gone before its listeners are."""
+"""The time for which a port may still be taken: a killed process is gone before its listeners are."""
 
 
 def layout_of(name: str, *, config: Config | None = None) -> ProcessLayout:
-    """Return what a local target of cloudedge.yaml consists of.
+    """Return the processes of a local target of cloudedge.yaml.
 
     Raises:
         ConfigError: there is no such target, or it is not a local one.
@@ -34,18 +34,18 @@ def layout_of(name: str, *, config: Config | None = None) -> ProcessLayout:
     section = settings.targets.get(name)
     if section is None:
         known = ", ".join(sorted(settings.targets)) or "none"
-        raise ConfigError(f"there is no target {name!r}", hint=f"cloudedge.yaml names: {known}.")
+        raise ConfigError(f"there is no target {name!r}", hint=f"Targets in cloudedge.yaml: {known}.")
     if section.kind != "local":
         raise ConfigError(f"target {name!r} is of the kind {section.kind}: its processes are not this machine's")
     return ProcessLayout(name, section, hub=LocalHub().root)
 
 
 def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> ProcessLayout:
-    """Start a local target's processes, under a supervisor that outlives the caller; what runs is left alone.
+    """Start a local target's processes, under a supervisor that outlives the caller; running ones are left alone.
 
     Raises:
-        Conflict: somebody else listens on one of its ports.
-        Unavailable: a process does not come up; says what it wrote last.
+        Conflict: another process listens on one of its ports.
+        Unavailable: a process does not come up; the message has what it wrote last.
     """
     layout = layout_of(name, config=config)
     layout.take_ports()
@@ -57,17 +57,17 @@ def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> P
 
 
 def down(name: str, *, config: Config | None = None) -> None:
-    """End a local target's processes; what they have loaded is there again after the next `up`."""
+    """End a local target's processes; after the next `up` they have loaded what they have now."""
     supervisor.down(layout_of(name, config=config).folder)
 
 
 def serving_urls(name: str, *, config: Config | None = None) -> list[str]:
-    """Return where a local target answers predictions."""
+    """Return the URLs of a local target's serving replicas."""
     return [f"http://{server.address}" for server in layout_of(name, config=config).dense()]
 
 
 def target_folder(name: str, *, config: Config | None = None) -> Path:
-    """Return where a local target keeps its files."""
+    """Return the folder of a local target's files."""
     return layout_of(name, config=config).folder
 
 
@@ -88,12 +88,12 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
 
 
 def layouts(name: str, section: TargetConfig) -> Layouts:
-    """Make what cuts the tables of a local target anew."""
+    """Make the layouts of a local target."""
     return LocalLayouts(ProcessLayout(name, section, hub=LocalHub().root))
 
 
 class LocalLayouts:
-    """The layouts of a local target: cloudedge.yaml says the next one, `up` has started its servers."""
+    """The layouts of a local target: cloudedge.yaml defines the next one, and `up` has started its servers."""
 
     def __init__(self, layout: ProcessLayout) -> None:
         self._layout = layout
@@ -107,7 +107,7 @@ class LocalLayouts:
         self._layout.publish(shards or None)
 
     def retire(self) -> Collection[str]:
-        """See `Layouts`: what no longer shall run is gone, and the supervisor sees to it whatever happens to us."""
+        """See `Layouts`: the supervisor ends what is off its list, also if this process dies."""
         empty = [server for servers in self._layout.earlier() if self._hold_nothing(servers) for server in servers]
         gone = [server.process for server in empty]
         if empty:
@@ -129,9 +129,9 @@ def _require_ports(layout: ProcessLayout, servers: Sequence[ServerProcess], cloc
             while not is_free(port):
                 if clock.monotonic() > end:
                     raise Conflict(
-                        f"{server.place} of {layout.name} cannot listen on port {port}: somebody else does",
-                        hint=f"End whoever does, or remove {layout.folder / 'ports.json'}: then others are taken, and "
-                        "clients have to learn them.",
+                        f"{server.place} of {layout.name} cannot listen on port {port}: another process does",
+                        hint=f"End that process, or remove {layout.folder / 'ports.json'}: then `cloudedge up` takes "
+                        "other ports, and clients have to learn them.",
                         port=port,
                     )
                 clock.sleep(_PORTS_S / 50)

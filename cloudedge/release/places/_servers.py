@@ -1,4 +1,4 @@
-"""Servers as a release sees them: cube servers and serving replicas, wherever they run, behind their admin APIs."""
+"""Cube servers and serving replicas as places of a release, wherever they run, through their admin APIs."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ __all__ = [
 ]
 
 _BYTES_PER_S = 100e6
-"""What fetching, checking and loading come to on one machine; for estimates only."""
+"""The rate of fetching, verifying and loading on one machine; for estimates only."""
 _LOAD_S = 600.0
 _STATES = {"loaded": "ready", "ready": "ready", "failed": "failed"}
 
 
 Token = str | Callable[[], str]
-"""For admin APIs; or what returns it, asked each time: the first `up` of a target makes one."""
+"""The token of admin APIs, or a function that returns it, called each time: the first `up` of a target makes one."""
 
 
 class Dispatch:
-    """What the shards of a layout share: the replicas, the workshop that makes artifacts, and the bundles.
+    """Deliveries to the shards of one layout: their replicas, the artifact cache, and the bundles.
 
     Args:
-        servers: All shard replicas of tables that are cut into the same number.
+        servers: All shard replicas of the tables that are cut into the same number of shards.
         token: For their admin APIs.
         artifacts: Where artifacts are made and kept.
-        hub: Where bundles are.
+        hub: Where bundles are kept.
         push: Send artifacts to servers that cannot fetch them from here.
     """
 
@@ -89,16 +89,16 @@ class Dispatch:
             yield delivery
 
     def layers(self, name: str, table: str, pin: str) -> list[str]:
-        """Return the digests of a table's base and deltas in a version that a shard has.
+        """Return the digests of a table's base and deltas in a version that a shard has loaded.
 
         Raises:
-            NotFound: the hub no longer has it.
+            NotFound: the hub no longer has the version.
         """
         found = Bundle.pinned(name, pin, hub=self._hub).table_layers.get(table, ())
         return [layer.digest for layer in found] or [""]
 
     def bases(self, name: str, table: str, pins: Sequence[str]) -> list[TableVersion]:
-        """Return the table as it was in versions that a shard has, as far as the hub still has them."""
+        """Return the table of versions that a shard has loaded, as far as the hub still has them."""
         found = []
         for pin in pins:
             with suppress(NotFound):
@@ -109,7 +109,7 @@ class Dispatch:
 
 
 def shard_replica(server: TargetServer, token: Token, *, push: bool = False) -> CubeReplica:
-    """Return a cube server as those who deliver see it."""
+    """Return the replica that a delivery addresses for a cube server."""
     admin = server.admin.removeprefix("http://")
     name = server.place.rpartition("/")[2]
     return CubeReplica(
@@ -130,7 +130,7 @@ class ShardPlace:
         self._dispatch = dispatch
         self._replica = dispatch.replicas[server.place]
         self._plan: ReplicaPlan | None = None
-        """The delivery that was last planned, for an estimate mostly; it is the one that is carried out."""
+        """The delivery that was planned last, mostly for an estimate; `load` carries out this one."""
 
     def observe(self) -> Observed:
         """See `Place`."""
@@ -163,16 +163,15 @@ class ShardPlace:
         return Estimate(ship_bytes=ship, memory_bytes=2 * ship, disk_bytes=ship, seconds=ship / _BYTES_PER_S)
 
     def _guess(self, version: Version) -> int:
-        """Tell from sizes in manifests what would travel, of a version whose rows nobody has here."""
-        wanted = version.tables[self.table]
-        full = wanted.rows * (8 + wanted.row_bytes)
-        news = [full]
+        """Estimate the bytes that would travel from sizes in manifests, for a version whose rows are not here."""
+        table = version.tables[self.table]
+        sizes = [table.rows * (8 + table.row_bytes)]
         for pin in self._replica.status().loaded():
             with suppress(NotFound):
                 has = self._dispatch.layers(version.name, self.table, pin)
-                if has == list(wanted.layers)[: len(has)]:
-                    news.append(sum(list(wanted.layers.values())[len(has) :]))
-        return min(news) // self.shards
+                if has == list(table.layers)[: len(has)]:
+                    sizes.append(sum(list(table.layers.values())[len(has) :]))
+        return min(sizes) // self.shards
 
     def load(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
@@ -190,7 +189,7 @@ class ShardPlace:
             delivery.verify(self._replica, self._table_of(version))
 
     def activate(self, shares: Shares, *, order: int) -> None:
-        """See `Place`: reads without a pin go to the version with the largest share; a shard does not draw lots."""
+        """See `Place`: reads without a pin all go to the version with the largest share."""
         with ordered(order):
             if shares:
                 self._replica.activate(max(shares, key=lambda pin: shares[pin]))
@@ -198,15 +197,15 @@ class ShardPlace:
                 self._replica.deactivate()
 
     def unload(self, pin: str, *, order: int) -> None:
-        """See `Place`: a release knows what to go back to better than the server, which takes what was active before.
+        """See `Place`: also the version that the server keeps to go back to, for the release knows better.
 
-        Where there is no room for three versions that one goes, and after an undo it is what was undone.
+        Where there is no room for three versions that one goes, and after an undo it is the undone version.
         """
         with ordered(order):
             self._replica.unload(pin, previous=True)
 
     def watch(self) -> Health:
-        """See `Place`: what readers see is counted where they read, at the serving replicas."""
+        """See `Place`: serving replicas count what readers get; a shard reports nothing."""
         return Health()
 
     def _seen(self) -> ObservedReplica:
@@ -280,7 +279,7 @@ class ServingPlace:
                 return Shipped(0, "nothing")
             ship = self._changed_bytes(version)
             if found is not None and found["state"] in ("ready", "failed"):
-                self._admin.unload(version.pin)  # it could not be loaded, or reads a layout that was given up
+                self._admin.unload(version.pin)  # it failed to load, or reads a layout that was given up
             self._admin.load(version.ref, tables=tables)
             self._admin.wait_loaded(version.pin, within_s=_LOAD_S)
         return Shipped(ship, "base" if ship == version.dense_bytes else "delta")
@@ -317,7 +316,7 @@ class ServingPlace:
 
 
 def changed_bytes(version: Version, loaded: Iterable[str], hub: LocalHub) -> int:
-    """Count the bytes of dense files that differ from those of bundles that are loaded."""
+    """Count the bytes of dense files that no loaded bundle has."""
     has: set[str] = set()
     for ref in loaded:
         with suppress(NotFound):
@@ -326,38 +325,38 @@ def changed_bytes(version: Version, loaded: Iterable[str], hub: LocalHub) -> int
 
 
 def tables_of(version: Version) -> dict[str, str]:
-    """Return what cube.conf calls the tables of a version, in the layout it lives in."""
+    """Return by table of a version its name in cube.conf, in the layout that the version lives in."""
     return {table: dictionary(table, shards) for table, shards in version.shards.items()}
 
 
 def require_probed(place: str, version: Version, answered: Mapping[str, Any]) -> None:
-    """Make sure that a version answered its probes as it should.
+    """Check that a version answered its probes as recorded.
 
     Raises:
-        IntegrityError: it did not; says which.
+        IntegrityError: it did not; the message has the first failure.
     """
     if not answered["passed"]:
         raise IntegrityError(
             f"{place}: {version} answers {len(answered['failures'])} of {answered['asked']} probes "
             f"differently: {answered['failures'][0]}",
-            hint="Look at how this bundle was exported; nothing that answers requests has changed.",
+            hint="Check how this bundle was exported; nothing that answers requests has changed.",
         )
 
 
 def bundle_of(version: Version) -> Bundle:
-    """Return a version's bundle, which has to be at hand."""
+    """Return a version's bundle, whose bytes have to be here."""
     if version.bundle is None:
-        raise InputError(f"{version} is not at hand", hint="Pull it into the local hub.")
+        raise InputError(f"the bytes of {version} are not here", hint="Pull it with `cloudedge hub pull`.")
     return version.bundle
 
 
 def loaded_state(state: str) -> Any:
-    """Say a server's word for a version's state as a release does."""
+    """Translate a server's state of a version into that of `Loaded`."""
     return _STATES.get(state, "loading")
 
 
 def shares_in(found: Mapping[str, Any]) -> dict[str, float]:
-    """Read from a serving replica's answer which versions answer in which shares."""
+    """Read the shares of versions from a serving replica's answer."""
     total = sum(variant["weight"] for variant in found["variants"])
     if total:
         return {variant["pin"]: variant["weight"] / total for variant in found["variants"]}
@@ -365,7 +364,7 @@ def shares_in(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def traffic_of(found: Mapping[str, Any]) -> Traffic:
-    """Read what a version did from a serving replica's counters."""
+    """Read the traffic of a version from a serving replica's counters."""
     return Traffic(
         requests=found["answered"] + found["failed"],
         errors=found["failed"],
@@ -381,9 +380,9 @@ def traffic_of(found: Mapping[str, Any]) -> Traffic:
 
 
 def traffic_since(now: Traffic, before: Traffic) -> Traffic:
-    """Return what happened in between; where latencies are not counted, percentiles are those since the start."""
+    """Return the traffic in between; where latencies are not counted, percentiles are those since the start."""
     if now.requests < before.requests:
-        return now  # the process started anew
+        return now  # the process was restarted
     return Traffic(
         requests=now.requests - before.requests,
         errors=now.errors - before.errors,
