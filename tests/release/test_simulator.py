@@ -151,7 +151,7 @@ def test_a_delta_on_whatever_is_there_is_noticed(monkeypatch):
 
     monkeypatch.setattr(SimPlace, "verify", lambda self, version: None)
     assert not noticed("mixed", seeds=60, faults=())
-    monkeypatch.setattr(SimPlace, "_lay", anyhow)
+    monkeypatch.setattr(SimPlace, "_apply_delta", anyhow)
     assert noticed("mixed", seeds=200, faults=())
 
 
@@ -231,15 +231,15 @@ def test_unloading_rows_that_requests_under_way_still_need_is_noticed(monkeypatc
 
 
 def every_canary_fails(monkeypatch):
-    begin = _scenario._Story.__init__
+    begin = _scenario._Scenario.__init__
 
     def bad(self, *args, **how):
         begin(self, *args, **how)
         self.clients.scores["v2"] = self.clients.scores["v3"] = 9.0
 
-    monkeypatch.setattr(_scenario._Story, "__init__", bad)
+    monkeypatch.setattr(_scenario._Scenario, "__init__", bad)
     limits = Limits(min_requests=3, score_drift=3.0)
-    monkeypatch.setattr(_scenario._Story, "_options", lambda self: Options(canary=0.5, bake_s=4.0, limits=limits))
+    monkeypatch.setattr(_scenario._Scenario, "_options", lambda self: Options(canary=0.5, bake_s=4.0, limits=limits))
 
 
 def test_a_resume_that_believes_the_journal_and_does_not_look_is_noticed(monkeypatch):
@@ -282,13 +282,13 @@ def test_a_place_that_obeys_late_calls_is_noticed(monkeypatch):
 
 def test_a_version_that_reads_another_layout_than_its_own_is_noticed(monkeypatch):
     """As if everybody read the cube.conf of the day."""
-    begin = _scenario._Story.__init__
+    begin = _scenario._Scenario.__init__
 
     def cut_anew(self, *args, **how):
         begin(self, *args, **how)
         self.is_cut_anew = True
 
-    monkeypatch.setattr(_scenario._Story, "__init__", cut_anew)
+    monkeypatch.setattr(_scenario._Scenario, "__init__", cut_anew)
     monkeypatch.setattr(_context, "at_home", lambda desired, *_: desired)
     assert noticed("not whole", "failed", "unexplained")
 
