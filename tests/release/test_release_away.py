@@ -207,7 +207,7 @@ def test_rows_stay_for_a_replica_that_cannot_be_told_to_go_back(target, made):
     release = target.apply(target.plan(made[2], canary=0.5))
     with pytest.raises(ReleaseUndone, match=r"dense/1 does not answer") as undone:
         release.wait()
-    assert "a resume does: dense/1" in undone.value.hint
+    assert "Left to `cloudedge resume`: dense/1" in undone.value.hint
     assert set(answers(target)["dense/1"]) == {made[1].pin, made[2].pin}
     shards = [name for name in NAMES if "sparse" in name]
     assert all(made[2].pin in FolderPlace.observe(target._context.places[name]).versions for name in shards)

@@ -132,7 +132,7 @@ def test_a_failing_seed_is_told(cloudedge, tmp_path):
 def test_what_a_failing_seed_says_to_run_breaks_the_same_promise(cloudedge):
     words = ("simulate", "--stock", "--faults", "drop,late", "--jobs", "1")
     cloudedge(*words, "--seeds", "20", code=1)
-    again = cloudedge.err.partition("Next: cloudedge ")[2].split()
+    again = cloudedge.err.partition("Next, run `cloudedge ")[2].partition("`")[0].split()
     assert again[again.index("--faults") + 1] == "drop,late"
     seed = again[again.index("--first-seed") + 1]
     told = cloudedge(*words, "--seeds", "1", "--first-seed", seed, "--json", code=1)["failing"][0]["broken"][0]

@@ -105,4 +105,4 @@ def test_what_was_live_long_ago_does_not_grow_with_every_release(tmp_path, hub, 
 def test_a_target_that_was_never_started_says_what_starts_it():
     away = [PlaceStatus(f"dense/{n}", "dense", "away", {}, "", {}, 0, None, error="does not answer") for n in range(2)]
     title = _status_title(Status("prod", None, "", tuple(away)))
-    assert title == "prod: nothing is live; 2 of 2 places do not answer; to start them: cloudedge up prod"
+    assert title == "prod: nothing is live; 2 of 2 places do not answer: start them with `cloudedge up prod`"

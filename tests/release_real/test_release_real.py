@@ -101,7 +101,7 @@ def test_a_canary_that_drifts_is_taken_back(world):
 def test_a_canary_that_drifts_may_rest_until_somebody_decides(world):
     before = world.live
     with world.load() as load:
-        with pytest.raises(Unfinished, match="rests with its canary"):
+        with pytest.raises(Unfinished, match="Its canary stays"):
             world.release(world.drifting, canary=0.3, bake_s=120, limits=PATIENT, on_breach="pause")
         assert world.target.status().unfinished
         load.until(10, world.drifting.pin)  # its share goes on
