@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from release_parts import NAMES, SIGNATURE, facts, life, place, version, world
 from cloudedge.bundle import Lookup, Signature, Variable
 from cloudedge.errors import InputError
 from cloudedge.release import Estimate, Health, Limits, Options, Plan, Traffic, plan
+from cloudedge.release.core import _preconditions
 from cloudedge.release.core._canary import add_up, breach
 from cloudedge.release.core._plan import plan_undo
 from cloudedge.release.core._preconditions import signature_changes
@@ -453,3 +456,23 @@ def test_a_replica_that_was_given_another_layout_forgets_it_before_the_rows_go()
     assert forgets == ["dense.forget", "sparse.forget"]
     assert {step.place for step in undone[-1]} == {f"{name}of3" for name in NEW}
     assert not [step for steps in plan_undo(planned, after, set()) for step in steps if step.stage == "dense.forget"]
+
+
+def test_a_rule_is_one_function(monkeypatch):
+    monkeypatch.setattr(_preconditions, "RULES", list(_preconditions.RULES))
+
+    @_preconditions.rule("friday", "Release it on Monday.")
+    def no_friday(proposal):
+        """A release on a Friday is repaired on a Saturday."""
+        yield f"{proposal.desired} would go to {proposal.world.target} on a Friday"
+
+    planned = plan(version(2), world())
+    assert [(each.rule, each.hint) for each in planned.refusals] == [("friday", "Release it on Monday.")]
+    assert planned.refusals[0].what == "ctr:2 would go to prod on a Friday"
+
+
+def test_every_rule_says_why():
+    source = ast.parse(Path(_preconditions.__file__).read_text())
+    rules = [each for each in source.body if isinstance(each, ast.FunctionDef) and each.decorator_list]
+    assert len(rules) == len(_preconditions.RULES)
+    assert all(ast.get_docstring(each) for each in rules)
