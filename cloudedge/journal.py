@@ -1,14 +1,14 @@
-"""The journal: what somebody set out to do to a place, and what came of it, written before and after acting.
+"""The journal: every intent to change something and its outcome, written before and after the act.
 
-One SQLite file (WAL, every commit synced) per place that changes. An *operation* is one numbered attempt with its plan;
-its *entries* say which step was intended, done, failed, or undone, in the order in which they were written. Numbers
-come from the file and never from a clock, so an hour set back changes no order; times are only shown.
+One SQLite file (WAL, every commit synced) for everything that changes together, such as a target. An *operation* is one
+numbered attempt with its plan; its *entries* record which step was intended, done, failed or undone, in the order of
+writing. Numbers come from the file and never from a clock, so a clock set back changes no order; times are only shown.
 
-One writer at a time: `Journal.writing` takes a lock that the kernel gives up the moment its holder dies, so nobody
-waits for a lease to run out, and a holder that merely sleeps does not lose it while it may still act. Readers are
-never kept waiting, and may leave a *wish* for the writer, such as to end a wait early.
+One writer at a time: `Journal.writing` takes a lock that the kernel releases the moment its holder dies. So no process
+waits for a lease to run out, and a holder that merely sleeps does not lose the lock while it may still act. Readers
+never wait, and may leave a *wish* for the writer, such as to end a wait early.
 
-This module remembers; what steps there are and what follows from an entry is for its callers.
+This module stores; its callers define the steps and draw the conclusions.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 @dataclass(frozen=True)
 class Operation:
-    """One numbered attempt to change a place."""
+    """One numbered attempt to change something."""
 
     number: int
     kind: str
     subject: str
-    """What it is about, such as a bundle's digest."""
+    """What it changes, such as a bundle's digest."""
     plan: Any
     by: str
     begun_at: str
@@ -78,7 +78,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of an operation's story."""
+    """One record of an operation."""
 
     id: int
     operation: int
@@ -90,7 +90,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody who does not hold the lock asks of whoever does."""
+    """A request to the holder of the lock from a process that does not hold it."""
 
     id: int
     what: str
@@ -99,14 +99,14 @@ class Wish:
 
 
 class Journal:
-    """The journal of one place.
+    """A journal.
 
     Args:
         path: The file; made, with its folder, if it is not there. None: kept in memory, for simulations.
-        clock: Where shown times come from.
+        clock: The source of the times that are shown.
 
     Raises:
-        StorageError: it cannot be opened or is no journal.
+        StorageError: the file cannot be opened or is not a journal.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None) -> None:
@@ -125,7 +125,7 @@ class Journal:
             self._db.executescript(_SCHEMA)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._guard:
             self._db.close()
 
@@ -137,17 +137,19 @@ class Journal:
 
     @contextmanager
     def writing(self, owner: str) -> Iterator[Writer]:
-        """Be the one who writes, until the block ends or this process does.
+        """Hold the right to write, until the block or this process ends.
 
         Args:
-            owner: Who, for the message others get.
+            owner: The name of the holder in the messages that others get.
 
         Raises:
-            Conflict: somebody else is; says who and since when.
+            Conflict: another process holds it; the message names it and since when.
         """
         if self._held is not None:
             if not self._held.acquire(blocking=False):
-                raise Conflict("somebody is at work here", hint="Wait until that ends.", holder="somebody")
+                raise Conflict(
+                    "another operation is at work here", hint="Wait until it ends.", holder="another operation"
+                )
             try:
                 yield Writer(self)
             finally:
@@ -162,7 +164,7 @@ class Journal:
     def _refusal(self, holder: Holder) -> Conflict:
         return Conflict(
             f"{self.path.stem}: {holder} is at work here",
-            hint="Wait until that ends; if its process was killed, the way is free at once.",
+            hint="Wait until it ends. If its process is killed, the lock is free at once.",
             holder=str(holder),
         )
 
@@ -181,26 +183,26 @@ class Journal:
         rows = self._read("SELECT * FROM operations WHERE number = ?", number)
         if not rows:
             raise NotFound(
-                f"{self.path.stem}: nothing has the number {number}", hint="The history lists what there is."
+                f"{self.path.stem}: nothing has the number {number}", hint="See `cloudedge history` for the numbers."
             )
         return _operation(rows[0])
 
     def unfinished(self) -> Operation | None:
-        """Return the operation that somebody has to finish or undo, if there is one."""
+        """Return the operation that has to be finished or undone, if there is one."""
         rows = self._read(f"SELECT * FROM operations WHERE state IN {_OPEN} ORDER BY number DESC LIMIT 1")  # noqa: S608
         return _operation(rows[0]) if rows else None
 
     def entries(self, number: int, *, after: int = 0) -> list[Entry]:
-        """List an operation's entries in the order they were written, from the one after `after` on."""
+        """List an operation's entries in the order of writing, beginning after the entry `after`."""
         rows = self._read("SELECT * FROM entries WHERE operation = ? AND id > ? ORDER BY id", number, after)
         return [_entry(row) for row in rows]
 
     def last_words(self, number: int) -> dict[str, Entry]:
-        """Return the newest entry of every step of an operation, notes aside."""
+        """Return the newest entry of every step of an operation, without notes."""
         return {entry.step: entry for entry in self.entries(number) if entry.what != "note"}
 
     def newest(self, steps: Sequence[str], what: What) -> Entry | None:
-        """Return the newest entry of any operation that says `what` of one of some steps."""
+        """Return the newest entry, of any operation, that records `what` for one of some steps."""
         marks = ", ".join("?" * len(steps))
         rows = self._read(
             f"SELECT * FROM entries WHERE what = ? AND step IN ({marks}) ORDER BY id DESC LIMIT 1",  # noqa: S608
@@ -209,13 +211,13 @@ class Journal:
         return _entry(rows[0]) if rows else None
 
     def ask(self, number: int, what: str, *, by: str) -> None:
-        """Ask whoever works on an operation for something; needs no lock, and is seen when they next look."""
+        """Leave a wish for the process that works on an operation; needs no lock, and is seen at its next look."""
         self._write(
             "INSERT INTO wishes (operation, what, by_whom, at) VALUES (?, ?, ?, ?)", number, what, by, self._now()
         )
 
     def wishes(self, number: int) -> list[Wish]:
-        """List what was asked of an operation, the oldest first."""
+        """List the wishes for an operation, the oldest first."""
         rows = self._read("SELECT id, what, by_whom, at FROM wishes WHERE operation = ? ORDER BY id", number)
         return [Wish(*row) for row in rows]
 
@@ -251,14 +253,14 @@ class Journal:
 
 
 class Writer:
-    """What the holder of the journal's lock may do; every call is on disk when it returns, or when `together` does."""
+    """The right to write the journal. Every call is on disk when it returns, or when its `together` block ends."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Write what the block writes as one: all of it is on disk when the block ends, or none of it ever is."""
+        """Write everything in the block as one: all of it is on disk when the block ends, or none of it ever is."""
         with self.journal._together():  # noqa: SLF001 - the two halves of one thing
             yield
 
@@ -273,7 +275,7 @@ class Writer:
             what = f"{unfinished.kind} {unfinished.number} of {unfinished.subject}"
             raise Conflict(
                 f"{self.journal.path.stem}: {what} is unfinished",
-                hint="Finish it with resume, or undo it with abort.",
+                hint="Finish it with `cloudedge resume`, or undo it with `cloudedge abort`.",
                 number=unfinished.number,
             )
         number = self.journal._write(  # noqa: SLF001 - the two halves of one thing
@@ -290,7 +292,7 @@ class Writer:
         )
 
     def set_state(self, number: int, state: State, **outcome: Any) -> None:
-        """Say that an operation goes on, rests, or is over, and what came of it."""
+        """Record that an operation goes on, pauses or has ended, and its outcome."""
         ended = "" if state in _OPEN else self.journal._now()  # noqa: SLF001
         self.journal._write(  # noqa: SLF001
             "UPDATE operations SET state = ?, ended_at = ?, outcome = ? WHERE number = ?",
@@ -298,7 +300,7 @@ class Writer:
         )
 
     def remember(self, key: str, value: Any) -> None:
-        """Keep a fact that outlives the operation, such as which number stands for which bundle."""
+        """Keep a fact that outlives the operation, such as what is live."""
         self.journal._write(  # noqa: SLF001
             "INSERT INTO facts (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
             *(key, _json(value)),
@@ -326,6 +328,6 @@ def _stored(path: Path, doing: str) -> Iterator[None]:
     except (sqlite3.Error, OSError) as error:
         raise StorageError(
             f"{doing} the journal {path}: {error}",
-            hint="Nothing was begun that it does not say. Make room or mend the folder, then run resume.",
+            hint="Everything that was begun is in it. Free space or mend the folder, then run `cloudedge resume`.",
             path=str(path),
         ) from error

@@ -1,4 +1,4 @@
-"""`cloudedge up | down`: the processes of a local target, the pods of one on Kubernetes."""
+"""`cloudedge up | down`: start and end a target's servers, as local processes or as pods."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TARGET = typer.Argument(..., help="A target of cloudedge.yaml, of the kind local
 
 def up(
     target: str = TARGET,
-    within_s: float = typer.Option(120.0, help="How long to wait until every process or pod is there."),
+    within_s: float = typer.Option(120.0, help="How long to wait for every process or pod."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Start a target's servers: processes that outlive this terminal, or pods. What is there already stays.
+    """Start a target's servers: processes that outlive this terminal, or pods. Running ones stay.
 
-    With --dry-run, what a cluster would be given is printed as YAML.
+    With --dry-run, print the objects that a cluster would be given as YAML.
 
     Example: cloudedge up local
     """
@@ -31,29 +31,31 @@ def up(
     from cloudedge.release.local import up as start  # noqa: PLC0415
 
     layout = layout_of(target) if dry_run else start(target, within_s=within_s)
-    seats = [*layout.sparse(), *layout.dense()]
+    servers = [*layout.sparse(), *layout.dense()]
     running = find_processes(layout.folder)
-    pids = {seat.place: running.get(seat.process) for seat in seats}
+    pids = {server.place: running.get(server.process) for server in servers}
     if as_json:
-        places = {seat.place: seat.address for seat in seats}
+        places = {server.place: server.address for server in servers}
         json_out({"folder": str(layout.folder), "places": places, "pids": pids})
     else:
-        rows = [(seat.place, seat.address, seat.admin, pids[seat.place] or "") for seat in seats]
+        rows = [(server.place, server.address, server.admin, pids[server.place] or "") for server in servers]
         table_out(("place", "address", "admin", "pid"), rows)
     if dry_run:
         say("nothing was started")
     else:
-        say("logs are in {}; next: cloudedge release BUNDLE --to {}", layout.folder / "logs", target)
+        say("Logs are in {}. Next, run `cloudedge release BUNDLE --to {}`.", layout.folder / "logs", target)
 
 
 def down(
     target: str = TARGET,
     everything: bool = typer.Option(
-        False, "--everything", help="kubernetes: volumes, addresses and what serving shall have, too."
+        False,
+        "--everything",
+        help="kubernetes: also delete volumes, addresses and the versions that serving shall have.",
     ),
     dry_run: bool = DRY_RUN,
 ) -> None:
-    """End a target's servers; after the next `up` they answer with what they had.
+    """End a target's servers; after the next `up` they answer with the versions they have now.
 
     Example: cloudedge down local
     """
@@ -92,4 +94,4 @@ def _up_pods(target: str, within_s: float, *, dry_run: bool, as_json: bool) -> N
         json_out({"namespace": standing.namespace, "places": standing.places})
     else:
         table_out(("place", "service"), list(standing.places.items()))
-    say("in namespace {}; next: cloudedge release BUNDLE --to {}", standing.namespace, target)
+    say("The namespace is {}. Next, run `cloudedge release BUNDLE --to {}`.", standing.namespace, target)

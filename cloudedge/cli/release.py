@@ -18,25 +18,29 @@ __all__ = ["abort", "history", "plan", "promote", "release", "resume", "rollback
 BUNDLE = typer.Argument(..., help="The bundle: ctr:4, ctr:prod, ctr@sha256:...")
 TO = typer.Option(..., "--to", "-t", metavar="TARGET", help="A target from cloudedge.yaml.")
 YES = typer.Option(False, "--yes", "-y", help="Do not ask.")
-CANARY = typer.Option("0%", metavar="SHARE", help="Share of requests that try it first, such as 5%.")
-BAKE = typer.Option("0s", metavar="TIME", help="How long the canary is watched, such as 10m.")
-ON_BREACH = typer.Option("rollback", metavar="rollback|pause", help="What to do with a canary that does badly.")
-RETAIN = typer.Option(1, min=1, help="Versions before the live one that stay loaded, to go back to at once.")
+CANARY = typer.Option("0%", metavar="SHARE", help="The share of requests that try the bundle first, such as 5%.")
+BAKE = typer.Option("0s", metavar="TIME", help="How long to watch the canary, such as 10m.")
+ON_BREACH = typer.Option("rollback", metavar="rollback|pause", help="What to do with a canary that breaks a limit.")
+RETAIN = typer.Option(1, min=1, help="How many versions before the live one stay loaded, to go back to at once.")
 PATIENCE = typer.Option(
-    "2m", metavar="TIME", help="How long a place that does not answer is waited for once requests have moved."
+    "2m", metavar="TIME", help="How long to wait for a place that does not answer, once requests have moved."
 )
-ERRORS = typer.Option("1%", "--max-errors", metavar="SHARE", help="Of a canary's requests, how many more may fail.")
+ERRORS = typer.Option("1%", "--max-errors", metavar="SHARE", help="How many more of a canary's requests may fail.")
 SLOWER = typer.Option(
-    2.0, "--max-latency", min=1.0, help="How many times slower its 99th percentile may be, plus 5 ms."
+    2.0, "--max-latency", min=1.0, help="How many times slower a canary's 99th percentile may be, plus 5 ms."
 )
 MISSES = typer.Option(
-    "2%", "--max-misses", metavar="SHARE", help="Of the rows it asks for, how many more may be missing."
+    "2%", "--max-misses", metavar="SHARE", help="How many more of the rows that a canary asks for may be missing."
 )
-DRIFT = typer.Option(1.0, "--max-drift", min=0.0, help="Standard deviations by which its mean score may move.")
-CHANGED = typer.Option(False, "--allow-signature-change", help="Clients can cope with other feeds and fetches.")
+DRIFT = typer.Option(
+    1.0, "--max-drift", min=0.0, help="The standard deviations by which a canary's mean score may move."
+)
+CHANGED = typer.Option(
+    False, "--allow-signature-change", help="Release although feeds or fetches change: clients can cope."
+)
 
 _LEFT = 3
-"""The exit code of what a resume has to go on with."""
+"""The exit code of an operation that left out places, which a resume brings along."""
 
 
 def release(
@@ -84,7 +88,7 @@ def plan(
     allow_signature_change: bool = CHANGED,
     as_json: bool = JSON,
 ) -> None:
-    """Say what releasing a bundle would do, step by step, and change nothing. Exits with 1 if it cannot work."""
+    """Show the steps of a release and change nothing. Exits with 1 if it cannot work."""
     limits, others = (max_errors, max_latency, max_misses, max_drift), {"changed": allow_signature_change}
     options = _options(canary, bake, on_breach, retain, limits, patience=patience, **others)
     _show(open_target(to).plan(bundle, options), as_json=as_json)
@@ -97,7 +101,7 @@ def rollback(
     yes: bool = YES,
     as_json: bool = JSON,
 ) -> None:
-    """Go back to what was live before; moves no bytes if that is still loaded. An unfinished release is taken back."""
+    """Go back to what was live before; moves no bytes if that is still loaded. Takes an unfinished release back."""
     found = open_target(target)
     back = int(to) if to.isdecimal() else to or None
     number = found.unfinished_number
@@ -106,43 +110,43 @@ def rollback(
         _show(found.plan_abort() if is_undo else found.plan_rollback(back), as_json=as_json)
     elif number is not None:
         _ask(f"Take {found.unfinished} back?", yes=yes)
-        _tell(found.rollback(back, expected=number), target, as_json=as_json)
+        _report(found.rollback(back, expected=number), target, as_json=as_json)
     else:
         _carry_out(found, found.plan_rollback(back, patient=True), yes=yes, as_json=as_json)
 
 
 def resume(target: str = TARGET, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
-    """Finish what was interrupted, and bring places that lag behind to what is live."""
+    """Finish an interrupted operation, and bring places that lag to what is live."""
     found, fine = open_target(target), "Everything is as it should be."
     if not dry_run:
-        _tell(found.resume(), target, as_json=as_json, nothing=fine)
+        _report(found.resume(), target, as_json=as_json, nothing=fine)
         return
     planned = found.plan_resume()
     if planned is not None:
         _show(planned, as_json=as_json)
     else:
-        _tell(None, target, as_json=as_json, nothing=fine)
+        _report(None, target, as_json=as_json, nothing=fine)
 
 
 def abort(target: str = TARGET, dry_run: bool = DRY_RUN, yes: bool = YES, as_json: bool = JSON) -> None:
-    """Take the unfinished release back, or ask the process that is at it to."""
+    """Take the unfinished release back, or ask the process that carries it out to."""
     found = open_target(target)
     if dry_run:
         _show(found.plan_abort(), as_json=as_json)
         return
     number = found.unfinished_number
     _ask(f"Take {found.unfinished or 'what is unfinished'} back?", yes=yes)
-    asked = "The process that carries it out was asked to take it back; it says so if that comes too late."
-    _tell(found.abort(expected=number), target, as_json=as_json, nothing=asked, wanted="undone")
+    asked = "The process that carries it out was asked to take it back; it reports if that comes too late."
+    _report(found.abort(expected=number), target, as_json=as_json, nothing=asked, wanted="undone")
 
 
 def promote(target: str = TARGET, dry_run: bool = DRY_RUN, as_json: bool = JSON) -> None:
-    """End the bake early and move all requests."""
+    """End the watch over the canary early and move all requests."""
     if dry_run:
         _show(open_target(target).plan_promote(), as_json=as_json)
         return
     asked = "The process that watches the canary was asked to promote it."
-    _tell(open_target(target).promote(), target, as_json=as_json, nothing=asked)
+    _report(open_target(target).promote(), target, as_json=as_json, nothing=asked)
 
 
 def _options(
@@ -171,7 +175,7 @@ def _options(
 
 
 def _read(kind: Any, text: str, option: str) -> Any:
-    """Read an option the way cloudedge.yaml would."""
+    """Read an option as cloudedge.yaml would."""
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
 
     try:
@@ -203,10 +207,10 @@ def _carry_out(target: Target, planned: Plan, *, yes: bool, as_json: bool) -> No
         return
     if not planned.refusals:
         _ask("Go on?", yes=yes)
-    _tell(target.run(planned), target.name, as_json=as_json)
+    _report(target.run(planned), target.name, as_json=as_json)
 
 
-def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str = "", wanted: str = "done") -> None:
+def _report(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str = "", wanted: str = "done") -> None:
     if outcome is None:
         if as_json:
             json_out(None)
@@ -217,7 +221,7 @@ def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str =
     for step, why in outcome.owed.items():
         say("[yellow]not tidied up[/]: {}: {} (the next release does it)", step, why)
     for place, why in outcome.away.items():
-        say("[yellow]not reached[/]: {}: {} (cloudedge resume {} does it once it answers)", place, why, target)
+        say("[yellow]not reached[/]: {}: {} (run `cloudedge resume {}` once it answers)", place, why, target)
     if outcome.state == "done":
         say(
             "[green]done[/]: {} is live on {}: {} moved in {} s",
@@ -227,12 +231,12 @@ def _tell(outcome: Outcome | None, target: str, *, as_json: bool, nothing: str =
             outcome.seconds,
         )
         if outcome.why:
-            say("[yellow]note[/]: {}; to go back: cloudedge rollback {}", outcome.why, target)
-        say("Next: cloudedge status {}", target)
+            say("[yellow]note[/]: {}. To go back, run `cloudedge rollback {}`.", outcome.why, target)
+        say("Next, run `cloudedge status {}`.", target)
     else:
         say("[red]undone[/]: {} was taken back on {}: {}", outcome.pin, target, outcome.why)
-        left = ", but for what is named above" if outcome.owed or outcome.away else ""
-        say("Everything is as it was{}. Next: cloudedge status {}", left, target)
+        left = ", except for the places and steps above" if outcome.owed or outcome.away else ""
+        say("Everything is as it was{}. Next, run `cloudedge status {}`.", left, target)
     if outcome.state != wanted:
         raise typer.Exit(1)
     if outcome.away:

@@ -1,4 +1,4 @@
-"""`cloudedge status | watch | history`: what a target answers with, how it does, and what was live when."""
+"""`cloudedge status | watch | history`: a target's places, their traffic, and what was live when."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERY = typer.Option(2.0, "--every", min=0.1, help="Seconds between two looks.")
 
 
 def open_target(name: str) -> Target:
-    """Open a target that cloudedge.yaml names; what it waits for is told on standard error."""
+    """Open a target that cloudedge.yaml names; it reports on standard error what it waits for."""
     from cloudedge.release import Target  # noqa: PLC0415 - numpy is not needed for --help
 
     return Target.load(name, tell=lambda text: say("{}", text))
@@ -33,11 +33,11 @@ def open_target(name: str) -> Target:
 
 def status(
     target: str = TARGET,
-    watching: bool = typer.Option(False, "--watch", "-w", help="Look again and again; with --json, a line each time."),
+    watching: bool = typer.Option(False, "--watch", "-w", help="Keep looking; with --json, print a line each time."),
     every: float = EVERY,
     as_json: bool = JSON,
 ) -> None:
-    """Ask every place which version it answers with right now. Exits with 1 if they are not all on the live one."""
+    """Ask every place which version it answers with now. Exits with 1 if one is not on the live version."""
     found = open_target(target)
     if watching and as_json:
         while True:
@@ -58,11 +58,11 @@ def status(
 
 def watch(
     target: str = TARGET,
-    looks: int = typer.Option(0, help="How often to look; 0: until interrupted."),
+    looks: int = typer.Option(0, help="The number of looks; 0: until interrupted."),
     every: float = EVERY,
     as_json: bool = JSON,
 ) -> None:
-    """Show requests, errors, latency, misses and scores of every version at every place, as they come."""
+    """Show requests, errors, latency, misses and scores of every version at every place, look by look."""
     found = open_target(target)
     columns = ("place", "version", "requests", "errors", "p50 ms", "p99 ms", "misses", "mean score")
     seen = 0
@@ -80,10 +80,10 @@ def watch(
 
 def history(
     target: str = TARGET,
-    limit: int = typer.Option(20, "--limit", "-n", help="How many, the newest first."),
+    limit: int = typer.Option(20, "--limit", "-n", help="The number of operations, the newest first."),
     as_json: bool = JSON,
 ) -> None:
-    """List what was live when, by whom, and what became of every attempt."""
+    """List every operation: what was live when, who began it, and its outcome."""
     records = open_target(target).history(limit)
     if as_json:
         json_out([record.to_json() for record in records])
@@ -143,11 +143,13 @@ def _status_title(now: Status) -> str:
         words.append(f"{len(late)} of {sum(len(place.members) for place in now.places)} nodes do not run it yet")
     away = sum(place.state == "away" for place in now.places)
     if away and not now.live:
-        words.append(f"{away} of {len(now.places)} places do not answer; to start them: cloudedge up {now.target}")
+        words.append(f"{away} of {len(now.places)} places do not answer: start them with `cloudedge up {now.target}`")
     if now.unfinished:
-        words.append(f"{now.unfinished} is unfinished: cloudedge resume {now.target}, or cloudedge abort {now.target}")
+        words.append(
+            f"{now.unfinished} is unfinished: run `cloudedge resume {now.target}` or `cloudedge abort {now.target}`"
+        )
     elif now.lagging and now.live:
-        words.append(f"{len(now.lagging)} of {len(now.places)} places lag behind: cloudedge resume {now.target}")
+        words.append(f"{len(now.lagging)} of {len(now.places)} places lag behind: run `cloudedge resume {now.target}`")
     return "; ".join(words)
 
 

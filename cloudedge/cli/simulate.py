@@ -1,4 +1,4 @@
-"""`cloudedge simulate`: the promises, put to the test on this machine."""
+"""`cloudedge simulate`: test the promises of releases on this machine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["simulate"]
 
 
 def simulate(
-    seeds: int = typer.Option(1000, "--seeds", "-n", min=1, help="How many stories."),
-    first_seed: int = typer.Option(0, help="The first."),
+    seeds: int = typer.Option(1000, "--seeds", "-n", min=1, help="The number of seeds."),
+    first_seed: int = typer.Option(0, help="The first seed."),
     faults: str = typer.Option("", metavar="A,B,...", help="Only these kinds of faults; all if left out."),
     stock: bool = typer.Option(False, "--stock", help="Deliver as upstream does, to see what breaks."),
-    trace: bool = typer.Option(False, help="Tell the first failing seed line by line (with --seeds 1: that one)."),
+    trace: bool = typer.Option(False, help="Print the first failing seed line by line (with --seeds 1: that one)."),
     jobs: int = typer.Option(0, help="Processes; 0: one per core."),
     as_json: bool = JSON,
 ) -> None:
@@ -37,13 +37,13 @@ def simulate(
         for result in report.failing:
             say("[red]seed {}[/]: {}", result.seed, result.violations[0])
     if trace and (report.failing or seeds == 1):
-        told = run_seed(
+        traced = run_seed(
             report.failing[0].seed if report.failing else first_seed, faults=frozenset(kinds), traced=True, stock=stock
         )
-        typer.echo("\n".join(told.trace), err=as_json)
+        typer.echo("\n".join(traced.trace), err=as_json)
     if report.violations:
         again = f"cloudedge simulate --seeds 1 --first-seed {report.failing[0].seed} --trace"
         again += (f" --faults {faults}" if faults else "") + (" --stock" if stock else "")
-        say("{} seeds break a promise. Next: {}", report.violations, again)
+        say("{} seeds break a promise. Next, run `{}`.", report.violations, again)
         raise typer.Exit(1)
     say("no promise was broken")

@@ -29,6 +29,7 @@ from cloudedge.config._targets import (
     ServingPods,
     SparseLeg,
     TargetConfig,
+    accept_target_kind,
 )
 from cloudedge.config._transfers import TransferConfig, TransferServer, TransferTable
 from cloudedge.errors import ConfigError
@@ -59,6 +60,7 @@ __all__ = [
     "TransferConfig",
     "TransferServer",
     "TransferTable",
+    "accept_target_kind",
     "home",
     "load",
     "reveal",

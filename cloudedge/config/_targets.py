@@ -4,13 +4,41 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from cloudedge.config._edge import EdgeLeg
 from cloudedge.config._fields import Duration, Name, Section
 from cloudedge.config._hubs import HubConfig
 
-__all__ = ["CubePods", "DenseLeg", "KnativeConfig", "PodsConfig", "ServingPods", "SparseLeg", "TargetConfig"]
+__all__ = [
+    "CubePods",
+    "DenseLeg",
+    "KnativeConfig",
+    "PodsConfig",
+    "ServingPods",
+    "SparseLeg",
+    "TargetConfig",
+    "accept_target_kind",
+]
+
+_kinds = ["local", "kubernetes", "bie"]
+
+
+def accept_target_kind(kind: str) -> None:
+    """Let targets of cloudedge.yaml be of another kind; `cloudedge.release.register_kind` calls this."""
+    if kind not in _kinds:
+        _kinds.append(kind)
+
+
+def _known_kind(kind: str) -> str:
+    if kind not in _kinds:
+        *first, last = (repr(each) for each in _kinds)
+        raise PydanticCustomError(
+            "literal_error", "Input should be {expected}", {"expected": f"{', '.join(first)} or {last}"}
+        )
+    return kind
+
 
 _Resources = dict[str, Annotated[str, BeforeValidator(str), Field(pattern=r"^[0-9.]+[a-zA-Z]*$")]]
 
@@ -100,7 +128,7 @@ class PodsConfig(Section):
 class TargetConfig(Section):
     """A named place that can run a bundle."""
 
-    kind: Literal["local", "kubernetes", "bie"]
+    kind: Annotated[str, AfterValidator(_known_kind)]
     hub: Name | None = Field(None, description="the hub releases come from; the default hub if left out")
     key: str = Field("", description="a public key file; bundles not signed with this key are refused")
     port: int | None = Field(

@@ -1,4 +1,4 @@
-"""Releases: one bundle live on one target, everywhere or nowhere. Plan, apply, resume, roll back, watch."""
+"""Releases: make one bundle live on one target, everywhere or nowhere. Plan, apply, resume, roll back, watch."""
 
 from cloudedge._lazy import renamed_names
 from cloudedge.io import in_threads

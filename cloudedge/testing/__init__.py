@@ -1,4 +1,4 @@
-"""The simulator and its parts, public so that others can test what they build on releases.
+"""The simulator and its parts, public for tests of what is built on releases.
 
 `simulate` runs many seeds; `run_seed` runs one, with a trace. `SimulatedWorld`, `SimPlace`, `SimBundleSource` and
 `Clients` are the parts, for scenarios of your own. `FolderPlace` is a place that keeps real bytes in a folder.

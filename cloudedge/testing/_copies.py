@@ -1,4 +1,4 @@
-"""What a simulated place has: versions under their names, and whose bytes they really are."""
+"""The contents of a simulated place: versions under their names, with the bytes that they really have."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 __all__ = ["DAMAGED", "ZEROS", "Copy", "Stored"]
 
 DAMAGED = "damaged"
-"""Bytes that are no version's."""
+"""Bytes that belong to no version."""
 ZEROS = "zeros"
-"""What a reader has that got no rows at all."""
+"""The rows of a reader that got none."""
 
 
 @dataclass(frozen=True)
@@ -20,35 +20,35 @@ class Copy:
     pin: str
     """The name it was loaded under."""
     bytes: str
-    """Whose bytes it has: the same pin, if all went well; another one's, or `v1+v2` if a delta went on a wrong base."""
+    """The pin whose bytes it has: its own if all went well; another, or `v1+v2` after a delta on a wrong base."""
     is_ready: bool = True
     shards: Mapping[str, int] = field(default_factory=dict)
     """Dense: the layout whose rows it reads."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether its bytes are those that its name promises."""
+        """Whether its bytes are those of its name."""
         return self.bytes == self.pin
 
 
 @dataclass
 class Stored:
-    """What a place has on its disk."""
+    """The disk of a place."""
 
     copies: dict[str, Copy] = field(default_factory=dict)
     active: dict[str, float] = field(default_factory=dict)
     fence: int = 0
 
     def copy(self) -> Stored:
-        """Return another one with the same."""
+        """Return a copy."""
         return Stored(dict(self.copies), dict(self.active), self.fence)
 
     def spoil(self, pin: str, content: str) -> None:
-        """Put other bytes where a version's were."""
+        """Replace the bytes of a version."""
         self.copies[pin] = replace(self.copies[pin], bytes=content)
 
     def keep_sound(self) -> bool:
-        """Let go of what cannot be read back as it was written, as a server does when it starts.
+        """Drop what cannot be read back as it was written, as a server does when it starts.
 
         Returns:
             Whether everything is still there.

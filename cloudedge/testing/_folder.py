@@ -1,8 +1,8 @@
-"""A place that is a folder: real bytes of real bundles, kept across processes, with nobody who answers requests.
+"""A place that is a folder: real bytes of real bundles, kept across processes, without a server.
 
-It is the smallest honest implementation of the protocol: a version is made beside the others and published by rename,
-the pointer is a file that is replaced, and every method can be killed at any line. Good for trying out releases and for
-tests that kill real processes.
+It is the smallest complete implementation of `Place`: a version is made beside the others and published by rename, the
+pointer is a file that is replaced, and a process may be killed at any line. Use it to try out releases and in tests
+that kill real processes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class FolderPlace:
 
     Args:
         root: The folder; made when something is put there.
-        name: What the release calls it; of a shard, `sparse/TABLE/SHARD/REPLICA`.
-        leg: Which leg it belongs to.
-        shards: Sparse: how many shards the table has.
-        room_bytes: How much it can hold; None: as much as the disk.
+        name: The place's name; of a shard, `sparse/TABLE/SHARD/REPLICA`.
+        leg: The leg that it belongs to.
+        shards: Sparse: the number of shards of the table.
+        room_bytes: The bytes that it can hold; None: as many as the disk.
     """
 
     def __init__(self, root: Path, name: str, leg: Leg, *, shards: int = 1, room_bytes: int | None = None) -> None:
@@ -58,13 +58,13 @@ class FolderPlace:
                 size += (8 + table.row_bytes) * (table.rows if self.leg == "edge" else table.shard_rows[self._shard])
         return Estimate(ship_bytes=size, memory_bytes=size, disk_bytes=size)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
-        """Copy what belongs here, and publish it with a rename."""
+    def load(self, version: Version, *, order: int) -> Shipped:
+        """Copy the files and rows that belong here, and publish them with a rename."""
         self._fence(order)
         ready, making = self._root / "versions" / version.pin, self._root / f"making-{version.pin}"
         if ready.exists():
             return Shipped(0, "nothing")
-        shutil.rmtree(making, ignore_errors=True)  # of somebody who was killed here
+        shutil.rmtree(making, ignore_errors=True)  # left by a process that was killed here
         making.mkdir(parents=True)
         size = self._fill(making, _bundle(version))
         ready.parent.mkdir(exist_ok=True)
@@ -82,7 +82,7 @@ class FolderPlace:
                 np.savez(folder / f"{name}.npz", keys=table.keys[mine], values=table.values[mine])
         return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """Compare every dense file and every row with the bundle's."""
         folder = self._root / "versions" / version.pin
         if not folder.exists():
@@ -102,7 +102,7 @@ class FolderPlace:
                             f"{self.name}: the rows of {name} in {version.pin} are not what was packed"
                         )
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """Replace the pointer."""
         self._fence(order)
         missing = [pin for pin in shares if not (self._root / "versions" / pin).exists()]
@@ -110,8 +110,8 @@ class FolderPlace:
             raise NotFound(f"{self.name} does not have {', '.join(missing)}")
         self._write(self._state() | {"active": dict(shares)})
 
-    def forget(self, pin: str, *, order: int) -> None:
-        """Take a version away, with a rename first: a half-deleted one must not look whole."""
+    def unload(self, pin: str, *, order: int) -> None:
+        """Delete a version, with a rename first: a half-deleted one must not look whole."""
         self._fence(order)
         if pin in self._state()["active"]:
             raise Conflict(f"{self.name}: {pin} is active")
@@ -122,7 +122,7 @@ class FolderPlace:
         shutil.rmtree(going, ignore_errors=True)
 
     def watch(self) -> Health:
-        """Nobody sends requests here."""
+        """Report nothing: a folder gets no requests."""
         return Health()
 
     def _loaded(self, folder: Path) -> Loaded:
@@ -151,5 +151,5 @@ class FolderPlace:
 
 def _bundle(version: Version) -> Bundle:
     if version.bundle is None:
-        raise NotFound(f"{version} has no bytes")
+        raise NotFound(f"the bytes of {version} are not here")
     return version.bundle

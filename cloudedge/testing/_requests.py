@@ -1,12 +1,12 @@
-"""Simulated clients: requests that pass through a serving replica and its shards while everything else moves.
+"""Simulated clients: requests that pass through a serving replica and its shards while everything else changes.
 
-A request takes a step at a time: it picks a replica and, with it, a version by the replica's shares; then it reads rows
-of every table from every shard; then it is answered. Pinned, it asks each shard for exactly its own version, tries a
-shard's other replicas and, if the cube client does not take what came, another serving replica. As upstream does it
-(`pinned=False`), it reads whatever a shard has active and takes zeros where a shard does not answer.
+A request takes one step at a time: it picks a replica and, by the replica's shares, a version; then it reads rows of
+every table from every shard; then it is answered. Pinned, it asks each shard for exactly its own version, tries a
+shard's other replicas and, if the cube client refuses the answers, another serving replica. As upstream does it
+(`pinned=False`), it reads the active version of each shard and takes zeros where a shard does not answer.
 
-Rows say whose they are, and so does the dense part: an answer is judged by the bytes it was computed from, and not by
-what anybody calls them.
+Rows and dense parts carry the origin of their bytes: an answer is judged by the bytes it was computed from, not by the
+names they have.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["Clients", "Request"]
 
 _UNDER_WAY = 4
-"""Requests at the same time."""
+"""The number of requests at the same time."""
 _TRIES = 6
-"""Serving replicas asked before a client gives up, each once before any is asked again."""
+"""The serving replicas that a client asks before it gives up, each once before any is asked again."""
 
 
 class Request:
-    """One request on its way."""
+    """One request under way."""
 
     __slots__ = ("is_excused", "pin", "read", "replica", "todo", "tried")
 
@@ -39,16 +39,16 @@ class Request:
         self.tried: list[str] = []
         self.replica: SimPlace | None = None
         self.is_excused = False
-        """Its replica came back with an old memory; it may fail there, and has to be answered by another."""
+        """Its replica came back with an old state: the request may fail there, and another replica has to answer it."""
         self.pin = ""
         self.todo: list[SimCube] = []
-        """Tables it has still to read, the last one first."""
+        """The tables that it has still to read, the last one first."""
         self.read: list[str] = []
-        """Whose rows it got."""
+        """The origins of the rows that it got."""
 
 
 class Clients:
-    """Everybody who sends requests, and the judge of what they get."""
+    """All clients, and the judge of the answers they get."""
 
     def __init__(self, world: SimulatedWorld, *, pinned: bool = True) -> None:
         self._world = world
@@ -61,7 +61,7 @@ class Clients:
         world.clients = self
 
     def look(self) -> None:
-        """See which places there are."""
+        """Notice the places that exist."""
         places = list(self._world.places.values())
         self._dense = [place for place in places if place.leg == "dense"]
         self._edge = [place for place in places if place.leg == "edge"]
@@ -75,18 +75,18 @@ class Clients:
                 groups[place.group].append(place)
 
     def groups(self) -> list[list[SimPlace]]:
-        """Return all shards there are, each with its replicas."""
+        """Return all shards, each with its replicas."""
         return [group for cut in self._cuts.values() for group in cut]
 
     def _groups(self, shards: Mapping[str, int]) -> list[list[SimPlace]]:
-        """Return the shards of a layout, each with its replicas; a shard that is nowhere has none."""
+        """Return the shards of a layout, each with its replicas; a missing shard has none."""
         return [group for cut in shards.items() for group in self._cuts.get(cut, [[]])]
 
     def live(self) -> None:
-        """Let a request begin, or one that is under way take a step."""
+        """Begin a request, or let one take a step."""
         rng = self._world.rng
         if self._under_way and rng.random() < 0.7:  # noqa: PLR2004
-            # The newest first, mostly: so some are slow, and meet more than one change on their way.
+            # Mostly the newest first: so some are slow, and meet more than one change on their way.
             self._step(self._under_way[-1 - int(len(self._under_way) * rng.random() ** 3)])
         elif len(self._under_way) < _UNDER_WAY and any(place.active for place in self._dense):
             self._under_way.append(Request())
@@ -94,35 +94,35 @@ class Clients:
             self._ask_edge(self._edge[rng.randrange(len(self._edge))])
 
     def finish(self, replica: SimPlace | None = None, pin: str = "") -> None:
-        """Let the requests under way end, all of them or those of one version at one replica."""
+        """Finish requests: all of them, or those of one version at one replica."""
         for request in list(self._under_way):
             if replica is None or (request.replica is replica and request.pin == pin):
                 while request in self._under_way and (replica is None or request.replica is replica):
                     self._step(request)
 
     def lost(self, place: SimPlace) -> None:
-        """A process died: requests it was working on go to another replica."""
+        """Move the requests of a process that died to another replica."""
         for request in self._under_way:
             if request.replica is place:
                 self._elsewhere(request)
 
     def in_use(self) -> list[str]:
-        """List the versions that some request has, or may get."""
+        """List the versions that a request has or may get."""
         pins = [request.pin for request in self._under_way if request.pin]
         return list(dict.fromkeys([*pins, *(pin for place in self._dense for pin in place.active)]))
 
     def probe(self, replica: SimPlace, pin: str, shards: Mapping[str, int]) -> None:
-        """Ask a replica a probe of one version: every shard of its layout has to have its rows.
+        """Ask a replica a probe of one version: every shard of its layout has to have the rows.
 
         Raises:
-            Unavailable: one does not.
+            Unavailable: a shard does not.
         """
         for group in self._groups(shards):
             if not any(place.holds(pin) and replica.sees(place) for place in group):
                 raise Unavailable(f"no replica of {_shard(group)} has {pin}")
 
     def check_reach(self, place: SimPlace) -> None:
-        """Whatever a serving replica was just told to answer with has to have its rows everywhere."""
+        """Check that every shard has the rows of the versions that a serving replica just activated."""
         if place.leg != "dense" or not self._pinned:
             return
         for pin in place.active:
@@ -132,13 +132,13 @@ class Clients:
                     self._world.broken("failed", what)
 
     def check_deleted(self, place: SimPlace, pin: str) -> None:
-        """What a replica may still ask for must not have been deleted."""
+        """Check that no serving replica still reads the rows that a shard just unloaded."""
         if place.leg != "sparse":
             return
         for replica in self._dense:
             copy = replica.copies.get(pin) if pin in replica.active and not replica.is_stale else None
             if copy is not None and copy.shards.get(place.table) == place.shards:
-                self._world.broken("deleted", f"{place.name} forgot {pin}, which {replica.name} answers with")
+                self._world.broken("deleted", f"{place.name} unloaded {pin}, which {replica.name} answers with")
 
     def _step(self, request: Request) -> None:
         if request.replica is None:
@@ -175,7 +175,7 @@ class Clients:
         request.read = []
 
     def _read(self, request: Request, table: SimCube) -> None:
-        """Ask one shard more, and have the client judge once all of a table's were asked."""
+        """Ask the next shard, and let the client decide once all shards of a table were asked."""
         first = int(2 * self._world.rng.random())
         if not self._pinned:
             request.read += table.rows_unpinned(first)
@@ -208,7 +208,7 @@ class Clients:
         self._judge(replica, pin, [copy.bytes if copy is not None else DAMAGED, *request.read])
 
     def _judge(self, place: SimPlace, pin: str, found: list[str]) -> None:
-        """Compare whose bytes an answer was computed from with what it was asked of."""
+        """Compare the origins of an answer's bytes with its pin."""
         if found.count(pin) == len(found):
             return
         if ZEROS in found:
@@ -221,7 +221,7 @@ class Clients:
 
     def _ask_edge(self, node: SimPlace) -> None:
         if not node.is_up or not node.active or node.is_stale:
-            return  # a node that is off serves nobody
+            return  # a node that is off gets no requests
         for pin in node.active:
             copy = node.copies.get(pin)
             if copy is None or not copy.is_ready:

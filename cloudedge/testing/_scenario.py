@@ -1,4 +1,4 @@
-"""One seed's story: a target, mostly with a live version, releases under bad weather, then one command to be whole."""
+"""The scenario of one seed: a target, mostly with a live version; releases under faults; then one command mends all."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from cloudedge.testing._target_parts import SimBundleSource, SimLayouts, sim_tar
 __all__ = ["Result", "run_seed"]
 
 _TURNS = (2, 3)
-"""How often cloudedge is started in one story before the weather clears."""
+"""How often cloudedge is started in one scenario before the faults end."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     violations: tuple[Violation, ...]
     points: int
-    """Moments at which cloudedge might have been killed."""
+    """The moments at which cloudedge might have been killed."""
     answers: int
     faults: Mapping[str, int] = field(default_factory=dict)
     outcomes: tuple[str, ...] = ()
     trace: tuple[str, ...] = ()
 
 
-class _Story:
+class _Scenario:
     def __init__(self, seed: int, faults: frozenset[str], *, traced: bool) -> None:
         world = self.world = SimulatedWorld(seed, faults, traced=traced)
         rng = world.rng
@@ -53,13 +53,13 @@ class _Story:
         ]
         world.is_calm = True
         self.journal = SimJournal(world)
-        self.shelf = SimBundleSource(world, self.versions, self.layouts)
-        self.shelf.wanted = [version.ref for version in self.versions[1:]]
+        self.bundles = SimBundleSource(world, self.versions, self.layouts)
+        self.bundles.wanted = [version.ref for version in self.versions[1:]]
         self.clients = Clients(world)
         if rng.random() < 0.3:  # noqa: PLR2004
-            self.clients.scores["v2"] = 9.0  # a model that answers, and answers nonsense
+            self.clients.scores["v2"] = 9.0  # a model that answers nonsense
         self.outcomes: list[str] = []
-        if rng.random() < 0.9:  # noqa: PLR2004 - in the others nothing was ever released
+        if rng.random() < 0.9:  # noqa: PLR2004 - in the rest nothing was ever released
             self._was_live()
         world.journal = self.journal
         world.explain = self._check_explained
@@ -68,7 +68,7 @@ class _Story:
             world.meet(rng.randrange(1, 400), self._rival)
 
     def _limit_memory(self, room: int | None) -> None:
-        """Say how many versions fit into a place; with two, what is to go back to gives way to what comes."""
+        """Limit how many versions fit into a place; with two, the older one gives way to the new one."""
         self.world.room = room
         for place in self.world.places.values():
             place.room = room
@@ -81,21 +81,21 @@ class _Story:
         with self.journal.writing("history") as writer:
             writer.remember("lives", [vars(Life(first.pin, first.ref, str(first), first.shards))])
             writer.remember("known", [first.pin])
-        self.shelf.here.add(first.ref)
-        self.shelf.roles["live"] = first.ref
+        self.bundles.here.add(first.ref)
+        self.bundles.roles["live"] = first.ref
 
     def target(self, by: str = "ann") -> Target:
         """Start cloudedge."""
-        return sim_target(self.world, shelf=self.shelf, journal=self.journal, layouts=self.layouts, by=by)
+        return sim_target(self.world, bundles=self.bundles, journal=self.journal, layouts=self.layouts, by=by)
 
     def _rival(self) -> None:
-        """Somebody else starts cloudedge meanwhile: in the middle of what the first one does, or between two lines."""
+        """Start a second cloudedge, in the middle of what the first one does or between two of its lines."""
         target = self.target("bob")
         acts = (self._release(target, 1), self._release(target, 2), target.abort, target.promote, target.resume)
         self._attempt(self.world.rng.choice((*acts, target.rollback)), by="rival ")
 
-    def tell(self) -> None:
-        """Let it happen."""
+    def run(self) -> None:
+        """Run the scenario."""
         world = self.world
         for turn in range(world.rng.choice(_TURNS)):
             world.kill_at = -1
@@ -155,7 +155,7 @@ class _Story:
             self.world.note("{} ended with {}: {}", name, type(error).__name__, error.message)
 
     def _clear(self) -> None:
-        """The weather clears; one command, and the target has to be whole."""
+        """End all faults; after one command the target has to be whole."""
         world = self.world
         world.is_calm = True
         for place in world.places.values():
@@ -165,14 +165,14 @@ class _Story:
         self._check_explained()
         target = self.target()
         unfinished = self.journal.unfinished()
-        # A canary that does badly and shall pause then pauses on every resume, as it should.
+        # A canary that breaks a limit, with the option to pause, pauses on every resume, as it should.
         pauses = unfinished is not None and unfinished.plan["options"]["on_breach"] == "pause"
         goes_back = unfinished is not None and (pauses or world.rng.random() < 0.3)  # noqa: PLR2004
-        # The first release of all only goes forward once requests have moved.
+        # The first release ever only goes forward once requests have moved.
         goes_back = goes_back and bool(unfinished and unfinished.plan["lives"])
         act = target.rollback if goes_back else target.resume
         try:
-            world.note("--- the weather clears: {}", act.__name__)
+            world.note("--- the faults end: {}", act.__name__)
             act()
         except CloudEdgeError as error:
             world.broken("not whole", f"{act.__name__} ended with {type(error).__name__}: {error.message}")
@@ -183,9 +183,9 @@ class _Story:
         self._check_whole()
 
     def _check_explained(self) -> None:
-        """With nothing unfinished, a place answers with what the journal calls live.
+        """Check that with nothing unfinished, every place answers with what the journal calls live.
 
-        Unless it lost its memory, or was away and the journal says that it was left as it was.
+        Exempt are places that lost their memory, and places that did not answer and that the journal lists as left.
         """
         if self.journal.has_unfinished():
             return
@@ -204,7 +204,7 @@ class _Story:
         return Life(**lives[0]) if lives else None
 
     def _answering(self, live: Life | None) -> list[SimPlace]:
-        """Return the places that answer with what is live: those of other layouts do not."""
+        """Return the places that have to answer with what is live; those of other layouts do not."""
         shards = live.shards if live is not None else self.layouts.now()
         return [p for p in self.world.places.values() if p.leg != "sparse" or shards.get(p.table) == p.shards]
 
@@ -213,10 +213,10 @@ class _Story:
         live = self._live()
         if self.journal.unfinished() is not None:
             world.broken("not whole", "something is unfinished")
-        if self.shelf.roles.get("live") != (live.ref if live else None) or "next" in self.shelf.roles:
-            world.broken("unexplained", f"{_pin(live)} is live and the hub's tags say {self.shelf.roles}")
-        for role, marked in self.shelf.roles.items():
-            if marked not in self.shelf.versions:
+        if self.bundles.roles.get("live") != (live.ref if live else None) or "next" in self.bundles.roles:
+            world.broken("unexplained", f"{_pin(live)} is live and the hub's tags say {self.bundles.roles}")
+        for role, marked in self.bundles.roles.items():
+            if marked not in self.bundles.versions:
                 world.broken("deleted", f"{marked} is marked as {role}, and the hub has lost it")
         for place in self._answering(live):
             copy = place.copies.get(_pin(live))
@@ -236,27 +236,27 @@ def _shares(live: Life | None) -> dict[str, float]:
 def run_seed(
     seed: int, *, faults: frozenset[str] = frozenset(FAULTS), traced: bool = False, stock: bool = False
 ) -> Result:
-    """Tell one seed's story.
+    """Run one seed.
 
     Args:
-        seed: Which one.
-        faults: The kinds of faults there may be.
+        seed: The seed.
+        faults: The kinds of faults that may happen.
         traced: Also return what happened, line by line.
         stock: Deliver as upstream does instead: no pins, no plan, no journal.
     """
-    story = _Story(seed, faults, traced=traced)
+    scenario = _Scenario(seed, faults, traced=traced)
     if stock:
-        stock_delivery(story.world, story.versions[1].pin)
+        stock_delivery(scenario.world, scenario.versions[1].pin)
     else:
-        story.tell()
-    world = story.world
-    story.journal.close()
+        scenario.run()
+    world = scenario.world
+    scenario.journal.close()
     return Result(
         seed=seed,
         violations=tuple(world.violations),
         points=world.points,
         answers=sum(world.clients.answered.values()) if world.clients else 0,
         faults=world.counts,
-        outcomes=tuple(story.outcomes),
+        outcomes=tuple(scenario.outcomes),
         trace=tuple(world.trace),
     )

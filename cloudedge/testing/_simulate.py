@@ -1,4 +1,4 @@
-"""Many seeds, over the cores there are, and what came of them."""
+"""Simulation of many seeds on all cores, with a report."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class Report:
-    """What came of many seeds."""
+    """The results of many seeds."""
 
     seeds: int
     first_seed: int
     violations: int
-    """Seeds in which a promise was broken."""
+    """The number of seeds in which a promise was broken."""
     failing: tuple[Result, ...]
     """The first of them."""
     points: int
-    """Moments at which cloudedge might have been killed, over all seeds."""
+    """The moments at which cloudedge might have been killed, over all seeds."""
     answers: int
     faults: Mapping[str, int]
     outcomes: Mapping[str, int]
@@ -53,12 +53,12 @@ def simulate(
     stock: bool = False,
     jobs: int | None = None,
 ) -> Report:
-    """Tell the stories of many seeds.
+    """Run many seeds.
 
     Args:
-        seeds: How many.
-        first_seed: Which one comes first.
-        faults: The kinds of faults there may be.
+        seeds: The number of seeds.
+        first_seed: The first one.
+        faults: The kinds of faults that may happen.
         stock: Deliver as upstream does instead.
         jobs: Processes; None: one per core.
 
@@ -67,17 +67,17 @@ def simulate(
     """
     unknown = sorted(set(faults) - set(FAULTS))
     if unknown:
-        raise InputError(f"no such fault: {', '.join(unknown)}", hint=f"There are: {', '.join(FAULTS)}.")
+        raise InputError(f"no such fault: {', '.join(unknown)}", hint=f"Choose from {', '.join(FAULTS)}.")
     began = time.monotonic()
     numbers = range(first_seed, first_seed + seeds)
-    tell = partial(run_seed, faults=frozenset(faults), stock=stock)
+    run = partial(run_seed, faults=frozenset(faults), stock=stock)
     workers = min(jobs or os.cpu_count() or 1, max(1, seeds // _CHUNK))
     if workers == 1:
-        results = [tell(seed) for seed in numbers]
+        results = [run(seed) for seed in numbers]
     else:
-        # Not forked: whoever calls this may have threads.
+        # Not forked: the caller may have threads.
         with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-            results = list(pool.map(tell, numbers, chunksize=_CHUNK))
+            results = list(pool.map(run, numbers, chunksize=_CHUNK))
     broken = [result for result in results if result.violations]
     kinds: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""The cube client of a simulated serving replica: the real one's judgement, on answers of simulated shards.
+"""The cube client of a simulated serving replica: the real client's decisions, on answers of simulated shards.
 
-Only what the compiled core does is replaced, asking the servers; what counts as an answer is decided by the code that
-decides it in production. A shard is asked at a time, so that anything may happen between two of them.
+Only the compiled core, which asks the servers, is replaced; the code that decides what counts as an answer is that of
+production. The client asks one shard at a time, so that anything may happen between two of them.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _FOUND, _FAILED = 1, 2
 
 
 class Readers:
-    """What all readers of a simulated world have in common.
+    """The state that all readers of a simulated world share.
 
-    Rows carry whose they are as a number of one byte. What the client makes of answers follows from them alone, so it
-    is asked once for each kind of answers there is.
+    A row carries the origin of its bytes as a number of one byte. The client's decision follows from the answers alone,
+    so it is made once for each combination of answers.
     """
 
     def __init__(self) -> None:
         self.config = ClientConfig([["127.0.0.1:1"]])
-        """How serving replicas read: as they do unless somebody says otherwise."""
+        """The client settings of serving replicas: the defaults."""
         self.clock = ManualClock()
         self.judged: dict[object, list[str] | CloudEdgeError] = {}
         self._names = [ZEROS]
 
     def mark(self, content: str) -> int:
-        """Return the number that rows of some bytes carry."""
+        """Return the number that rows with some bytes carry."""
         if content not in self._names:
             self._names.append(content)
         return self._names.index(content)
 
     def name(self, mark: int) -> str:
-        """Say whose bytes carry a number."""
+        """Return the origin of the bytes with a number."""
         return self._names[mark]
 
 
@@ -55,9 +55,9 @@ class SimCube(Client):
     """Reads a row from every shard of a table, for one request at one serving replica.
 
     Args:
-        readers: What it has in common with others.
+        readers: The state that it shares with other readers.
         groups: The shards, each with its replicas.
-        reader: The serving replica, which may be cut off from some.
+        reader: The serving replica, which may be cut off from some shards.
     """
 
     def __init__(self, readers: Readers, groups: list[list[SimPlace]], reader: SimPlace) -> None:
@@ -66,15 +66,15 @@ class SimCube(Client):
         self._readers, self._groups, self._reader = readers, groups, reader
         self._answers: list[tuple[ShardAnswer, int]] = []
         self.is_cut_off = False
-        """A shard was asked for that its replica could not reach."""
+        """Whether the serving replica could not reach a server."""
 
     @property
     def left(self) -> int:
-        """How many shards are still to be asked."""
+        """The number of shards that were not asked yet."""
         return len(self._groups) - len(self._answers)
 
     def ask_next(self, pin: str, first: int) -> None:
-        """Ask one shard more, its replicas in turn, until one has the version."""
+        """Ask the next shard: its replicas in turn, until one has the version."""
         number = len(self._answers)
         group = self._groups[number]
         attempts: list[tuple[str, str, int]] = []
@@ -93,10 +93,10 @@ class SimCube(Client):
         self._answers.append((ShardAnswer(number, 1, False, "", attempts), 0))
 
     def rows(self, pin: str) -> list[str]:
-        """Return whose rows the shards answered with, as far as the client takes them.
+        """Return the origins of the rows that the client accepted.
 
         Raises:
-            CloudEdgeError: it does not.
+            CloudEdgeError: the client refused the answers.
         """
         kind = (
             pin,
@@ -116,7 +116,7 @@ class SimCube(Client):
         return found
 
     def rows_unpinned(self, first: int) -> list[str]:
-        """Return whose rows there are as upstream's client reads them: what is active, and zeros of who is away."""
+        """Return the origins of rows as upstream's client reads them: of the active version, or zeros."""
         chosen = [group[first % len(group)] for group in self._groups]
         loaded = [place.copies.get(next(iter(place.active), "")) if place.is_up else None for place in chosen]
         return [copy.bytes if copy is not None else ZEROS for copy in loaded]
@@ -127,5 +127,5 @@ class SimCube(Client):
         shards = [shard for shard, _ in self._answers]
         rows = np.array([[mark] for _, mark in self._answers], np.uint8)
         states = np.array([_FOUND if shard.answered else _FAILED for shard in shards], np.uint8)
-        self._answers = []  # who asks again asks the servers again
+        self._answers = []  # a second try asks the servers again
         return ShardAnswers(rows, states, shards)

@@ -1,4 +1,4 @@
-"""Simulated places behind the protocol of the real ones: shards, serving replicas and edge nodes that fail."""
+"""Simulated places with the protocol of the real ones: shards, serving replicas and edge nodes that fail."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
 from cloudedge.release import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped, Traffic, Version
+from cloudedge.release.core import STAGES
 from cloudedge.testing._copies import DAMAGED, Copy, Stored
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ class SimPlace:
         self.table, self.shard, self.shards = table, shard, shards
         self.is_up = True
         self.is_stale = False
-        """It came back with less than it had promised; nobody repaired it yet."""
+        """It came back with less than it had promised, and was not repaired yet."""
         self.room: int | None = None
-        """How many versions fit into its memory; None: nobody counts."""
+        """The number of versions that fit into its memory; None: no limit."""
         self.incarnation = 1
         self.back_at = self.cut_until = self.full_until = 0.0
         self._blind_until = 0.0
@@ -46,26 +47,26 @@ class SimPlace:
 
     @property
     def group(self) -> tuple[str, int, int]:
-        """What the replicas of a shard have in common: the table, how it is cut, and which part."""
+        """The table, the number of its shards and the shard: the same for all replicas of a shard."""
         return self.table, self.shards, self.shard
 
     @property
     def copies(self) -> Mapping[str, Copy]:
-        """What is loaded, by pin."""
+        """The loaded versions, by pin."""
         return self._stored.copies
 
     @property
     def active(self) -> Mapping[str, float]:
-        """What requests get."""
+        """The shares of the versions that answer unpinned requests."""
         return self._stored.active
 
     def holds(self, pin: str) -> bool:
-        """Tell whether it could answer with a version now."""
+        """Tell whether it can answer with a version now."""
         copy = self._stored.copies.get(pin)
         return self.is_up and copy is not None and copy.is_ready
 
     def seek(self, pin: str) -> tuple[str, str] | None:
-        """Sparse: answer a pinned read with the version that answers and whose rows they are; None: not loaded."""
+        """Sparse: answer a pinned read with the pin that answers and the pin of the rows; None: not loaded."""
         copy = self._stored.copies.get(pin)
         return (pin, copy.bytes) if copy is not None and copy.is_ready else None
 
@@ -79,52 +80,52 @@ class SimPlace:
         return self._blind_until > self._world.now
 
     def start_with(self, version: Version) -> None:
-        """Be in the state that a release of long ago left."""
+        """Take the state that an old release left."""
         pin = version.pin
         self._stored = Stored({pin: Copy(pin, pin, shards=version.shards)}, {pin: 1.0})
         self._past = [self._stored.copy()]
 
-    def take(self, pin: str) -> None:
-        """Load a version the way upstream does, unchecked and unfenced."""
+    def load_unverified(self, pin: str) -> None:
+        """Load a version as upstream does: unverified, and without an order."""
         self._stored.copies[pin] = Copy(pin, DAMAGED if self._world.strikes("corrupt", 0.3) else pin)
 
-    def turn_to(self, pin: str) -> None:
-        """Answer with a version the way upstream does, at once and for everybody."""
+    def activate_at_once(self, pin: str) -> None:
+        """Answer with a version as upstream does: at once, for all readers, and without an order."""
         self._stored.active = {pin: 1.0}
         self._persist()
 
-    # What cloudedge asks, over the network.
+    # The methods of `Place`, called over the simulated network.
 
     def observe(self) -> Observed:
-        """Say what is there."""
+        """Report the state."""
         return self._world.call(self, "observe", self._observe, changes=False)
 
     def estimate(self, version: Version) -> Estimate:
-        """Say what a version would cost."""
+        """Estimate the cost of a version."""
         ship = 1000 if self._base() else _COPY_BYTES
         return Estimate(ship_bytes=ship, memory_bytes=_COPY_BYTES) if version.pin else Estimate()
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """Load a version."""
-        return self._world.call(self, f"prepare {version.pin}", lambda: self._prepare(version, order), changes=True)
+        return self._world.call(self, f"load {version.pin}", lambda: self._load(version, order), changes=True)
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """Ask the version's probes."""
-        self._world.call(self, f"check {version.pin}", lambda: self._check(version), changes=False)
+        self._world.call(self, f"verify {version.pin}", lambda: self._verify(version), changes=False)
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """Move the pointer."""
-        self._world.call(self, f"switch {dict(shares)}", lambda: self._switch(shares, order), changes=True)
+        self._world.call(self, f"activate {dict(shares)}", lambda: self._activate(shares, order), changes=True)
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """Unload a version."""
-        self._world.call(self, f"forget {pin}", lambda: self._forget(pin, order), changes=True)
+        self._world.call(self, f"unload {pin}", lambda: self._unload(pin, order), changes=True)
 
     def watch(self) -> Health:
         """Report traffic."""
         return self._world.call(self, "watch", self._watch, changes=False)
 
-    # What happens there.
+    # The same, at the place itself.
 
     def _observe(self) -> Observed:
         loaded = {
@@ -140,31 +141,30 @@ class SimPlace:
             self.shard,
             self.shards,
             memory_free_bytes=None if self.room is None else (self.room - len(loaded)) * _COPY_BYTES,
-            incarnation=str(self.incarnation),
         )
 
-    def _prepare(self, version: Version, order: int) -> Shipped:
-        self._fence(order, "prepare")
+    def _load(self, version: Version, order: int) -> Shipped:
+        self._fence(order, "load")
         if self.holds(version.pin) and (self.leg != "dense" or self.copies[version.pin].shards == version.shards):
             return Shipped(0, "nothing")
         if version.pin in self._stored.active:
             raise Conflict(f"{self.name}: {version.pin} answers requests, from the rows of another layout")
         world = self._world
         if version.missing_bytes:
-            world.broken("unexplained", f"{self.name} was given {version.pin}, whose bytes nobody fetched")
+            world.broken("unexplained", f"{self.name} was given {version.pin}, whose bytes were not fetched")
         if self.full_until > world.now:
             raise StorageError(f"{self.name}: no space left on device")
         if self.room is not None and len(self._stored.copies.keys() - {version.pin}) >= self.room:
             raise StorageError(f"{self.name}: there is not enough memory to load {version.pin} beside the others")
-        # Whoever delivers makes a delta for what the place says it has; dense files are not told apart by rows.
+        # A delivery makes a delta for a version that the place reports; dense files have no rows to compare.
         made_for = self._base() if self.leg != "dense" else ""
         incarnation = self.incarnation
         self._stored.copies[version.pin] = Copy(version.pin, "", is_ready=False)
-        world.churn()  # loading takes a while, in which anything may happen
+        world.churn()  # loading takes a while, and anything may happen meanwhile
         if not self.is_up or self.incarnation != incarnation:
             raise Unavailable(f"{self.name} died while it loaded {version.pin}")
-        content = self._lay(version.pin, made_for)
-        if world.strikes("corrupt", 0.3):  # damaged on the way, or another version's file under this one's name
+        content = self._apply_delta(version.pin, made_for)
+        if world.strikes("corrupt", 0.3):  # damaged on the way, or another version's file under this name
             content = world.rng.choice((DAMAGED, DAMAGED, "v1", "v2", "v3"))
             if world.rng.random() < 0.5 or self._has_readers(version.pin):  # noqa: PLR2004
                 self._stored.copies.pop(version.pin)
@@ -174,11 +174,11 @@ class SimPlace:
         return Shipped(1000, "delta") if made_for else Shipped(_COPY_BYTES, "base")
 
     def _base(self) -> str:
-        """Return a version that a delta can be made for; empty: there is none."""
+        """Return a version that a delta can be based on; empty: there is none."""
         return next((pin for pin, copy in self._stored.copies.items() if copy.is_ready and copy.is_sound), "")
 
-    def _lay(self, pin: str, made_for: str) -> str:
-        """Say whose bytes a load has: a delta goes on the rows that it was made for, and on no others."""
+    def _apply_delta(self, pin: str, made_for: str) -> str:
+        """Return the pin of the loaded bytes: a delta applies to the rows it was made for, and to no others."""
         if made_for and not any(copy.bytes == made_for and copy.is_ready for copy in self._stored.copies.values()):
             self._stored.copies.pop(pin)
             raise InputError(f"{self.name}: {pin} is a delta for rows of {made_for}, and no loaded version has them")
@@ -187,7 +187,7 @@ class SimPlace:
     def _has_readers(self, pin: str) -> bool:
         return self._world.clients is not None and pin in self._world.clients.in_use()
 
-    def _check(self, version: Version) -> None:
+    def _verify(self, version: Version) -> None:
         copy = self._stored.copies.get(version.pin)
         if copy is None or not copy.is_ready:
             raise NotFound(f"{self.name} does not have {version.pin}")
@@ -198,23 +198,23 @@ class SimPlace:
         if self.leg == "dense" and self._world.clients is not None:
             self._world.clients.probe(self, version.pin, copy.shards)
 
-    def _switch(self, shares: Shares, order: int) -> None:
-        self._fence(order, "switch")
+    def _activate(self, shares: Shares, order: int) -> None:
+        self._fence(order, "activate")
         missing = [pin for pin in shares if not self.holds(pin)]
         if missing:
             raise NotFound(f"{self.name} does not have {', '.join(missing)}")
         self._stored.active = dict(shares)
-        self.is_stale = not shares  # told to answer with nothing, for it lost what it answered with
+        self.is_stale = not shares  # it shall answer with nothing, for it lost what it answered with
         self._persist()
         if self._world.clients is not None:
             self._world.clients.check_reach(self)
 
-    def _forget(self, pin: str, order: int) -> None:
-        self._fence(order, "forget")
+    def _unload(self, pin: str, order: int) -> None:
+        self._fence(order, "unload")
         if pin in self._stored.active:
             raise Conflict(f"{self.name}: {pin} is active")
         if self.leg != "sparse" and self._world.clients is not None:
-            self._world.clients.finish(self, pin)  # requests under way end first
+            self._world.clients.finish(self, pin)  # its requests end first
         self._stored.copies.pop(pin, None)
         self._persist()
         if self._world.clients is not None:
@@ -244,21 +244,18 @@ class SimPlace:
         if self._world.journal is not None:
             entries = self._world.journal._read("SELECT step, what FROM entries WHERE id = ?", order)  # noqa: SLF001
             step = entries[0][0] if entries else "nothing"
-            wanted = {"prepare": ("prepare",), "switch": ("switch", "canary", "idle"), "forget": ("forget", "trim")}[
-                what
-            ]
             stage, _, where = step.partition(":")
-            if stage.split(".")[-1] not in wanted or where.split("@")[0] != self.name:
-                self._world.broken("unexplained", f"{self.name} was told to {what}, and the journal says {step}")
+            if STAGES.get(stage) != what or where.split("@")[0] != self.name:
+                self._world.broken("unexplained", f"{self.name} was asked to {what}, and the journal has {step}")
 
     def _persist(self) -> None:
         self._world.has_changed = True
         self._past = [*self._past[-3:], self._stored.copy()]
 
-    # What fails.
+    # Faults.
 
-    def weather(self) -> None:
-        """Be cut off, fill up, die."""
+    def suffer(self) -> None:
+        """Perhaps be cut off, fill up, or die."""
         world = self._world
         if world.strikes("cut", 0.015):
             self.cut_until = world.now + world.rng.choice((0.5, 5.0, 60.0))
@@ -273,7 +270,7 @@ class SimPlace:
                 self.die(kind)
 
     def _split(self) -> None:
-        """Lose sight of a shard, or of one of its replicas."""
+        """Lose the connection to a shard, or to one of its replicas."""
         world, clients = self._world, self._world.clients
         groups = clients.groups() if clients is not None else []
         if groups and self._may_die() and not self.is_blind and world.strikes("split", 1.0):
@@ -284,7 +281,7 @@ class SimPlace:
             world.note("{} does not reach {} until {:.1f}", self.name, names, self._blind_until)
 
     def die(self, how: str) -> None:
-        """Lose what is in memory (`crash`), something of what was stored (`amnesia`), or find it damaged (`rot`)."""
+        """Lose the memory (`crash`), some of the disk (`amnesia`), or have the disk damaged (`rot`)."""
         world = self._world
         self.is_up = False
         self.back_at = world.now + world.rng.choice((0.2, 2.0, 30.0))
@@ -300,7 +297,7 @@ class SimPlace:
             world.clients.lost(self)
 
     def restart(self) -> None:
-        """Come back with what was stored and is sound; a load that had not ended is gone."""
+        """Come back with the sound versions of the disk; an unfinished load is gone."""
         if not self._stored.keep_sound():
             self.is_stale = True
         self.is_up = True
@@ -309,13 +306,16 @@ class SimPlace:
         self._world.note("{} is back with {}", self.name, sorted(self._stored.copies))
 
     def heal(self) -> None:
-        """Everything works again."""
+        """End all faults of this place."""
         self.cut_until = self.full_until = self._blind_until = 0.0
         if not self.is_up:
             self.restart()
 
     def _may_die(self) -> bool:
-        """One replica of a group may be away or behind at a time; nobody promises more with two replicas."""
+        """Tell whether a fault may hit this place: of each group, one replica at a time may be down or behind.
+
+        With two replicas no more can be promised.
+        """
         if self.leg == "edge":
             return True
         peers = [p for p in self._world.places.values() if p.leg == self.leg and p is not self]

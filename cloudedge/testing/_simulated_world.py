@@ -1,9 +1,9 @@
-"""The simulated world: one seed, one thread, simulated time, and everything that can go wrong between any two lines.
+"""The simulated world: one seed, one thread, simulated time, and every fault between any two lines of cloudedge.
 
-`World.point` is called between any two things cloudedge does: before and after every journal write and every call to a
-place, and while it sleeps. There requests take a step, calls that were late arrive, processes die and come back,
-somebody collects garbage, and cloudedge itself may be killed. All chance comes from one seeded generator, so a seed
-replays exactly.
+Cloudedge calls `SimulatedWorld.point` between any two of its acts: before and after every journal write and every call
+to a place, and while it sleeps. At a point, requests take a step, delayed calls arrive, processes die and come back,
+garbage is collected, and cloudedge itself may be killed. All chance comes from one seeded generator, so a seed replays
+exactly.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ __all__ = ["FAULTS", "Killed", "SimClock", "SimJournal", "SimulatedWorld", "Viol
 FAULTS = (
     "drop",  # a call does not arrive
     "mute",  # a call is carried out and its answer is lost
-    "late",  # a call is given up and carried out later, after calls that came after it
+    "late",  # a call times out and is carried out later, after calls that were made after it
     "twice",  # a call is carried out twice
     "cut",  # cloudedge cannot reach a place for a while; clients can
     "split",  # a serving replica cannot reach a shard for a while, or one of its replicas
     "corrupt",  # bytes arrive damaged, or another version's under the same name
     "full",  # a place's disk is full for a while
-    "crash",  # a place's process dies and comes back with what it had stored
-    "amnesia",  # it comes back with what it had stored some time ago, or with nothing
-    "rot",  # it comes back, and some of what it had stored has become something else
+    "crash",  # a place's process dies and comes back with what is on its disk
+    "amnesia",  # it comes back with an older state of its disk, or with nothing
+    "rot",  # it comes back, and some of its disk has changed
     "kill",  # cloudedge is killed
     "disk",  # the journal cannot be written
-    "clock",  # somebody sets the wall clock back
-    "gc",  # somebody collects garbage in the hub
+    "clock",  # the wall clock is set back
+    "gc",  # garbage is collected in the hub
 )
 
 T = TypeVar("T")
 _FEW = 3
-"""Whoever asks for so few kinds of faults wants to see them."""
+"""With at most this many kinds of faults, each one is likely."""
 _DAWN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 class Killed(BaseException):
-    """SIGKILL, as seen from inside: nothing catches it."""
+    """SIGKILL, seen from inside: nothing catches it."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Violation:
 
 @dataclass
 class SimulatedWorld:
-    """Chance, time, places, clients and the list of broken promises."""
+    """Chance, time, places, clients, and the promises that were broken."""
 
     seed: int
     faults: frozenset[str] = frozenset(FAULTS)
@@ -76,7 +76,7 @@ class SimulatedWorld:
     points: int = 0
     kill_at: int = -1
     is_calm: bool = False
-    """No more faults: everything has healed."""
+    """Whether all faults have ended."""
     places: dict[str, SimPlace] = field(default_factory=dict)
     down: list[SimPlace] = field(default_factory=list)
     clients: Clients | None = None
@@ -88,29 +88,29 @@ class SimulatedWorld:
     collect: Callable[[], None] = lambda: None
     set_back_s: float = 0.0
     room: int | None = None
-    """How many versions fit into a place's memory."""
+    """The number of versions that fit into a place's memory; None: no limit."""
     has_changed: bool = False
-    """Something was stored or written down since somebody last compared the places with the journal."""
+    """Whether a place or the journal changed since they were last compared."""
     explain: Callable[[], None] = lambda: None
-    """Compares them."""
+    """Compares the places with the journal."""
     rival_at: int = -1
     rival: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)  # noqa: S311 - seeded on purpose
-        # Each seed has its own weather: few faults and some kinds of them, or none at all.
+        # Each seed has its own weather: a few faults of some kinds, or none at all.
         likely = 0.4 if len(self.faults) > _FEW else 0.9
         self.weather = frozenset(kind for kind in FAULTS if kind in self.faults and self.rng.random() < likely)
         self.rate = self.rng.choice((0.02, 0.05, 0.15))
         self.budget = self.rng.choice((0, 2, 4, 8)) if self.weather else 0
 
     def note(self, text: str, *facts: object) -> None:
-        """Write a line of the trace, if somebody reads it."""
+        """Write a line of the trace, if there is one."""
         if self.traced:
             self.trace.append(f"{self.now:8.2f}  {text.format(*facts)}")
 
     def broken(self, promise: str, text: str) -> None:
-        """A promise is broken."""
+        """Record a broken promise."""
         self.violations.append(Violation(promise, text, self.now))
         self.note("BROKEN {}: {}", promise, text)
 
@@ -120,12 +120,12 @@ class SimulatedWorld:
             return False
         if self.rng.random() >= (self.rate if rate is None else rate):
             return False
-        self.budget -= kind not in ("gc", "clock")  # these hurt nobody who does it right
+        self.budget -= kind not in ("gc", "clock")  # these cost correct code nothing
         self.counts[kind] = self.counts.get(kind, 0) + 1
         return True
 
     def point(self, what: str) -> None:
-        """Let the world move on between two lines of cloudedge.
+        """Let the world go on between two lines of cloudedge.
 
         Raises:
             Killed: cloudedge dies here.
@@ -146,25 +146,25 @@ class SimulatedWorld:
 
     @property
     def is_writing(self) -> bool:
-        """Whether somebody writes several things into the journal as one: nobody else gets in between."""
+        """Whether a transaction of the journal is open: no other process gets in between."""
         return self.journal is not None and self.journal.is_in_transaction
 
     def meet(self, at: int, rival: Callable[[], None]) -> None:
-        """Let somebody else come, after so many points."""
+        """Let another operator act after so many points."""
         self.rival_at, self.rival = self.points + at, rival
 
     @cached_property
     def _all(self) -> list[SimPlace]:
         return list(self.places.values())
 
-    def moved_in_or_out(self) -> None:
-        """Somebody started or ended places."""
+    def places_changed(self) -> None:
+        """Notice places that were started or ended."""
         self.__dict__.pop("_all", None)
         if self.clients is not None:
             self.clients.look()
 
     def churn(self) -> None:
-        """One moment of everybody else's life."""
+        """Let everything but cloudedge take one step."""
         if self.clients is not None:
             self.clients.live()
         if self.late and self.rng.random() < 0.02:  # noqa: PLR2004
@@ -175,26 +175,26 @@ class SimulatedWorld:
         if self.is_calm or not self.weather:
             return
         if self.budget > 0:
-            self.rng.choice(self._all).weather()
+            self.rng.choice(self._all).suffer()
         if self.strikes("gc", 0.02):
             self.collect()
         if self.strikes("clock", 0.01):
             self.set_back_s += 3600.0
 
     def deliver(self) -> None:
-        """Let a call that was late arrive now, unless the process it was meant for is gone."""
+        """Carry out a delayed call now, unless the process it was meant for is gone."""
         _, name, incarnation, call = self.late.pop(self.rng.randrange(len(self.late)))
         place = self.places.get(name)
         if place is None or place.incarnation != incarnation or not place.is_up:
             return
         try:
             call()
-            self.note("a late call reached {}", name)
+            self.note("a delayed call reached {}", name)
         except CloudEdgeError as error:
-            self.note("a late call to {} was refused: {}", name, error.message)
+            self.note("a delayed call to {} was refused: {}", name, error.message)
 
     def call(self, place: SimPlace, what: str, act: Callable[[], T], *, changes: bool) -> T:
-        """Carry a call of cloudedge to a place, over a network that is none too good."""
+        """Carry a call of cloudedge to a place, over a network with faults."""
         self.point(f"before {place.name} {what}")
         if not place.is_up or place.cut_until > self.now:
             self.note("{} {}: away", place.name, what)
@@ -216,7 +216,7 @@ class SimulatedWorld:
         return answer
 
     def run(self, calls: Sequence[Callable[[], None]], _jobs: int) -> None:
-        """Run calls that would be side by side one after the other, in an order of chance."""
+        """Run parallel calls one after the other, in random order."""
         order = list(calls)
         if len(order) > 1:
             self.rng.shuffle(order)
@@ -225,21 +225,21 @@ class SimulatedWorld:
 
 
 class SimClock:
-    """The world's time as cloudedge's clock; whoever sleeps lets the others live."""
+    """The world's time as cloudedge's clock; the world goes on while cloudedge sleeps."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
 
     def now(self) -> datetime:
-        """Return the wall-clock time, which somebody may have set back."""
+        """Return the wall-clock time, which may have been set back."""
         return _DAWN + timedelta(seconds=self._world.now - self._world.set_back_s)
 
     def monotonic(self) -> float:
-        """Return the time nobody sets back."""
+        """Return the time that is never set back."""
         return self._world.now
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass and everybody live."""
+        """Let time pass and the world go on."""
         world = self._world
         for _ in range(3):
             world.now += seconds / 3
@@ -248,7 +248,7 @@ class SimClock:
             world.clients.finish()
 
     def random(self) -> float:
-        """Return a number of the seeded sequence."""
+        """Return a number from the seeded generator."""
         return self._world.rng.random()
 
 
@@ -262,19 +262,19 @@ class SimJournal(Journal):
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether several things are being written as one."""
+        """Whether a transaction is open."""
         return self._db.in_transaction
 
     def has_unfinished(self) -> bool:
-        """Tell whether an operation is unfinished; asked all the time, so read only after something was written."""
-        if self.is_in_transaction:  # which may still come to nothing
+        """Tell whether an operation is unfinished; asked often, so read again only after a write."""
+        if self.is_in_transaction:  # which may still be rolled back
             return self.unfinished() is not None
         if self._has_unfinished is None:
             self._has_unfinished = self.unfinished() is not None
         return self._has_unfinished
 
     def left_away(self) -> Mapping[str, str]:
-        """Return the places that the newest operation went without, and why."""
+        """Return the places that the newest operation left out, and why."""
         newest = self.operations(limit=1)
         return newest[0].outcome.get("away", {}) if newest else {}
 

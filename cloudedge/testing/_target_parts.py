@@ -1,11 +1,12 @@
-"""What a simulated target is made of besides its places: versions without bytes, a hub in memory, layouts."""
+"""The parts of a simulated target besides its places: versions without bytes, a hub in memory, layouts."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cloudedge.errors import Interrupted, NotFound
+from cloudedge.errors import InputError, Interrupted, NotFound
 from cloudedge.release import FixedLayout, Place, ReleaseContext, TableFacts, Target, Version
 from cloudedge.testing._simulated_places import SimPlace
 from cloudedge.testing._simulated_world import SimClock, SimJournal, SimulatedWorld
@@ -16,7 +17,7 @@ _BUNDLE_BYTES = 5000
 
 
 def sim_version(number: int, *, tables: Mapping[str, int] | None = None, label: str = "") -> Version:
-    """Make a version that has no bytes, for tables with so many shards each."""
+    """Make a version without bytes; `tables` gives the number of shards of each table."""
     facts = {
         name: TableFacts(rows=10 * shards, dtype="float32", dim=4, row_bytes=16, shard_rows=(10,) * shards)
         for name, shards in (tables or {}).items()
@@ -26,16 +27,16 @@ def sim_version(number: int, *, tables: Mapping[str, int] | None = None, label: 
 
 
 class SimBundleSource:
-    """A hub in memory, where garbage is collected without mercy: what no release marks goes."""
+    """A hub in memory whose garbage collection deletes everything without a tag."""
 
     def __init__(self, world: SimulatedWorld, versions: list[Version], layouts: SimLayouts | None = None) -> None:
         self._layouts = layouts
         self.versions = {version.ref: version for version in versions}
         self.roles: dict[str, str] = {}
         self.here: set[str] = set()
-        """Refs whose bytes were fetched."""
+        """The refs whose bytes were fetched."""
         self.wanted: list[str] = []
-        """Refs that nobody may collect: just packed, or asked for right now."""
+        """The refs that must not be collected: just packed, or about to be released."""
         self._world = world
         world.collect = self.collect
 
@@ -47,7 +48,7 @@ class SimBundleSource:
         return found.cut(self._layouts.now()) if self._layouts is not None else found
 
     def fetch(self, version: Version) -> int:
-        """Bring a version's bytes, over a network that is none too good."""
+        """Fetch a version's bytes over a network with faults."""
         self._world.point(f"before fetching {version.pin}")
         if self._world.strikes("drop"):
             raise Interrupted(f"the hub stopped in the middle of {version.pin}")
@@ -57,7 +58,7 @@ class SimBundleSource:
         return version.missing_bytes
 
     def verify(self, version: Version) -> None:
-        """Check that it is there, and here."""
+        """Check that the hub has it and that it was fetched."""
         if self.version(version.ref).missing_bytes:
             raise NotFound(f"{version.pin} was not fetched")
 
@@ -71,7 +72,7 @@ class SimBundleSource:
                 self.roles[role] = self.version(ref).ref
 
     def collect(self) -> None:
-        """Delete what nothing marks, and see whether anybody would miss it."""
+        """Delete what has no tag, and check that no place needs it."""
         kept = [*self.roles.values(), *self.wanted]
         gone = [ref for ref in self.versions if ref not in kept]
         self._world.note("collected {}", gone)
@@ -82,14 +83,14 @@ class SimBundleSource:
         lives = self._world.journal.recall("lives") if self._world.journal is not None else None
         for place in self._world.places.values():
             if lives and place.leg == "sparse" and lives[0]["shards"].get(place.table) != place.shards:
-                continue  # a layout that was given up: nobody reads there, and nobody repairs it
+                continue  # a layout that was given up: it has no readers, and no repair
             for pin in place.active:
                 if pin not in pins and not place.is_stale:
                     self._world.broken("deleted", f"{place.name} answers with {pin}, which the hub has lost")
 
 
 class SimLayouts:
-    """The layouts of a simulated target: somebody changes its file and starts the shards that are new in it."""
+    """The layouts of a simulated target, whose operator changes its file and starts the new shards."""
 
     def __init__(self, world: SimulatedWorld, tables: Mapping[str, int]) -> None:
         self._world = world
@@ -107,18 +108,18 @@ class SimLayouts:
                     if name not in self._world.places:
                         new = SimPlace(self._world, name, "sparse", table=table, shard=shard, shards=shards)
                         new.room = self._world.room
-        self._world.moved_in_or_out()
+        self._world.places_changed()
 
     def now(self) -> Mapping[str, int]:
-        """Say how tables are cut."""
+        """See `Layouts`."""
         return self._tables
 
     def publish(self, shards: Mapping[str, int]) -> None:
-        """Tell readers without a pin; there are none here."""
+        """See `Layouts`; there are no readers without a pin here."""
         self._world.point(f"publish {dict(shards)}")
 
     def retire(self) -> list[str]:
-        """End the places of other layouts, if all of a layout's answer and hold nothing."""
+        """See `Layouts`: all places of a layout have to answer and hold nothing."""
         world = self._world
         world.point("before retiring")
         earlier: dict[tuple[str, int], list[SimPlace]] = {}
@@ -134,7 +135,7 @@ class SimLayouts:
             if place in world.down:
                 world.down.remove(place)
             world.note("{} ends", name)
-        world.moved_in_or_out()
+        world.places_changed()
         world.point("after retiring")
         return gone
 
@@ -142,14 +143,20 @@ class SimLayouts:
 def sim_target(
     world: SimulatedWorld,
     *,
-    shelf: SimBundleSource,
     journal: SimJournal,
+    bundles: SimBundleSource | None = None,
     by: str = "ann",
     layouts: SimLayouts | None = None,
+    shelf: SimBundleSource | None = None,
 ) -> Target:
-    """Start cloudedge, as a new process would, on a simulated world."""
+    """Start cloudedge, as a new process would, on a simulated world; `shelf` is the old name of `bundles`."""
+    if shelf is not None:
+        warnings.warn("sim_target(shelf=...) is now sim_target(bundles=...)", DeprecationWarning, stacklevel=2)
+    source = bundles or shelf
+    if source is None:
+        raise InputError("a simulated target needs bundles")
     places: dict[str, Place] = dict(world.places)
-    ground = ReleaseContext(
-        "sim", places, journal, shelf, SimClock(world), world.run, by, layouts=layouts or FixedLayout()
+    context = ReleaseContext(
+        "sim", places, journal, source, SimClock(world), world.run, by, layouts=layouts or FixedLayout()
     )
-    return Target(ground)
+    return Target(context)

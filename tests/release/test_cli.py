@@ -13,7 +13,7 @@ import pytest
 
 from cloudedge.cli import main, release_status
 from cloudedge.hub import LocalHub
-from cloudedge.release import Limits, Options
+from cloudedge.release import Limits, Options, register_kind
 from cloudedge.release.target import _target_kinds as _kinds
 from tests import ROOT
 from tests.release.parts import NAMES, bundles, folder_places
@@ -35,8 +35,8 @@ def made(tmp_path):
 def cloudedge(tmp_path, monkeypatch, capsys):
     """Run the command line in this process, as far as its exit code."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(_kinds.KINDS, "local", lambda name, section: folder_places(tmp_path / "places"))
-    monkeypatch.delitem(_kinds.LAYOUTS, "local")  # nobody brought the real one up
+    monkeypatch.setattr(_kinds, "_kinds", dict(_kinds._kinds))
+    register_kind("local", lambda name, section: folder_places(tmp_path / "places"))  # without real servers
 
     def run(*words, code=0):
         monkeypatch.setattr(sys, "argv", ["cloudedge", *words])
@@ -135,7 +135,7 @@ def test_a_failing_seed_is_told(cloudedge, tmp_path):
 def test_what_a_failing_seed_says_to_run_breaks_the_same_promise(cloudedge):
     words = ("simulate", "--stock", "--faults", "drop,late", "--jobs", "1")
     cloudedge(*words, "--seeds", "20", code=1)
-    again = cloudedge.err.partition("Next: cloudedge ")[2].split()
+    again = cloudedge.err.partition("Next, run `cloudedge ")[2].partition("`")[0].split()
     assert again[again.index("--faults") + 1] == "drop,late"
     seed = again[again.index("--first-seed") + 1]
     told = cloudedge(*words, "--seeds", "1", "--first-seed", seed, "--json", code=1)["failing"][0]["broken"][0]

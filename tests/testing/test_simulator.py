@@ -10,9 +10,8 @@ import pytest
 from cloudedge.cube import Client
 from cloudedge.errors import Conflict, InputError
 from cloudedge.journal import Journal, Writer
-from cloudedge.release import Limits, Options, Plan, Target
-from cloudedge.release.core import _apply, _plan
-from cloudedge.release.core import _context as _ground
+from cloudedge.release import Limits, Options, Plan
+from cloudedge.release.core import Operations, _apply, _context, _plan
 from cloudedge.testing import (
     FAULTS,
     SimBundleSource,
@@ -152,16 +151,16 @@ def test_a_delta_on_whatever_is_there_is_noticed(monkeypatch):
         there = next((copy.bytes for copy in reversed(self.copies.values()) if copy.is_ready), made_for)
         return pin if there == made_for else f"{there}+{pin}"
 
-    monkeypatch.setattr(SimPlace, "check", lambda self, version: None)
+    monkeypatch.setattr(SimPlace, "verify", lambda self, version: None)
     assert not noticed("mixed", seeds=60, faults=())
-    monkeypatch.setattr(SimPlace, "_lay", anyhow)
+    monkeypatch.setattr(SimPlace, "_apply_delta", anyhow)
     assert noticed("mixed", seeds=200, faults=())
 
 
 @pytest.mark.parametrize("promise", ["wrong", "mixed"])
 def test_a_release_without_checks_is_noticed(monkeypatch, promise):
     """Bytes arrived damaged, or were another version's under this one's name."""
-    monkeypatch.setattr(SimPlace, "check", lambda self, version: None)
+    monkeypatch.setattr(SimPlace, "verify", lambda self, version: None)
     assert noticed(promise, faults=["corrupt"])
 
 
@@ -189,7 +188,7 @@ def test_a_plan_that_somebody_overtook_while_it_looked_is_refused():
     SimPlace(world, "dense/1", "dense")
     versions = [sim_version(1), sim_version(2)]
     shelf, journal = SimBundleSource(world, versions), SimJournal(world)
-    ann, bob = (sim_target(world, shelf=shelf, journal=journal, by=by) for by in ("ann", "bob"))
+    ann, bob = (sim_target(world, bundles=shelf, journal=journal, by=by) for by in ("ann", "bob"))
     for version in versions:
         ann.run(ann.plan(version))
     world.meet(2, bob.rollback)  # ann has asked one of the places by then
@@ -229,20 +228,20 @@ def test_undoing_in_the_wrong_order_is_noticed(monkeypatch):
 def test_unloading_rows_that_requests_under_way_still_need_is_noticed(monkeypatch):
     every_canary_fails(monkeypatch)
     assert not noticed("failed", "deleted", seeds=40, faults=())
-    monkeypatch.setattr(_plan, "_FORGETS", ("sparse", "dense", "edge"))
+    monkeypatch.setattr(_plan, "_UNLOADS", ("sparse", "dense", "edge"))
     assert noticed("failed", "deleted", seeds=100, faults=())
 
 
 def every_canary_fails(monkeypatch):
-    begin = _scenario._Story.__init__
+    begin = _scenario._Scenario.__init__
 
     def bad(self, *args, **how):
         begin(self, *args, **how)
         self.clients.scores["v2"] = self.clients.scores["v3"] = 9.0
 
-    monkeypatch.setattr(_scenario._Story, "__init__", bad)
+    monkeypatch.setattr(_scenario._Scenario, "__init__", bad)
     limits = Limits(min_requests=3, score_drift=3.0)
-    monkeypatch.setattr(_scenario._Story, "_options", lambda self: Options(canary=0.5, bake_s=4.0, limits=limits))
+    monkeypatch.setattr(_scenario._Scenario, "_options", lambda self: Options(canary=0.5, bake_s=4.0, limits=limits))
 
 
 def test_a_resume_that_believes_the_journal_and_does_not_look_is_noticed(monkeypatch):
@@ -250,12 +249,12 @@ def test_a_resume_that_believes_the_journal_and_does_not_look_is_noticed(monkeyp
 
     def believing(self, writer, operation):
         plan = Plan.from_json(operation.plan)
-        done = {e.step for e in self._ground.journal.entries(operation.number) if e.what == "done"}
+        done = {e.step for e in self._context.journal.entries(operation.number) if e.what == "done"}
         left = dataclasses.replace(plan, steps=tuple(s for s in plan.steps if s.id not in done))
-        version = self._ground.shelf.version(plan.ref)
-        return _apply.Run(self._ground, writer, operation.number, left, version).forward()
+        version = self._context.bundles.version(plan.ref)
+        return _apply.Run(self._context, writer, operation.number, left, version).forward()
 
-    monkeypatch.setattr(Target, "_go_on", believing)
+    monkeypatch.setattr(Operations, "resume", believing)
     assert noticed("not whole", "failed", "unexplained", faults=["kill", "amnesia"])
 
 
@@ -285,14 +284,14 @@ def test_a_place_that_obeys_late_calls_is_noticed(monkeypatch):
 
 def test_a_version_that_reads_another_layout_than_its_own_is_noticed(monkeypatch):
     """As if everybody read the cube.conf of the day."""
-    begin = _scenario._Story.__init__
+    begin = _scenario._Scenario.__init__
 
     def cut_anew(self, *args, **how):
         begin(self, *args, **how)
         self.is_cut_anew = True
 
-    monkeypatch.setattr(_scenario._Story, "__init__", cut_anew)
-    monkeypatch.setattr(_ground, "at_home", lambda desired, *_: desired)
+    monkeypatch.setattr(_scenario._Scenario, "__init__", cut_anew)
+    monkeypatch.setattr(_context, "at_home", lambda desired, *_: desired)
     assert noticed("not whole", "failed", "unexplained")
 
 

@@ -20,6 +20,7 @@ from cloudedge.bundle.contents._parts import (
     read_part,
     write_part,
 )
+from cloudedge.bundle.contents._probe_answers import compare_answer, largest_difference
 from cloudedge.bundle.contents._programs import find_program, join_files, parameters_of
 
 __all__ = [
@@ -35,10 +36,12 @@ __all__ = [
     "Signature",
     "Variable",
     "check_member_path",
+    "compare_answer",
     "extract_tar",
     "find_program",
     "installed_framework_version",
     "join_files",
+    "largest_difference",
     "list_files",
     "parameters_of",
     "parse_part",

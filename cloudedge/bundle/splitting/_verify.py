@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloudedge.bundle.contents import Lookup
+from cloudedge.bundle.contents import Lookup, largest_difference
 from cloudedge.bundle.splitting._sample_requests import Request
 from cloudedge.bundle.tables import SafetensorsFile
 from cloudedge.errors import InputError
@@ -95,15 +95,15 @@ def compare(
                     f"the pieces answer {name} as {got.dtype}{list(got.shape)}, "
                     f"the whole model as {want.dtype}{list(want.shape)}"
                 )
-            difference = np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0.0)
-            worst = max(worst, float(difference))
+            difference = largest_difference(got, want)
+            worst = max(worst, difference)
             # Not "greater": NaN must fail, too.
             if not difference <= tolerance:
                 raise InputError(
                     f"the pieces answer {name} differently from the whole model: by {difference:.3g}, "
                     f"over the tolerance of {tolerance:.3g}",
                     hint="If the answers are large numbers, raise `--tolerance`. Otherwise please report the model.",
-                    max_abs_difference=float(difference),
+                    max_abs_difference=difference,
                 )
     return worst
 

@@ -15,7 +15,7 @@ from cloudedge.cube.delivery._delivery_plan import (
     plan_rollback,
 )
 from cloudedge.cube.delivery._replica import Replica, ReplicaStatus, VersionState
-from cloudedge.cube.delivery._replica_delivery import ReplicaDelivery
+from cloudedge.cube.delivery._replica_delivery import ReplicaDelivery, ReplicaPlan
 from cloudedge.cube.delivery._replica_report import Expected, ReplicaReport, look, look_twice, require_agreement
 from cloudedge.cube.delivery._replica_steps import observe, table_of
 from cloudedge.cube.delivery._reshard import Resharded, free_servers, require_apart, require_live, reshard, write_conf
@@ -36,6 +36,7 @@ __all__ = [
     "ObservedReplica",
     "Replica",
     "ReplicaDelivery",
+    "ReplicaPlan",
     "ReplicaReport",
     "ReplicaStatus",
     "Resharded",

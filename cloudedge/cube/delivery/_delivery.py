@@ -92,6 +92,7 @@ class Delivery(ReplicaDelivery):
         self.journal = Journal(workshop.directory / "journal.db", clock=clock)
         try:
             super().__init__(replicas, workshop, clock=clock, **courier)
+            self._serve_files()  # an address that cannot be had is found before anything is begun
         except BaseException:
             self.journal.close()
             raise

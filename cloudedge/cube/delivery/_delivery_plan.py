@@ -21,6 +21,7 @@ __all__ = [
     "DeliveryStep",
     "ObservedReplica",
     "WantedVersion",
+    "has_room",
     "plan_delivery",
     "plan_forget",
     "plan_rollback",
@@ -256,6 +257,11 @@ def _choose(
             why = f"it has version {name}"
             best = DeliveryStep("stage", each.replica, wanted.version, why, size, "delta", base=version.checksum)
     return best or DeliveryStep(**{**asdict(base), "reason": reason})
+
+
+def has_room(wanted: WantedVersion, seen: ObservedReplica, stage: DeliveryStep) -> bool:
+    """Tell whether a replica has room for what a step stages and for loading it."""
+    return seen.status is not None and not _no_room(wanted, seen, seen.status, stage)
 
 
 def _no_room(

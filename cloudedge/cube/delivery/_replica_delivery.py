@@ -1,13 +1,15 @@
-"""Bringing versions to replicas one at a time: what artifact each one gets, from where, and whether it arrived.
+"""Delivery of versions to single replicas: the artifact each one gets, its source, and the check that it arrived.
 
-The release layer calls `prepare`, `activate` and `forget` from its own journal; `Delivery` does all of it for all
-replicas with one of its own.
+A release calls `plan_one`, `carry_out` and `verify` from its own journal; `Delivery` does all of it for all replicas
+with a journal of its own. Planning and verifying open no port: the file server starts with the first artifact that a
+replica is to fetch.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cloudedge.bundle.tables import DeltaFile
@@ -20,10 +22,11 @@ from cloudedge.cube.delivery._delivery_plan import (
     DeliveryStep,
     ObservedReplica,
     WantedVersion,
+    has_room,
     plan_delivery,
     plan_forget,
 )
-from cloudedge.cube.delivery._replica import Replica
+from cloudedge.cube.delivery._replica import Replica, ReplicaStatus
 from cloudedge.cube.delivery._replica_steps import Hands, asked, table_of
 from cloudedge.cube.delivery._table_shards import TableVersion
 from cloudedge.cube.formats import DELTA_FILE, Artifact, Source
@@ -31,10 +34,43 @@ from cloudedge.cube.server import FileServer
 from cloudedge.errors import CloudEdgeError, InputError, NotFound
 from cloudedge.io import map_in_threads
 
-__all__ = ["ReplicaDelivery", "refuse"]
+__all__ = ["ReplicaDelivery", "ReplicaPlan", "refuse"]
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class ReplicaPlan:
+    """The delivery of one version to one replica, decided from what the replica had when it was asked."""
+
+    version: TableVersion
+    bases: tuple[TableVersion, ...]
+    """Versions that deltas may be made from."""
+    wanted: WantedVersion
+    seen: ObservedReplica
+    steps: DeliveryPlan
+
+    @property
+    def bytes_to_ship(self) -> int:
+        """Bytes that will travel, at most."""
+        return self.steps.bytes_to_ship
+
+    @property
+    def how(self) -> str | None:
+        """What is staged: a `base`, a `delta`, or None where nothing is."""
+        return next((step.how for step in self.steps.of("stage")), None)
+
+    def holds_for(self, seen: ObservedReplica) -> bool:
+        """Tell whether the plan is still right: the replica has what it had, and still room for what comes."""
+        if self.steps.refusals or self.seen.status is None or seen.status is None:
+            return False
+        is_same = _without_counters(self.seen.status) == _without_counters(seen.status)
+        return is_same and all(has_room(self.wanted, seen, stage) for stage in self.steps.of("stage"))
+
+
+def _without_counters(status: ReplicaStatus) -> ReplicaStatus:
+    return replace(status, keys=0, misses=0, free_disk_bytes=None, free_memory_bytes=None)
 
 
 class ReplicaDelivery:
@@ -51,7 +87,7 @@ class ReplicaDelivery:
         limit_bytes_per_s: For everything that leaves this machine.
         clock: For pauses and deadlines.
 
-    Use as a context: files are served until it ends.
+    Use as a context: files are served from the first that a replica is to fetch until the context ends.
     """
 
     def __init__(
@@ -76,17 +112,31 @@ class ReplicaDelivery:
         self._hands = Hands(self.policy, self._clock)
         self._public_host = public_host or None
         self._files_token = files_token
-        self._files = FileServer(
-            workshop.artifacts, files_host, files_port, token=files_token or None, limit_bytes_per_s=limit_bytes_per_s,
-            clock=self._clock,
-        )  # fmt: skip
-        for replica in replicas:  # what is sent leaves this machine as well as what is fetched
-            if isinstance(replica, CubeReplica):
-                replica.limit = self._files.throttle
+        self._files_address = (files_host, files_port)
+        self._limit_bytes_per_s = limit_bytes_per_s
+        self._files: FileServer | None = None
+        self._opening = threading.Lock()
 
     def close(self) -> None:
         """Stop serving files."""
-        self._files.close()
+        if self._files is not None:
+            self._files.close()
+
+    def _serve_files(self) -> FileServer:
+        """Return the file server; the first call starts it."""
+        with self._opening:
+            if self._files is None:
+                self._files = FileServer(
+                    self.workshop.artifacts,
+                    *self._files_address,
+                    token=self._files_token or None,
+                    limit_bytes_per_s=self._limit_bytes_per_s,
+                    clock=self._clock,
+                )
+                for replica in self.replicas.values():  # pushed bytes leave this machine as well as fetched ones
+                    if isinstance(replica, CubeReplica):
+                        replica.limit = self._files.throttle
+            return self._files
 
     def __enter__(self) -> ReplicaDelivery:  # noqa: PYI034 - typing.Self is not in 3.10
         return self
@@ -125,22 +175,48 @@ class ReplicaDelivery:
         Raises:
             CloudEdgeError: names the replica and what to do; what is active stays active.
         """
-        plan, wanted = self._plan_one(replica, version, bases)
-        refuse(plan)
-        deadline = self._soon()
+        return self.carry_out(replica, self.plan_one(replica, version, bases))
+
+    def plan_one(
+        self,
+        replica: Replica,
+        version: TableVersion,
+        bases: Sequence[TableVersion] = (),
+        *,
+        seen: ObservedReplica | None = None,
+    ) -> ReplicaPlan:
+        """Decide how one replica gets a version.
+
+        Args:
+            replica: The replica.
+            version: The version.
+            bases: Older versions that it may have, for deltas.
+            seen: What it has; it is asked if left out.
+        """
+        found = seen or self._look(replica)
+        wanted = self._wanted(version, bases, [found])
+        plan = plan_delivery([wanted], [found], self.policy)
+        # Whether the other shards have replicas is not asked here.
+        steps = DeliveryPlan(plan.steps, tuple(each for each in plan.refusals if "replica" in each.facts))
+        return ReplicaPlan(version, tuple(bases), wanted, found, steps)
+
+    def carry_out(self, replica: Replica, plan: ReplicaPlan) -> int:
+        """Stage, load and verify as planned; returns bytes shipped.
+
+        Raises:
+            CloudEdgeError: names the replica and what to do; what is active stays active.
+        """
+        refuse(plan.steps)
+        deadline, version = self._soon(), plan.version
         shipped = 0
-        for step in plan.steps:
+        for step in plan.steps.steps:
             if step.kind == "stage":
-                shipped = self._call(replica, step, self._staging(replica, step, version, bases), deadline)
+                shipped = self._call(replica, step, self._staging(replica, step, version, plan.bases), deadline)
             elif step.kind == "load":
                 self._call(replica, step, lambda: replica.load(version.version), deadline)
             elif step.kind == "verify":
-                self._call(replica, step, self._verifying(replica, wanted), deadline)
+                self._call(replica, step, self._verifying(replica, plan.wanted), deadline)
         return shipped
-
-    def plan_one(self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion] = ()) -> DeliveryPlan:
-        """Decide what `prepare` would do on one replica."""
-        return self._plan_one(replica, version, bases)[0]
 
     def verify(self, replica: Replica, version: TableVersion) -> None:
         """Compare what one replica loaded with what it should have, and read some rows back, pinned.
@@ -163,15 +239,6 @@ class ReplicaDelivery:
         for step in steps:
             self._unload(replica.name, step.version)
         return [step.version for step in steps]
-
-    def _plan_one(
-        self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion]
-    ) -> tuple[DeliveryPlan, WantedVersion]:
-        seen = self._look(replica)
-        wanted = self._wanted(version, bases, [seen])
-        plan = plan_delivery([wanted], [seen], self.policy)
-        # Whether the other shards have replicas is not asked here.
-        return DeliveryPlan(plan.steps, tuple(each for each in plan.refusals if "replica" in each.facts)), wanted
 
     def _wanted(
         self, version: TableVersion, bases: Sequence[TableVersion], seen: Sequence[ObservedReplica]
@@ -224,7 +291,7 @@ class ReplicaDelivery:
 
     def _offer(self, artifact: Artifact, peers: Sequence[Source]) -> Artifact:
         """Say where a replica can fetch an artifact: from its peers, then from here."""
-        url = self._files.url(artifact.directory, host=self._public_host)
+        url = self._serve_files().url(artifact.directory, host=self._public_host)
         return replace(artifact, sources=(*peers, Source(url, self._files_token)))
 
     def _unload(self, name: str, version: str) -> None:

@@ -17,6 +17,7 @@ import requests
 from numpy.typing import NDArray
 
 from cloudedge.bundle import ProbeRequest, Probes, Signature
+from cloudedge.bundle.contents import compare_answer
 from cloudedge.errors import InputError, Unavailable
 from cloudedge.io import read_body
 
@@ -49,7 +50,9 @@ def ask_recorded(base: str, service: str, probes: Probes, signature: Signature, 
     for number, request in enumerate(probes.requests):
         try:
             outputs = _predict(base, service, request, names, timeout_s)
-            _compare(request, outputs, names)
+            for name in request.expect:
+                found = outputs.get(names.get(name, name), outputs.get(name))
+                compare_answer(request, name, found, read=_array)
         except InputError as error:
             raise InputError(f"probe {request.name or number}: {error.message}") from error
 
@@ -83,24 +86,6 @@ def _predict(
     if body.get("err_no"):
         raise InputError(f"it answers err_no {body['err_no']}: {str(body.get('err_msg'))[:300]}")
     return dict(zip(body.get("key") or (), body.get("value") or (), strict=False))
-
-
-def _compare(request: ProbeRequest, outputs: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    for name, expected in request.expect.items():
-        found = outputs.get(names.get(name, name), outputs.get(name))
-        if found is None:
-            raise InputError(f"{name} is not among what it answers")
-        if isinstance(expected, str):
-            if found != expected:
-                raise InputError(f"{name} is {str(found)[:100]!r}, expected {expected[:100]!r}")
-            continue
-        wanted = np.asarray(expected)
-        answer = _array(name, found)
-        if answer.shape != wanted.shape:
-            raise InputError(f"{name} has shape {list(answer.shape)}, expected {list(wanted.shape)}")
-        difference = float(np.max(np.abs(answer - wanted), initial=0.0))
-        if not difference <= request.tolerance:
-            raise InputError(f"{name} is off by {difference:g}, allowed are {request.tolerance:g}")
 
 
 def _array(name: str, value: Any) -> NDArray[np.float64]:

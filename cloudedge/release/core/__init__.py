@@ -1,4 +1,4 @@
-"""The release transaction: versions, places, plans, the journal's steps, canaries, and the way back."""
+"""The release transaction: versions, places, rules, plans, their execution, canaries, and the way back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cloudedge.release.core._apply import Outcome, is_past_return
 from cloudedge.release.core._canary import add_up
 from cloudedge.release.core._context import BundleSource, ReleaseContext, Runner
 from cloudedge.release.core._errors import Refused, ReleaseUndone, Unfinished
-from cloudedge.release.core._operations import ALLOWED, Driver, check, without, words
+from cloudedge.release.core._operations import ALLOWED, Operations, describe, require_feasible, without
 from cloudedge.release.core._places import (
     Estimate,
     Group,
@@ -23,14 +23,14 @@ from cloudedge.release.core._places import (
 )
 from cloudedge.release.core._plan import ReleaseWorld, plan
 from cloudedge.release.core._status import PlaceStatus, Record, Status, history, status
-from cloudedge.release.core._steps import Kind, Life, Limits, Options, Plan, Refusal, Step
+from cloudedge.release.core._steps import STAGES, Kind, Life, Limits, Options, Plan, Refusal, Step
 from cloudedge.release.core._table_layouts import FixedLayout, Layouts, Shards
 from cloudedge.release.core._version import TableFacts, Version
 
 __all__ = [
     "ALLOWED",
+    "STAGES",
     "BundleSource",
-    "Driver",
     "Estimate",
     "FixedLayout",
     "Group",
@@ -43,6 +43,7 @@ __all__ = [
     "Loaded",
     "Member",
     "Observed",
+    "Operations",
     "Options",
     "Outcome",
     "Part",
@@ -66,11 +67,11 @@ __all__ = [
     "Unfinished",
     "Version",
     "add_up",
-    "check",
+    "describe",
     "history",
     "is_past_return",
     "plan",
+    "require_feasible",
     "status",
     "without",
-    "words",
 ]

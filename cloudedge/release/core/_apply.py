@@ -1,12 +1,12 @@
-"""Carrying out a plan: intent into the journal, one idempotent step, outcome into the journal; and the way back.
+"""Execution of a plan: write the intent into the journal, do one idempotent step, write the outcome; and the way back.
 
 The commit point is the intent to move the first pointer for good (`COMMIT_STAGES`). Before it, a step that fails, a
-canary that does badly or somebody's wish takes everything back. After it a release goes forward only, unless somebody
-asks it to go back before it is marked as live: a step that fails leaves it unfinished with both versions loaded.
-Nothing is kept in memory that the journal and the places could not tell again, so any process can go on.
+canary that breaks a limit or an operator's abort takes everything back. After it a release goes forward only, unless an
+operator asks to go back before it is marked as live: a step that fails leaves it unfinished with both versions loaded.
+Memory holds nothing that the journal and the places could not supply again, so any process can continue.
 
-The way back ends with every place on what was live, but for those that do not answer: these are waited for, and then
-left with the rows of both versions still there, so that whatever they answer with is whole. A later resume brings them.
+The way back ends with every place on what was live. It waits for places that do not answer, and then leaves them with
+the rows of both versions loaded, so that either version they answer with is whole. A later resume brings them along.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from cloudedge.errors import CloudEdgeError, Conflict, NotFound, StorageError
 from cloudedge.io import Backoff, retry
 from cloudedge.journal import What, Writer
-from cloudedge.release.core._bake import Breach, Paused, bake
+from cloudedge.release.core._canary import Breach, Paused, watch_canary
 from cloudedge.release.core._context import ReleaseContext
 from cloudedge.release.core._errors import Refused, Unfinished
 from cloudedge.release.core._plan import plan as plan_for
@@ -33,16 +33,16 @@ __all__ = ["Outcome", "Run", "committed", "is_past_return", "lives_after"]
 
 _BACKOFF = Backoff(0.4, 5.0, 0.5, 1.5)
 _LIVES = 50
-"""How far back one release after the other can be rolled back; to what was live before that, by its number."""
+"""How many releases a plain rollback can go back, one after the other; an older one is named by its number."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a release."""
+    """The outcome of an operation."""
 
     number: int
     state: Literal["done", "undone"]
-    """`done`, or `undone` and everything is as it was."""
+    """`done`, or `undone`: everything is as it was."""
     pin: str
     why: str = ""
     bytes: int = 0
@@ -50,7 +50,7 @@ class Outcome:
     done: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
     owed: Mapping[str, str] = field(default_factory=dict)
-    """What could not be tidied up, and why; the next release does it."""
+    """Steps that tidy up and failed, and why; the next release does them."""
     away: Mapping[str, str] = field(default_factory=dict)
     """Places that did not answer, and why; a resume brings them to what is live."""
 
@@ -60,32 +60,32 @@ class Outcome:
 
 
 class Run:
-    """One operation, carried out by whoever holds the journal's lock.
+    """One operation, carried out by the process that holds the journal's lock.
 
     Args:
-        ground: The target's moving parts.
+        context: The target's places, journal, bundles and clock.
         writer: The right to write the journal.
-        number: The operation.
-        plan: What to do; on resume, planned anew from what is there.
+        number: The operation's number.
+        plan: Its plan; after a resume, one made from what the places have now.
         version: The version with its bytes; not needed to go back.
     """
 
     def __init__(
-        self, ground: ReleaseContext, writer: Writer, number: int, plan: Plan, version: Version | None = None
+        self, context: ReleaseContext, writer: Writer, number: int, plan: Plan, version: Version | None = None
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._writer = writer
         self._number = number
         self._plan = plan
         self._version = version
-        self._began = ground.clock.monotonic()
-        self.is_committed = committed(ground.journal.last_words(number))
+        self._began = context.clock.monotonic()
+        self.is_committed = committed(context.journal.last_words(number))
 
     def forward(self) -> Outcome:
-        """Do what the plan says, or take it back.
+        """Carry out the plan, or take it back.
 
         Raises:
-            Unfinished: it stopped half way, and says whether to go on or back.
+            Unfinished: it stopped half way; the hint names the ways on.
             StorageError: the journal cannot be written, so nothing more was begun.
         """
         owed: dict[str, str] = {}
@@ -103,62 +103,65 @@ class Run:
             except Paused as paused:
                 self._writer.set_state(self._number, "paused", why=str(paused))
                 raise self._stopped(
-                    {"bake": str(paused)}, "It rests with its canary: promote, resume or abort."
+                    {"bake": str(paused)},
+                    "Its canary stays. Run `cloudedge promote`, `cloudedge resume` or `cloudedge abort`.",
                 ) from None
             if failed and stage in TIDY_STAGES:
                 owed |= failed
                 self._drain(stage, failed)
             elif failed and self.is_committed:
-                raise self._stopped(failed, "Both versions stay loaded: resume goes on, abort goes back.")
+                raise self._stopped(
+                    failed, "Both versions stay loaded. Go on with `cloudedge resume`, or back with `cloudedge abort`."
+                )
             elif failed:
                 return self.back("; ".join(f"{step}: {why}" for step, why in failed.items()))
         why = f"{self.asked_back} asked to take it back when it was too late" if self.asked_back else ""
         return self._end("done", why=why, owed=owed, away=self._plan.away)
 
     def _stages(self) -> Iterator[tuple[Stage, list[Step]]]:
-        """Yield the plan's stages; the first fetches, and what it brought may have changed the others."""
+        """Yield the plan's stages; the first one fetches, and the fetched bytes may change the others."""
         for first in islice(self._plan.stages(), 1):
             yield first
             yield from (later for later in self._plan.stages() if later[0] != first[0])
 
     @property
     def asked_back(self) -> str:
-        """Who asked to take it back; empty: nobody did."""
-        return next((w.by for w in self._ground.journal.wishes(self._number) if w.what == "abort"), "")
+        """The operator who asked to take it back; empty if none did."""
+        return next((w.by for w in self._context.journal.wishes(self._number) if w.what == "abort"), "")
 
     def is_too_late(self, stage: str = "") -> bool:
         """Tell whether it can no longer be taken back, only rolled back once it is done."""
-        steps = set(self._ground.journal.last_words(self._number))
+        steps = set(self._context.journal.last_words(self._number))
         return is_past_return({*steps, stage} if stage else steps, self._plan)
 
     def back(self, why: str) -> Outcome:
-        """Take everything back, in the order that leaves rows until nobody reads them.
+        """Take everything back, in an order that leaves rows loaded until their last reader is gone.
 
         Raises:
             Unfinished: a pointer could not be moved back at a place that answers; nothing was unloaded.
         """
         self._writer.record(self._number, "undo", "note", why=why)
-        end = self._ground.clock.monotonic() + self._plan.options.patience_s
+        end = self._context.clock.monotonic() + self._plan.options.patience_s
         left: dict[str, str] = {}
         for round_ in count():
             owed: dict[str, str] = {}
             failed = self._walk_back(left, owed)
             if not failed:
                 return self._end("undone", why=why, owed=owed, away={**self._plan.away, **left})
-            if self._ground.clock.monotonic() < end:
-                self._ground.pause(round_, f"to take {self._plan.title} back, waiting for {', '.join(failed)}")
+            if self._context.clock.monotonic() < end:
+                self._context.pause(round_, f"to take {self._plan.title} back, waiting for {', '.join(failed)}")
                 continue
-            away = {place.name: place.error for place in self._ground.observe() if not place.is_reachable}
+            away = {place.name: place.error for place in self._context.observe() if not place.is_reachable}
             places = [step.partition(":")[2] for step in failed]
             if left.keys() >= set(places) or not away.keys() >= set(places):
-                raise self._stopped(failed, "It is being taken back: resume goes on with that.")
+                raise self._stopped(failed, "It is being taken back. Continue with `cloudedge resume`.")
             left |= {name: away[name] for name in places}
         raise AssertionError  # counting does not end
 
     def _walk_back(self, left: Mapping[str, str], owed: dict[str, str]) -> dict[str, str]:
-        """Go back at all places but those that are left as they are; return the pointers that could not be moved."""
-        places, touched = self._ground.observe(), set(self._ground.journal.last_words(self._number))
-        # A replica that is left may still answer with what is undone, and reads its rows.
+        """Go back at all places but the ones that are left; return the steps whose pointer did not move."""
+        places, touched = self._context.observe(), set(self._context.journal.last_words(self._number))
+        # A replica that is left may still answer with the undone version, and reads its rows.
         may_read = any(place.name in left and place.leg == "dense" for place in places)
         for steps in plan_undo(self._plan, places, touched):
             mine = [step for step in steps if step.place not in left]
@@ -166,20 +169,20 @@ class Run:
                 owed |= {step.id: f"{', '.join(left)} may still read these rows" for step in steps}
                 continue
             if left and any(step.pin and step.shares == {} for step in mine):
-                return {step.id: "it lost what was live, and others that answer with that are away" for step in mine}
+                return {step.id: "it lost what was live, and the places that have it do not answer" for step in mine}
             failed = self._do(mine, undo=True)
-            if failed and steps[0].action != "forget":
+            if failed and steps[0].action != "unload":
                 return failed
             owed |= failed
             self._drain(steps[0].stage, failed)
         return {}
 
     def _do(self, steps: Sequence[Step], *, undo: bool = False) -> dict[str, str]:
-        """Carry out the steps of a stage, places side by side and one after the other at each; return what failed."""
+        """Carry out the steps of a stage: places in parallel, the steps of one place in order; return what failed."""
         failed: dict[str, str] = {}
         by_place = [list(group) for _, group in groupby(sorted(steps, key=lambda s: s.place), key=lambda s: s.place)]
         calls = [partial(self._one_place, mine, failed, undo=undo) for mine in by_place]
-        self._ground.runner(calls, self._plan.options.jobs)
+        self._context.runner(calls, self._plan.options.jobs)
         return failed
 
     def _one_place(self, steps: Sequence[Step], failed: dict[str, str], *, undo: bool) -> None:
@@ -193,10 +196,10 @@ class Run:
                 self._writer.record(self._number, step.id, "failed", why=str(stop))
                 raise
             except StorageError as error:
-                if error.facts.get("path") == str(self._ground.journal.path):
-                    raise  # nothing can be written down any more, so nothing more may be done
+                if error.facts.get("path") == str(self._context.journal.path):
+                    raise  # what cannot be written down must not be done
                 failed[step.id] = self._failed(step, error)
-            except Exception as error:  # noqa: BLE001 - whatever a place raises, the release has to be taken back
+            except Exception as error:  # noqa: BLE001 - any error of a place takes the release back
                 failed[step.id] = self._failed(step, error)
             else:
                 self._writer.record(self._number, step.id, words[1], **detail)
@@ -215,7 +218,7 @@ class Run:
             partial(self._act, step, order, undo=undo),
             attempts=self._plan.options.attempts,
             backoff=_BACKOFF,
-            clock=self._ground.clock,
+            clock=self._context.clock,
             may_repeat=lambda error: isinstance(error, CloudEdgeError) and error.retry_helps and not error.was_repeated,
         )
 
@@ -227,68 +230,68 @@ class Run:
         if step.action in ("gate", "settle"):
             self._confirm(answering=step.action == "settle")
         elif step.action == "bake":
-            return bake(self._ground, self._writer, self._number, self._plan)
+            return watch_canary(self._context, self._writer, self._number, self._plan)
         elif step.action == "tag":
             self._tag(self._plan.lives if undo else lives_after(self._plan), undo=undo)
         elif step.action == "retire":
-            self._ground.retire()
+            self._context.retire()
         return {}
 
     def _fetch(self) -> int:
-        fetched = self._ground.shelf.fetch(self._wanted)
-        self._tell({"next": self._plan.ref})
+        fetched = self._context.bundles.fetch(self._wanted)
+        self._set_tags({"next": self._plan.ref})
         if self._plan.away and self._plan.lives:
             self._keep_for(self._plan.away, self._plan.lives[0].ref)
-        if any(step.action == "check" for step in self._plan.steps):  # else every place has it, checked
-            self._ground.shelf.verify(self._wanted)
+        if any(step.action == "verify" for step in self._plan.steps):  # else every place has it and verified it
+            self._context.bundles.verify(self._wanted)
         self._look_again()
         return fetched
 
     def _look_again(self) -> None:
-        """Plan the rest anew now that the bytes are here: only they tell what each shard gets and each place needs.
+        """Plan the rest again with the fetched bytes: they decide what each shard gets and each place needs.
 
         Raises:
-            Refused: that cannot work; no place was touched.
+            Refused: the version does not fit; no place was touched.
         """
         if not self._wanted.missing_bytes:
             return
         planned = self._plan
-        self._version, world = self._ground.look(planned.ref, planned.shards)
+        self._version, world = self._context.look(planned.ref, planned.shards)
         world = replace(world, lives=planned.lives)
         fresh = plan_for(self._version, world, planned.options, kind=planned.kind, leave_away=bool(planned.away))
         reasons = [refusal.what for refusal in fresh.refusals if refusal.rule != "unreachable"]
         if reasons:
             raise Refused("; ".join(reasons), rules=[refusal.rule for refusal in fresh.refusals])
-        if fresh.steps:  # else a place is away just now, and its step waits for it
+        if fresh.steps:  # else a place does not answer just now, and its step waits for it
             self._plan = replace(planned, steps=fresh.steps)
 
     def _at_place(self, step: Step, order: int) -> dict[str, Any]:
-        place = self._ground.places[step.place]
-        if step.action == "prepare":
-            return asdict(place.prepare(self._wanted, order=order))
-        if step.action == "check":
-            place.check(self._wanted)
-        elif step.action == "switch":
-            place.switch(step.shares or {}, order=order)
+        place = self._context.places[step.place]
+        if step.action == "load":
+            return asdict(place.load(self._wanted, order=order))
+        if step.action == "verify":
+            place.verify(self._wanted)
+        elif step.action == "activate":
+            place.activate(step.shares or {}, order=order)
         else:
-            place.forget(step.pin, order=order)
+            place.unload(step.pin, order=order)
         return {}
 
     @property
     def _wanted(self) -> Version:
         if self._version is None:
-            raise Conflict(f"{self._plan.ref} is not at hand")
+            raise Conflict(f"the bytes of {self._plan.ref} are not here")
         return self._version
 
     def _confirm(self, *, answering: bool) -> None:
-        """Look at every place again: things restart while a release goes on.
+        """Ask every place again: servers restart while a release goes on.
 
         Raises:
-            Conflict: one does not have the version, or does not answer with it.
+            Conflict: a place does not have the version, or does not answer with it.
         """
         pin, moved = self._plan.pin, {step.place for step in self._plan.steps if step.pin == self._plan.pin}
-        for place in self._ground.observe():
-            # Who is away does not say what it holds; that it had a part in this the plan knows.
+        for place in self._context.observe():
+            # A place that does not answer cannot say what it holds; the plan knows whether it had a part.
             if not (takes(place, self._wanted) if place.is_reachable else place.name in moved):
                 continue
             if not place.has(pin):
@@ -297,13 +300,13 @@ class Run:
                 raise Conflict(f"{place.name} answers with {dict(place.active) or 'nothing'}")
 
     def _tag(self, lives: Sequence[Life], *, undo: bool) -> None:
-        """Mark what is live and what was, one tag at a time.
+        """Tag what is live and what was, one tag at a time.
 
-        The order keeps every bundle marked by at least one tag in between: going forward, a tag takes over from the
-        one before it (`next` holds what becomes live); going back, `live` takes over from `previous`.
+        The order keeps every bundle under at least one tag in between: going forward, a tag takes over from the one
+        before it (`next` holds what becomes live); going back, `live` takes over from `previous`.
         """
-        marked: int = self._ground.journal.recall("retained") or 1
-        # Only a release decides anew how many are kept; tags beyond that must not keep anything for ever.
+        marked: int = self._context.journal.recall("retained") or 1
+        # Only a release decides how many versions are kept; tags beyond that must not keep a bundle for ever.
         retain = self._plan.options.retain if self._plan.kind == "release" and not undo else marked
         roles = ["live", "previous", *(f"previous-{back}" for back in range(2, max(retain, marked) + 1))]
         kept = lives[: retain + 1]
@@ -311,39 +314,39 @@ class Run:
         for role in roles if undo else reversed(roles):
             self._mark(role, wanted[role])
         if lives:
-            self._ground.layouts.publish(lives[0].shards)
+            self._context.layouts.publish(lives[0].shards)
         if retain != marked:
             self._writer.remember("retained", retain)
         self._writer.remember("lives", [asdict(life) for life in lives])
 
     def _mark(self, role: str, ref: str | None) -> None:
         try:
-            self._tell({role: ref})
+            self._set_tags({role: ref})
         except NotFound:
             if role == "live":
                 raise
-            self._tell({role: None})  # collected long ago, when more recent ones stood between
+            self._set_tags({role: None})  # it was collected long ago, when more recent ones stood between
 
-    def _tell(self, roles: Mapping[str, str | None]) -> str | None:
-        return self._ground.mark(roles, self._writer)
+    def _set_tags(self, roles: Mapping[str, str | None]) -> str | None:
+        return self._context.mark(roles, self._writer)
 
     def _drain(self, stage: str, failed: Mapping[str, str]) -> None:
-        # A replica that could not be asked may still have requests under way that will read these rows.
+        # A replica that did not answer may still have requests that read these rows.
         if failed and not stage.startswith("sparse"):
-            self._ground.clock.sleep(self._plan.options.drain_s)
+            self._context.clock.sleep(self._plan.options.drain_s)
 
     def _stopped(self, failed: Mapping[str, str], hint: str) -> Unfinished:
         lines = "; ".join(f"{step}: {why}" for step, why in failed.items())
         return Unfinished(
-            f"{self._ground.name}: {self._plan.kind} {self._number} of {self._plan.title} stopped: {lines}",
+            f"{self._context.name}: {self._plan.kind} {self._number} of {self._plan.title} stopped: {lines}",
             hint=hint,
             number=self._number,
             failed=dict(failed),
         )
 
     def _keep_for(self, away: Mapping[str, str], ref: str) -> None:
-        """Keep what places that do not answer may still answer with from collection, until all were seen again."""
-        before: list[str] = self._ground.journal.recall("behind") or []
+        """Keep from collection what unreachable places may still answer with, until every one was seen again."""
+        before: list[str] = self._context.journal.recall("behind") or []
         kept = list(dict.fromkeys([*before, ref])) if away else []
         for number in range(max(len(before), len(kept))):
             self._mark(f"behind-{number + 1}", kept[number] if number < len(kept) else None)
@@ -359,42 +362,42 @@ class Run:
         away: Mapping[str, str] | None = None,
     ) -> Outcome:
         self._keep_for(away or {}, self._plan.ref)
-        untold = self._tell({"next": None})  # only now: what is live and what was is marked on its own
-        owed = {**owed, **({"tag": f"the target's hub could not be told: {untold}"} if untold else {})}
-        entries = self._ground.journal.entries(self._number)
+        missed = self._set_tags({"next": None})  # only now: what is live and what was have tags of their own
+        owed = {**owed, **({"tag": f"the target's hub missed it: {missed}"} if missed else {})}
+        entries = self._context.journal.entries(self._number)
         outcome = Outcome(
             number=self._number,
             state=state,
             pin=self._plan.pin,
             why=why,
             bytes=sum(entry.detail.get("bytes", 0) for entry in entries if entry.what == "done"),
-            seconds=round(self._ground.clock.monotonic() - self._began, 3),
+            seconds=round(self._context.clock.monotonic() - self._began, 3),
             done=tuple(dict.fromkeys(entry.step for entry in entries if entry.what == "done")),
             undone=tuple(dict.fromkeys(entry.step for entry in entries if entry.what == "undone")),
             owed=dict(owed),
             away=dict(away or {}),
         )
-        told = {key: value for key, value in outcome.to_json().items() if key not in ("number", "state")}
-        self._writer.set_state(self._number, state, **told)
+        facts = {key: value for key, value in outcome.to_json().items() if key not in ("number", "state")}
+        self._writer.set_state(self._number, state, **facts)
         return outcome
 
 
 def committed(steps: Collection[str]) -> bool:
-    """Tell from the steps that were at least intended whether the commit point was passed."""
+    """Tell whether steps that were at least intended passed the commit point."""
     return any(step.split(":")[0] in COMMIT_STAGES for step in steps)
 
 
 def is_past_return(steps: Collection[str], plan: Plan) -> bool:
-    """Tell from the steps that were at least intended whether a wish to take it back comes too late.
+    """Tell whether an abort comes too late after steps that were at least intended.
 
-    Once it is marked as live, going back is a rollback; and where nothing was live before there is no way back.
+    Once the version is marked as live, going back is a rollback; where nothing was live before, there is no way back.
     """
     is_marked = any(step == "tag" or step.split(":")[0] in TIDY_STAGES for step in steps)
     return committed(steps) and (is_marked or not plan.lives)
 
 
 def lives_after(plan: Plan) -> tuple[Life, ...]:
-    """Return what is live and what was once a plan is done: a release comes on top, a rollback takes off."""
+    """Return what is live and what was, after a plan: a release is put on top, a rollback takes versions off."""
     life = Life(plan.pin, plan.ref, plan.title, plan.shards)
     pins = [each.pin for each in plan.lives]
     if plan.kind == "rollback" and plan.pin in pins:

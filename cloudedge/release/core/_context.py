@@ -1,7 +1,8 @@
-"""What a release stands on: the places, the journal, the shelf of bundles, the clock, and who does it."""
+"""The context of a release: places, journal, source of bundles, clock and operator."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +14,7 @@ from cloudedge.io import Backoff, in_threads, retry
 from cloudedge.journal import Journal, Writer
 from cloudedge.release.core._places import Estimate, Observed, Part, Place
 from cloudedge.release.core._plan import ReleaseWorld
+from cloudedge.release.core._renamed_verbs import adopt_old_verbs
 from cloudedge.release.core._steps import Life
 from cloudedge.release.core._table_layouts import FixedLayout, Layouts, Shards, at_home, takes
 from cloudedge.release.core._version import Version
@@ -23,25 +25,25 @@ _LOOKS = 3
 _LOOK_AGAIN_S, _LOOK_SELDOM_S = 0.3, 5.0
 
 Runner = Callable[[Sequence[Callable[[], None]], int], None]
-"""Runs calls side by side, at most so many at once, and returns when all have ended."""
+"""Runs calls in parallel, at most so many at once, and returns when all have ended."""
 
 
 class BundleSource(Protocol):
-    """Where versions come from, and what says which of them must be kept."""
+    """The source of versions, and the tags that keep some of them from collection."""
 
     def version(self, ref: str) -> Version:
-        """Look at a version, wherever it is; brings nothing here.
+        """Return a version's facts, wherever its bytes are; fetches nothing.
 
         Raises:
-            NotFound: it is nowhere.
+            NotFound: no hub has it.
         """
         ...
 
     def fetch(self, version: Version) -> int:
-        """Bring what is missing of a version here, where `version` then finds its bytes; return how much that was.
+        """Fetch the missing bytes of a version, where `version` then finds them; return how many there were.
 
         Raises:
-            Interrupted: it stopped on the way; fetching again goes on there.
+            Interrupted: it stopped on the way; the next fetch continues there.
         """
         ...
 
@@ -54,36 +56,46 @@ class BundleSource(Protocol):
         ...
 
     def mark(self, roles: Mapping[str, str | None]) -> str | None:
-        """Keep what plays a role on this target (`live`, `previous`, `next`) from collection; None: nothing does.
+        """Tag the bundles that play a role on this target (`live`, `previous`, `next`); None removes a tag.
 
         Returns:
-            Why somebody else who should know could not be told; None: all know. That is told again later.
+            Why another hub missed it; None if none did. The caller repeats it later.
 
         Raises:
-            NotFound: it is nowhere.
+            NotFound: no hub has it.
         """
         ...
 
 
 @dataclass
 class ReleaseContext:
-    """Everything that plans and releases of one target work with."""
+    """Everything that plans and releases of one target use."""
 
     name: str
     places: dict[str, Place]
     journal: Journal
-    shelf: BundleSource
+    bundles: BundleSource
     clock: Clock = field(default_factory=SystemClock)
     runner: Runner = in_threads
     by: str = "somebody"
     jobs: int = 16
     layouts: Layouts = field(default_factory=FixedLayout)
     tell: Callable[[str], None] = lambda _: None
-    """Told, in words for people, what is waited for."""
+    """Called with a sentence for the operator when a release begins to wait."""
     _waits_for: str = field(default="", init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        for place in self.places.values():
+            adopt_old_verbs(place)
+
+    @property
+    def shelf(self) -> BundleSource:
+        """The old name of `bundles`."""
+        warnings.warn("ReleaseContext.shelf is now ReleaseContext.bundles", DeprecationWarning, stacklevel=2)
+        return self.bundles
+
     def observe(self) -> list[Observed]:
-        """Ask every place; one that does not answer is there with its error."""
+        """Ask every place; one that does not answer is listed with its error."""
         found: dict[str, Observed] = {}
 
         def ask(place: Place) -> None:
@@ -102,7 +114,7 @@ class ReleaseContext:
         return [found[name] for name in self.places]
 
     def pause(self, round_: int, what: str) -> None:
-        """Wait a moment before looking again, longer from time to time; say what for, once."""
+        """Wait before the next look, longer from round to round; tell the operator once what for."""
         if what != self._waits_for:
             self._waits_for = what
             self.tell(what)
@@ -113,18 +125,18 @@ class ReleaseContext:
         return tuple(Life(**life) for life in self.journal.recall("lives") or ())
 
     def look(self, ref: str, shards: Shards | None = None) -> tuple[Version, ReleaseWorld]:
-        """Look at everything a plan for a version is made from.
+        """Collect everything that a plan for a version is made from.
 
         Args:
             ref: The version.
-            shards: How its tables are cut, where that was decided before.
+            shards: How its tables are cut, where an earlier plan decided that.
 
         Returns:
-            The version, in the layout it lives in or would live in, and what is there.
+            The version, in the layout it lives in or would live in, and the target as it is.
         """
-        # In this order: who was here meanwhile then changed what the plan says was live, and the plan is refused.
+        # In this order, a release in between changes what the plan calls live, and the plan is refused.
         lives, observed = self.lives(), self.observe()
-        found = self.shelf.version(ref)
+        found = self.bundles.version(ref)
         desired = found.cut(shards) if shards else at_home(found, lives, observed)
         estimates: dict[str, Estimate] = {}
         has_shards = any(place.leg == "sparse" for place in observed)  # else serving replicas hold the rows
@@ -136,7 +148,7 @@ class ReleaseContext:
                     found = replace(found, memory_bytes=found.memory_bytes + desired.merged_bytes)
                 estimates[place.name] = found
             except CloudEdgeError:
-                return  # a place without an estimate is one whose room nobody knows
+                return  # without an estimate, no rule judges the place's room
 
         lacking = [p for p in observed if p.is_reachable and takes(p, desired) and not p.has(desired.pin)]
         self.runner([partial(ask, place) for place in lacking], self.jobs)
@@ -144,46 +156,46 @@ class ReleaseContext:
         return desired, ReleaseWorld(self.name, observed, estimates, lives, self.known(), was, self.layouts.now())
 
     def mark(self, roles: Mapping[str, str | None], writer: Writer) -> str | None:
-        """Mark what plays which role, and what somebody could not be told before; remember what still has to be.
+        """Set tags, also those that a hub missed before; remember in the journal which ones it misses now.
 
         Returns:
-            Why somebody could not be told; None: all know.
+            Why a hub missed some; None if none did.
 
         Raises:
-            NotFound: it is nowhere.
+            NotFound: no hub has it.
         """
         before: dict[str, str | None] = self.journal.recall("untold") or {}
-        untold: dict[str, str | None] = {}
+        missed: dict[str, str | None] = {}
         why: str | None = None
         for role, ref in ({role: ref for role, ref in before.items() if role not in roles} | dict(roles)).items():
             try:
-                not_told = self.shelf.mark({role: ref})
+                problem = self.bundles.mark({role: ref})
             except NotFound:
                 if role in roles:
                     raise
-                continue  # what was to be marked then is no longer there
-            if not_told is not None:
-                untold[role], why = ref, not_told
-        if untold != before:
-            writer.remember("untold", untold)
+                continue  # that bundle is gone by now
+            if problem is not None:
+                missed[role], why = ref, problem
+        if missed != before:
+            writer.remember("untold", missed)
         return why
 
     def retire(self) -> None:
-        """End places that hold nothing and that nothing will use."""
+        """End places that hold nothing and that no version will use."""
         for name in self.layouts.retire():
             self.places.pop(name, None)
 
     def known(self) -> Collection[str]:
-        """Return the pins this target was ever asked to take."""
+        """Return the pins of every version that this target was ever asked to take."""
         return frozenset(self.journal.recall("known") or ())
 
     def _was(self, lives: Sequence[Life], desired: Version) -> Version | None:
         if not lives or lives[0].pin == desired.pin:
             return None
         try:
-            return self.shelf.version(lives[0].ref)
+            return self.bundles.version(lives[0].ref)
         except CloudEdgeError:
-            return None  # its places still say what clients use
+            return None  # the places still report the signature that clients use
 
 
 def _away(place: Place, error: str) -> Observed:

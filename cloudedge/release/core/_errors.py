@@ -1,11 +1,11 @@
-"""How releases fail, as part of cloudedge's one tree of errors.
+"""The errors of releases, as part of cloudedge's one tree.
 
 CloudEdgeError
   InputError
     Refused         the plan cannot work: nothing was touched
-  ReleaseUndone     a step failed, a canary did badly or somebody aborted: everything is as it was
+  ReleaseUndone     a step failed, a canary broke a limit or an operator aborted: all is as it was
   Interrupted
-    Unfinished      part is done: resume goes on, abort goes back                           [retry]
+    Unfinished      part is done: `resume` goes on, `abort` goes back                       [retry]
 """
 
 from __future__ import annotations

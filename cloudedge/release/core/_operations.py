@@ -1,4 +1,9 @@
-"""The inner half of a target: operations are begun, gone on with and waited for, by whoever holds the lock."""
+"""The operations of one target: begin one, resume it, wait for places, take it back, repair.
+
+`Operations` owns the life of an operation in the journal, from the plan that begins it to its outcome. `Run` carries
+out its steps; `Target`, the object that people use, takes the journal's lock and decides which operation to call. Every
+method that takes a `Writer` runs under that lock.
+"""
 
 from __future__ import annotations
 
@@ -17,46 +22,55 @@ from cloudedge.release.core._plan import plan_undo
 from cloudedge.release.core._steps import Options, Plan
 from cloudedge.release.core._version import Version
 
-__all__ = ["ALLOWED", "Driver", "check", "without", "words"]
+__all__ = ["ALLOWED", "Operations", "describe", "require_feasible", "without"]
 
 ALLOWED = Options(allow_signature_change=True)
-"""For what was live here before: its clients were there then."""
+"""The options for a version that was live here before: its clients were there then."""
 
 _KNOWN = 1000
-"""Pins remembered as this target's own; what was loaded longer ago than so many releases is somebody else's."""
+"""How many pins the journal remembers as this target's own; an older one counts as another target's."""
 
 
-class Driver:
-    """What goes on under the lock; `Target` is what people use."""
+class Operations:
+    """The operations of one target.
 
-    def __init__(self, ground: ReleaseContext) -> None:
-        self._ground = ground
+    Args:
+        context: The target's places, journal, bundles and clock.
+    """
 
-    def _begin(self, writer: Writer, plan: Plan, version: Version) -> Outcome:
-        if plan.lives != self._ground.lives():
-            raise Conflict(f"{self._ground.name} changed since this was planned", hint="Plan again.")
-        known = [pin for pin in self._ground.journal.recall("known") or () if pin != plan.pin]
+    def __init__(self, context: ReleaseContext) -> None:
+        self._context = context
+
+    def begin(self, writer: Writer, plan: Plan, version: Version) -> Outcome:
+        """Begin an operation and carry it out.
+
+        Raises:
+            Conflict: the target changed since the plan was made, or an operation is unfinished.
+        """
+        if plan.lives != self._context.lives():
+            raise Conflict(f"{self._context.name} changed since this was planned", hint="Plan again.")
+        known = [pin for pin in self._context.journal.recall("known") or () if pin != plan.pin]
         writer.remember("known", [*known[-_KNOWN:], plan.pin])
-        operation = writer.begin(plan.kind, plan.ref, plan=plan.to_json(), by=self._ground.by)
+        operation = writer.begin(plan.kind, plan.ref, plan=plan.to_json(), by=self._context.by)
         return self._forward(writer, operation, plan, version)
 
     def _forward(
         self, writer: Writer, operation: Operation, plan: Plan, version: Version, *, leave_away: bool = False
     ) -> Outcome:
-        """Go forward. Once requests have moved, whatever stops it is waited for: servers are started again."""
-        end = self._ground.clock.monotonic() + plan.options.patience_s
+        """Go forward. Once requests have moved, wait for what stops it: a supervisor starts servers again."""
+        end = self._context.clock.monotonic() + plan.options.patience_s
         for round_ in count():
-            run = Run(self._ground, writer, operation.number, plan, version)
+            run = Run(self._context, writer, operation.number, plan, version)
             try:
                 return run.forward()
             except Unfinished as stopped:
-                is_over = self._ground.clock.monotonic() >= end
-                if is_over or not run.is_committed or self._why_back(operation) is not None:
+                is_over = self._context.clock.monotonic() >= end
+                if is_over or not run.is_committed or self._why_undone(operation) is not None:
                     raise
-                self._ground.pause(round_, f"{stopped.message}; waiting for that")
-                fresh = self._patiently(
-                    lambda: self._plan_on(operation, leave_away=leave_away),
-                    end - self._ground.clock.monotonic(),
+                self._context.pause(round_, f"{stopped.message}; waiting")
+                fresh = self.patiently(
+                    lambda: self._plan_again(operation, leave_away=leave_away),
+                    end - self._context.clock.monotonic(),
                     until=partial(_is_asked_back, run),
                 )
                 if run.asked_back and not run.is_too_late():
@@ -66,174 +80,194 @@ class Driver:
                 plan, version = fresh
         raise AssertionError  # counting does not end
 
-    def _plan_on(self, operation: Operation, *, leave_away: bool = False) -> tuple[Plan, Version]:
-        """Plan the rest of an operation anew, from what is there."""
+    def _plan_again(self, operation: Operation, *, leave_away: bool = False) -> tuple[Plan, Version]:
+        """Plan the rest of an operation from what the places have now."""
         plan = Plan.from_json(operation.plan)
-        version, world = self._ground.look(plan.ref, plan.shards)
+        version, world = self._context.look(plan.ref, plan.shards)
         world = replace(world, lives=plan.lives)
         fresh = plan_for(version, world, plan.options, kind=plan.kind, before=plan.before, leave_away=leave_away)
         return fresh, version
 
-    def _patiently(
+    def patiently(
         self,
         make: Callable[[], tuple[Plan, Version]],
         patience_s: float,
         *,
         until: Callable[[], bool] = lambda: False,
     ) -> tuple[Plan, Version]:
-        """Plan again and again while nothing but places that do not answer are in the way, and patience lasts."""
-        end = self._ground.clock.monotonic() + patience_s
+        """Plan again while only places that do not answer are in the way, until patience ends."""
+        end = self._context.clock.monotonic() + patience_s
         for round_ in count():
             planned = make()
             rules = {refusal.rule for refusal in planned[0].refusals}
-            if rules != {"unreachable"} or self._ground.clock.monotonic() >= end or until():
+            if rules != {"unreachable"} or self._context.clock.monotonic() >= end or until():
                 return planned
-            self._ground.pause(round_, f"waiting: {'; '.join(refusal.what for refusal in planned[0].refusals)}")
+            self._context.pause(round_, f"waiting: {'; '.join(refusal.what for refusal in planned[0].refusals)}")
         raise AssertionError  # counting does not end
 
-    def _why_back(self, operation: Operation) -> str | None:
-        """Return why an operation is being taken back; None if it is not."""
-        entries = self._ground.journal.entries(operation.number)
+    def _why_undone(self, operation: Operation) -> str | None:
+        """Return why an operation is being taken back; None if it goes forward."""
+        entries = self._context.journal.entries(operation.number)
         return next((each.detail["why"] for each in entries if (each.step, each.what) == ("undo", "note")), None)
 
-    def _go_on(self, writer: Writer, operation: Operation) -> Outcome:
-        why = self._why_back(operation)
+    def resume(self, writer: Writer, operation: Operation) -> Outcome:
+        """Finish an operation, forward or back as the journal says.
+
+        Raises:
+            Unfinished: it cannot be finished as things are.
+        """
+        why = self._why_undone(operation)
         if why is not None:
-            return Run(self._ground, writer, operation.number, Plan.from_json(operation.plan)).back(why)
-        is_committed = committed(self._ground.journal.last_words(operation.number))
+            return Run(self._context, writer, operation.number, Plan.from_json(operation.plan)).back(why)
+        is_committed = committed(self._context.journal.last_words(operation.number))
         patience_s = Plan.from_json(operation.plan).options.patience_s
-        fresh, version = self._patiently(lambda: self._plan_on(operation, leave_away=is_committed), patience_s)
+        fresh, version = self.patiently(lambda: self._plan_again(operation, leave_away=is_committed), patience_s)
         if fresh.refusals:
             reasons = "; ".join(refusal.what for refusal in fresh.refusals)
             raise Unfinished(
-                f"{self._ground.name}: {fresh.kind} {operation.number} cannot go on: {reasons}",
-                hint="Mend that and resume, or abort.",
+                f"{self._context.name}: {fresh.kind} {operation.number} cannot go on: {reasons}",
+                hint="Mend that and run `cloudedge resume`, or go back with `cloudedge abort`.",
                 number=operation.number,
                 failed={},
             )
         writer.set_state(operation.number, "open")
         left = [step.id for step in fresh.steps]
-        writer.record(operation.number, "resume", "note", by=self._ground.by, left=left)
+        writer.record(operation.number, "resume", "note", by=self._context.by, left=left)
         return self._forward(writer, operation, fresh, version, leave_away=is_committed)
 
-    def _plan_rest(self, operation: Operation) -> Plan:
-        """Plan how an operation ends, for people to read."""
-        if self._why_back(operation) is not None:
-            return self._plan_back(operation)
-        is_committed = committed(self._ground.journal.last_words(operation.number))
-        plan, _ = self._plan_on(operation, leave_away=is_committed)
+    def plan_rest(self, operation: Operation) -> Plan:
+        """Plan the rest of an operation, for an operator to read."""
+        if self._why_undone(operation) is not None:
+            return self.plan_back(operation)
+        is_committed = committed(self._context.journal.last_words(operation.number))
+        plan, _ = self._plan_again(operation, leave_away=is_committed)
         return without(plan, *(("dense.canary", "bake") if is_committed else ()))
 
-    def _plan_back(self, operation: Operation) -> Plan:
-        """Plan the way back, for people to read; whoever goes it plans it again."""
-        plan, touched = self._way_back(operation), self._ground.journal.last_words(operation.number)
-        stages = plan_undo(plan, self._ground.observe(), touched)
+    def plan_back(self, operation: Operation) -> Plan:
+        """Plan the way back, for an operator to read; `take_back` plans it again."""
+        plan, touched = self._way_back(operation), self._context.journal.last_words(operation.number)
+        stages = plan_undo(plan, self._context.observe(), touched)
         return replace(plan, kind="undo", steps=tuple(step for steps in stages for step in steps), warnings=())
 
-    def _back(self, writer: Writer, operation: Operation, why: str) -> Outcome:
-        return Run(self._ground, writer, operation.number, self._way_back(operation)).back(why)
+    def take_back(self, writer: Writer, operation: Operation, why: str) -> Outcome:
+        """Take an operation back.
+
+        Raises:
+            Refused: requests have moved, and nothing was live before.
+            Unfinished: a place that answers could not be brought back.
+        """
+        return Run(self._context, writer, operation.number, self._way_back(operation)).back(why)
 
     def _way_back(self, operation: Operation) -> Plan:
         plan = Plan.from_json(operation.plan)
-        if not plan.lives and committed(self._ground.journal.last_words(operation.number)):
+        if not plan.lives and committed(self._context.journal.last_words(operation.number)):
             raise Refused(
-                f"{self._ground.name}: requests have moved to {plan.title}, and nothing was live before",
-                hint="Resume finishes it; release another bundle after that.",
+                f"{self._context.name}: requests have moved to {plan.title}, and nothing was live before",
+                hint="Finish it with `cloudedge resume`, then release another bundle.",
                 rules=["nothing-before"],
             )
         return plan
 
-    def _unfinished(self, expected: int | None = None) -> Operation:
-        operation = self._ground.journal.unfinished()
+    def unfinished(self, expected: int | None = None) -> Operation:
+        """Return the unfinished operation.
+
+        Args:
+            expected: The number of the one that is meant.
+
+        Raises:
+            NotFound: nothing is unfinished.
+            Conflict: the one that is meant has ended.
+        """
+        operation = self._context.journal.unfinished()
         if operation is not None and expected not in (None, operation.number):
-            return self._still(self._ground.journal.operation(expected or 0))
+            return self.still_open(self._context.journal.operation(expected or 0))
         if operation is None:
-            raise NotFound(f"{self._ground.name}: nothing is unfinished", hint="The history lists what there was.")
+            raise NotFound(f"{self._context.name}: nothing is unfinished", hint="See `cloudedge history`.")
         return operation
 
-    def _still(self, seen: Operation) -> Operation:
-        """Look again at an operation under the lock: whoever was at it may have ended it before that.
+    def still_open(self, seen: Operation) -> Operation:
+        """Read an operation again under the lock: another process may have ended it before the lock was free.
 
         Raises:
             Conflict: it is over.
         """
-        now = self._ground.journal.operation(seen.number)
+        now = self._context.journal.operation(seen.number)
         if not now.is_open:
             raise Conflict(
-                f"{self._ground.name}: {words(now)} ended in the meantime: it is {now.state}",
-                hint=f"See cloudedge status {self._ground.name}; what is live is taken back with rollback.",
+                f"{self._context.name}: {describe(now)} ended in the meantime: it is {now.state}",
+                hint=f"See `cloudedge status {self._context.name}`; take back what is live with `cloudedge rollback`.",
             )
         return now
 
-    def _roll(self, writer: Writer, plan: Plan, version: Version) -> Outcome:
-        """Roll back; places that go away before requests move do not stop it, as long as others stand in for them."""
-        outcome = self._begin(writer, plan, version)
+    def roll_back(self, writer: Writer, plan: Plan, version: Version) -> Outcome:
+        """Roll back. Places that go away before requests move do not stop it, as long as others answer for them."""
+        outcome = self.begin(writer, plan, version)
         while outcome.state == "undone":
-            version, world = self._ground.look(plan.ref, plan.shards)
+            version, world = self._context.look(plan.ref, plan.shards)
             fewer = plan_for(version, world, plan.options, kind="rollback")
-            asked = any(wish.what == "abort" for wish in self._ground.journal.wishes(outcome.number))
+            asked = any(wish.what == "abort" for wish in self._context.journal.wishes(outcome.number))
             if asked or fewer.refusals or fewer.away.keys() <= plan.away.keys():
                 break
-            plan, outcome = fewer, self._begin(writer, fewer, version)
+            plan, outcome = fewer, self.begin(writer, fewer, version)
         return outcome
 
-    def _plan_repair(self) -> tuple[Plan, Version] | None:
-        """Plan what brings every place to what is live; None: nothing has to be."""
-        lives = self._ground.lives()
+    def plan_repair(self) -> tuple[Plan, Version] | None:
+        """Plan how every place gets to what is live; None if all are there."""
+        lives = self._context.lives()
         if not lives:
             return None
-        version, world = self._ground.look(lives[0].ref)
+        version, world = self._context.look(lives[0].ref)
         plan = plan_for(version, world, ALLOWED, kind="repair")
         return None if plan.is_empty and not plan.away else (plan, version)
 
-    def _mend(self, writer: Writer) -> None:
-        """Bring back what a place lost while a release was under way; one that is away stays for the next resume."""
-        found = self._plan_repair()
+    def repair(self, writer: Writer) -> None:
+        """Bring back what a place lost during a release; a place that does not answer waits for the next resume."""
+        found = self.plan_repair()
         if found is not None and found[0].steps:
-            self._begin(writer, *found)
+            self.begin(writer, *found)
 
-    def _bring(self, writer: Writer, patience_s: float) -> Outcome | None:
-        """Bring places that lag to what is live; those that do not answer are waited for.
+    def bring_up_to_date(self, writer: Writer, patience_s: float) -> Outcome | None:
+        """Bring places that lag to what is live, and wait for those that do not answer.
 
         Returns:
             What came of it; None if nothing had to be done.
 
         Raises:
-            Refused: it cannot be.
-            Unavailable: what is left are places that do not answer.
+            Refused: a place cannot take what is live.
+            Unavailable: only places that do not answer are left.
         """
-        end = self._ground.clock.monotonic() + patience_s
+        end = self._context.clock.monotonic() + patience_s
         done: Outcome | None = None
         for round_ in count():
-            found = self._plan_repair()
+            found = self.plan_repair()
             if found is None:
-                self._ground.mark({}, writer)  # what a hub that was down could not be told
+                self._context.mark({}, writer)  # tags that a hub missed while it was down
                 return replace(done, away={}) if done else None
             plan = found[0]
             if plan.steps:
-                done = self._begin(writer, *found)
+                done = self.begin(writer, *found)
                 if done.state == "undone" or not done.away:
                     return done
             is_waiting = not {refusal.rule for refusal in plan.refusals} - {"unreachable"}
-            if self._ground.clock.monotonic() >= end or not is_waiting:
+            if self._context.clock.monotonic() >= end or not is_waiting:
                 break
             waiting = [*plan.away, *(refusal.what for refusal in plan.refusals)]
-            self._ground.pause(round_, f"waiting for {', '.join(waiting)}")
+            self._context.pause(round_, f"waiting for {', '.join(waiting)}")
         if done is not None:
             return done
         if plan.refusals:
-            check(plan)
+            require_feasible(plan)
         raise Unavailable(
-            f"{self._ground.name}: {', '.join(plan.away)} cannot be observed: {'; '.join(plan.away.values())}",
-            hint="Everything else is as it should be. Start these, then resume, or take them out of the target.",
+            f"{self._context.name}: {', '.join(plan.away)} cannot be observed: {'; '.join(plan.away.values())}",
+            hint="All others are up to date. Start these and run `cloudedge resume`, or take them out of the target.",
         )
 
-    def _catch_up(self, writer: Writer, outcome: Outcome, patience_s: float) -> Outcome:
-        """Wait for places that something was done without, and bring them along."""
+    def catch_up(self, writer: Writer, outcome: Outcome, patience_s: float) -> Outcome:
+        """Wait for the places that an operation left out, and bring them to what is live."""
         if outcome.state == "undone" or not outcome.away:
             return outcome
         try:
-            brought = self._bring(writer, patience_s)
+            brought = self.bring_up_to_date(writer, patience_s)
         except (Refused, Unavailable):
             return outcome
         return replace(outcome, away=brought.away if brought else {})
@@ -243,11 +277,11 @@ def _is_asked_back(run: Run) -> bool:
     return bool(run.asked_back)
 
 
-def check(plan: Plan) -> None:
-    """Make sure that a plan can be carried out.
+def require_feasible(plan: Plan) -> None:
+    """Check that a plan can be carried out.
 
     Raises:
-        Refused: it says why it cannot.
+        Refused: it cannot; the message has every reason.
         InputError: there is nothing to do.
     """
     if plan.refusals:
@@ -257,11 +291,11 @@ def check(plan: Plan) -> None:
         raise InputError(f"{plan.title} is live on {plan.target} already, everywhere", hint=why)
 
 
-def words(operation: Operation) -> str:
-    """Say which operation that is."""
+def describe(operation: Operation) -> str:
+    """Name an operation in a message."""
     return f"{operation.kind} {operation.number} of {operation.plan['title']}"
 
 
 def without(plan: Plan, *stages: str) -> Plan:
-    """Leave stages out of a plan."""
+    """Return a plan without some stages."""
     return replace(plan, steps=tuple(step for step in plan.steps if step.stage not in stages))

@@ -1,13 +1,13 @@
-"""What a release asks of everything it touches: one cube shard replica, one serving replica, one edge node.
+"""Places: the protocol of everything a release changes. A cube shard replica, a serving replica, a fleet.
 
-`Place` is the whole of it, and the simulator implements the same protocol as the real adapters. Four rules:
+`Place` is the whole protocol; the simulator implements the same one as the real adapters. Four rules hold for all:
 
-- Every method may be called again after it seemed to fail, and running it twice is running it once.
-- What was promised survives a restart: a version that `prepare` returned for, and the shares `switch` set, are there
-  after the place's process was killed, or `observe` says that they are not.
-- Every change carries an `order`, a number that only grows on a target. A place that can remembers the highest and
-  raises `Conflict` for a lower one, so that a call that was late in the network changes nothing any more.
-- Every method has a deadline of its own. Errors come from `cloudedge.errors`; what `retry_helps` says is believed.
+- Every method may be called again after it seemed to fail, and running it twice equals running it once.
+- A promise survives a restart: after its process was killed, a place still has every version that `load` returned for
+  and the shares that `activate` set, or `observe` reports that it does not.
+- Every change carries an `order`, a number that only grows on a target. A place remembers the highest, where it can,
+  and raises `Conflict` for a lower one, so that a call that the network delayed no longer changes anything.
+- Every method has its own deadline. Errors come from `cloudedge.errors`; the caller believes their `retry_helps`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 Leg = Literal["sparse", "dense", "edge"]
 Shares = Mapping[str, float]
-"""Pins with the share of unpinned requests each answers; they sum to 1, or there are none and nothing is active."""
+"""By pin: its share of unpinned requests. Shares sum to 1; without any, no version is active."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Loaded:
 
     state: Literal["loading", "ready", "failed"] = "ready"
     rows: int | None = None
-    """Sparse: rows of this shard; None where that means nothing."""
+    """Sparse: rows of this shard; None for other legs."""
     checksum: str = ""
-    """Of those rows, as the place itself computed it."""
+    """The checksum of those rows, computed by the place itself."""
     memory_bytes: int = 0
     shards: int | None = None
     """Sparse: how many shards its table was cut into when this version was loaded, where the place can tell."""
@@ -58,7 +58,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Observed:
-    """What a place said of itself when asked."""
+    """The state that a place reported."""
 
     name: str
     leg: Leg
@@ -69,18 +69,16 @@ class Observed:
     """Sparse: the table it holds a shard of."""
     shard: int = 0
     shards: int = 1
-    """Sparse: into how many shards its layout cuts the table."""
+    """Sparse: the number of shards that its layout cuts the table into."""
     memory_free_bytes: int | None = None
-    """None: unknown, and then no plan is refused for it."""
+    """None: unknown, and then no plan is refused for lack of it."""
     disk_free_bytes: int | None = None
     host: str = ""
-    """Places of the same host share what is free there; empty: this one's is its own."""
+    """Places of the same host share its free memory and disk; empty: this place shares with no other."""
     signature: Signature | None = None
-    """Dense and edge: what clients of the active version feed and fetch."""
-    incarnation: str = ""
-    """Changes when the process restarts; empty where nobody can tell."""
+    """Dense and edge: the feeds and fetches of the active version."""
     error: str = ""
-    """Why it could not be observed; everything else is then unknown."""
+    """Why the place could not be observed; everything else is then unknown."""
 
     @property
     def is_reachable(self) -> bool:
@@ -88,34 +86,34 @@ class Observed:
         return not self.error
 
     def has(self, pin: str) -> bool:
-        """Tell whether a version is loaded and could answer."""
+        """Tell whether a version is loaded and can answer."""
         return pin in self.versions and self.versions[pin].state == "ready"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What preparing a version would cost a place."""
+    """The cost of loading a version at a place, in advance."""
 
     ship_bytes: int = 0
-    """What would travel: a delta where the place has something to apply it to."""
+    """Bytes that would travel: of a delta, where the place has a base for one."""
     memory_bytes: int = 0
-    """What it needs on top of what is loaded now."""
+    """Memory that it needs beside what is loaded now."""
     disk_bytes: int = 0
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """What preparing a version cost."""
+    """The cost of loading a version, afterwards."""
 
     bytes: int = 0
-    """What travelled; 0 if it was there already."""
+    """Bytes that travelled; 0 if the version was there already."""
     how: Literal["nothing", "delta", "base"] = "base"
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one version did since somebody last asked."""
+    """The requests that one version answered since the last look."""
 
     requests: int = 0
     errors: int = 0
@@ -124,14 +122,14 @@ class Traffic:
     lookups: int = 0
     """Rows asked for."""
     misses: int = 0
-    """Rows that were not there, answered with a declared default or an error."""
+    """Rows that were missing and answered with a declared default or an error."""
     scores: int = 0
     score_sum: float = 0.0
     score_squares: float = 0.0
-    """Sum of squares, so that mean and deviation of several places add up."""
+    """The sum of squares, so that mean and deviation of several places add up."""
     latencies: Mapping[float, int] = field(default_factory=dict)
-    """Requests by the upper bound of their latency in ms, where a place counts so. These add up over places and
-    moments, which percentiles do not; where they are there, the percentiles are theirs."""
+    """Requests by the upper bound of their latency in ms, where a place counts them. Counts add up over places and
+    looks, percentiles do not; where there are counts, the percentiles follow from them."""
 
     def __post_init__(self) -> None:
         if any(self.latencies.values()):
@@ -139,7 +137,7 @@ class Traffic:
             object.__setattr__(self, "latency_p99_ms", _percentile(self.latencies, 0.99))
 
     def slower_than(self, bound_ms: float) -> int:
-        """Count the requests that took longer for certain: those of buckets that begin there or later."""
+        """Count the requests that certainly took longer: those in buckets that begin at the bound or later."""
         uppers = sorted(self.latencies)
         return sum(
             self.latencies[upper] for lower, upper in zip([0.0, *uppers], uppers, strict=False) if lower >= bound_ms
@@ -158,26 +156,26 @@ def _percentile(latencies: Mapping[float, int], share: float) -> float:
 
 @dataclass(frozen=True)
 class Health:
-    """What a place did since somebody last asked, by pin."""
+    """The traffic of a place since the last look, by pin."""
 
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
 
 
 class Place(Protocol):
-    """One cube shard replica, one serving replica, or one edge node."""
+    """One thing that a release changes: a cube shard replica, a serving replica, or a fleet of edge nodes."""
 
     @property
     def name(self) -> str:
-        """How people and the journal call it: `sparse/embedding/0of2/1`, `dense/0`, `edge/node-7`."""
+        """Its name for operators and the journal: `sparse/embedding/0of2/1`, `dense/0`, `edge/ctr`."""
         ...
 
     @property
     def leg(self) -> Leg:
-        """Which leg of the target it belongs to."""
+        """The leg of the target that it belongs to."""
         ...
 
     def observe(self) -> Observed:
-        """Say what is loaded, what is active and what is free, now.
+        """Report what is loaded, what is active and what is free.
 
         Raises:
             Unavailable: it does not answer.
@@ -185,34 +183,34 @@ class Place(Protocol):
         ...
 
     def estimate(self, version: Version) -> Estimate:
-        """Say what `prepare` would cost; changes nothing."""
+        """Estimate what `load` would cost; changes nothing."""
         ...
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
-        """Bring the bytes (a delta on what is there, else the base), load beside what is loaded, warm up.
+    def load(self, version: Version, *, order: int) -> Shipped:
+        """Stage a version (as a delta where the place has a base for one), load it beside the others, warm it up.
 
-        Nothing that answers requests changes. What arrived is compared with its digests before anybody can read it: a
-        replica that is repaired has readers from the moment its rows are there. Returns once the version is ready.
+        Nothing that answers requests changes. The place compares what arrived with its digests before a reader can see
+        it: a replica under repair has readers from the moment its rows are there. Returns once the version is ready.
 
         Raises:
-            StorageError: no room.
-            IntegrityError: what arrived is not what was sent.
+            StorageError: there is no room.
+            IntegrityError: the bytes that arrived are not those that were sent.
             Conflict: a later order came first.
         """
         ...
 
-    def check(self, version: Version) -> None:
-        """Compare rows and checksum with the bundle's and ask its probes of exactly this version.
+    def verify(self, version: Version) -> None:
+        """Compare rows and checksum with the bundle's, and ask the bundle's probes of exactly this version.
 
         Raises:
-            IntegrityError: something differs; says what.
+            IntegrityError: something differs; the message names it.
         """
         ...
 
-    def switch(self, shares: Shares, *, order: int) -> None:
-        """Let unpinned requests be answered by these versions in these shares; requests under way keep theirs.
+    def activate(self, shares: Shares, *, order: int) -> None:
+        """Answer unpinned requests with these versions in these shares; requests under way keep their version.
 
-        No shares at all: no version is active any more, as before the first release.
+        Without shares no version is active any more, as before the first release.
 
         Raises:
             NotFound: one of them is not ready here.
@@ -220,8 +218,8 @@ class Place(Protocol):
         """
         ...
 
-    def forget(self, pin: str, *, order: int) -> None:
-        """Unload a version and remove its files, once no request uses it; forgetting nothing is fine.
+    def unload(self, pin: str, *, order: int) -> None:
+        """Unload a version and remove its files, once no request uses it; does nothing if it is not loaded.
 
         Raises:
             Conflict: it is active, or a later order came first.
@@ -229,28 +227,28 @@ class Place(Protocol):
         ...
 
     def watch(self) -> Health:
-        """Say what each version did since this was last asked."""
+        """Report the traffic of each version since the last call."""
         ...
 
 
 @dataclass(frozen=True)
 class Member:
-    """One of several that share a place's pointer, such as a node of a fleet."""
+    """One member of a group that shares a pointer, such as a node of a fleet."""
 
     name: str
     pin: str
-    """Of what it runs, as it says itself; empty: nothing, or it does not say."""
+    """The version that it reports to run; empty: none, or it does not report."""
     since: str = ""
     is_there: bool = True
     memory_share: float | None = None
-    """Of its memory, what is in use, if it reports that."""
+    """The share of its memory that is in use, if it reports that."""
     error: str = ""
-    """What is wrong with it."""
+    """Its fault, if it has one."""
 
 
 @runtime_checkable
 class Part(Protocol):
-    """A shard replica that knows which part of which table it is there for, also while its server does not answer."""
+    """A shard replica that knows its table and shard also while its server does not answer."""
 
     @property
     def table(self) -> str:
@@ -259,23 +257,23 @@ class Part(Protocol):
 
     @property
     def shard(self) -> int:
-        """Which one."""
+        """The number of the shard."""
         ...
 
     @property
     def shards(self) -> int:
-        """Into how many shards its layout cuts the table."""
+        """The number of shards that its layout cuts the table into."""
         ...
 
 
 @runtime_checkable
 class Group(Protocol):
-    """A place of several members. A release moves the place; who looks at it wants to see each of them."""
+    """A place of several members. A release moves the place as a whole; a status shows every member."""
 
     def members(self) -> Sequence[Member]:
-        """Say what each of them runs, now.
+        """Report what each member runs.
 
         Raises:
-            Unavailable: nobody can tell.
+            Unavailable: the members cannot be asked.
         """
         ...

@@ -1,73 +1,236 @@
-"""What cannot work is refused before anything is touched: each rule in one place, each with what would help."""
+"""The rules that refuse a plan before anything is touched. Pure.
+
+Each rule is one function below: `@rule` gives it the name that a refusal carries and the hint that goes with it, its
+docstring says why it is there, and it yields a message for everything that is wrong. To add a rule, write one more
+such function here; nothing else has to change. `refusals` asks them all, in the order in which they are written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cloudedge.release.core._places import Estimate, Observed
 from cloudedge.release.core._steps import Options, Refusal
 from cloudedge.release.core._table_layouts import takes
-from cloudedge.release.core._version import Version
+from cloudedge.release.core._version import TableFacts, Version
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Signature, Variable
     from cloudedge.release.core._plan import ReleaseWorld
 
-__all__ = ["CUBE_VALUE_BYTES", "refusals", "room", "signature_changes", "warnings"]
+__all__ = ["CUBE_VALUE_BYTES", "RULES", "Proposal", "Rule", "refusals", "room", "rule", "signature_changes", "warnings"]
 
 CUBE_VALUE_BYTES = 1024
 """Upstream loads longer values and then reports them as not found."""
 
 
-def refusals(
-    desired: Version,
-    world: ReleaseWorld,
-    able: Sequence[Observed],
-    options: Options,
-    *,
-    freed: Mapping[str, int],
-    may_leave: bool = False,
-) -> list[Refusal]:
-    """List every reason why a target cannot take a version, not only the first.
+@dataclass(frozen=True)
+class Proposal:
+    """Everything that a rule may look at: the version, the target as it is, and what the operator chose."""
+
+    desired: Version
+    world: ReleaseWorld
+    able: Sequence[Observed]
+    """The places that answer and have a part of the version to hold."""
+    options: Options = field(default_factory=Options)
+    freed: Mapping[str, int] = field(default_factory=dict)
+    """By place: bytes of memory that the plan frees before the version comes."""
+    may_leave: bool = False
+    """Whether the plan may go on without places that do not answer, as long as others answer for them."""
+
+    @property
+    def sharded(self) -> Iterator[tuple[str, TableFacts, list[Observed]]]:
+        """The version's tables that the target has shards for, each with the shard replicas that would hold it."""
+        cut = {place.table for place in self.world.legs["sparse"]}
+        for name, table in self.desired.tables.items():
+            if name in cut:
+                yield name, table, [place for place in self.able if place.table == name]
+
+
+Rule = Callable[[Proposal], Iterable[Refusal]]
+RULES: list[Rule] = []
+"""Every rule, in the order in which it is asked."""
+
+
+def rule(
+    name: str, hint: str = ""
+) -> Callable[[Callable[[Proposal], Iterable[str | Refusal]]], Callable[[Proposal], Iterable[str | Refusal]]]:
+    """Add a function to the rules.
 
     Args:
-        desired: The version.
-        world: What is there.
-        able: The places that would hold it and answer.
-        options: What somebody chose.
-        freed: Bytes that go before it comes, by place.
-        may_leave: Going on without places that do not answer will do, as long as requests can be answered.
+        name: What the refusal is called in JSON, such as `value-size`.
+        hint: What would help, as a sentence.
     """
-    away = [place for place in world.places if not place.is_reachable and takes(place, desired)]
-    if may_leave:  # a fleet of edge nodes answers for itself
-        away = [p for p in away if p.leg != "edge" and not any(_stands_in(other, p) for other in able)]
-    return [_away(place) for place in away] or list(
-        chain(
-            _trust(desired),
-            _legs(desired, world),
-            _tables(desired, world, able, options),
-            room(desired, able, world.estimates, freed),
-            _clients(desired, world, options),
-        )
-    )
+
+    def add(
+        find: Callable[[Proposal], Iterable[str | Refusal]],
+    ) -> Callable[[Proposal], Iterable[str | Refusal]]:
+        def ask(proposal: Proposal) -> Iterator[Refusal]:
+            for found in find(proposal):
+                yield found if isinstance(found, Refusal) else Refusal(name, found, hint)
+
+        RULES.append(ask)
+        return find
+
+    return add
 
 
-def _away(place: Observed) -> Refusal:
-    what = f"{place.name} cannot be observed: {place.error}"
-    return Refusal("unreachable", what, "Start it, or take it out of the target.")
+def refusals(proposal: Proposal) -> list[Refusal]:
+    """List every reason why a target cannot take a version, not only the first.
+
+    Of places that do not answer the other rules know nothing, so while such a place is needed it is the only reason.
+    """
+    return list(_unreachable(proposal)) or [refusal for ask in RULES for refusal in ask(proposal)]
+
+
+def _unreachable(proposal: Proposal) -> Iterator[Refusal]:
+    """Everything that has a part of the version to hold must answer, or something else must answer for it."""
+    for place in proposal.world.places:
+        if place.is_reachable or not takes(place, proposal.desired):
+            continue
+        # A fleet of edge nodes answers for itself.
+        is_spared = place.leg == "edge" or any(_stands_in(other, place) for other in proposal.able)
+        if not (proposal.may_leave and is_spared):
+            what = f"{place.name} cannot be observed: {place.error}"
+            yield Refusal("unreachable", what, "Start it, or take it out of the target.")
 
 
 def _stands_in(other: Observed, place: Observed) -> bool:
-    """Tell whether requests that a place would have answered can be answered by another."""
+    """Tell whether another place can answer the requests of this one."""
     if place.leg == "sparse" and place.table:
         return (other.table, other.shard, other.shards) == (place.table, place.shard, place.shards)
-    return other.leg == place.leg  # of a shard that nobody can tell from others, `shards` says what is missing
+    return other.leg == place.leg  # a shard that cannot be told from others: the rule `shards` finds what is missing
+
+
+@rule("signature", "Its owner signs it with `cloudedge bundle sign REF --key KEY`.")
+def untrusted(proposal: Proposal) -> Iterator[str]:
+    """A target with a key takes only bundles that were signed with it."""
+    if proposal.desired.untrusted:
+        yield proposal.desired.untrusted
+
+
+@rule("empty", "Give it a leg in cloudedge.yaml: sparse, dense or edge.")
+def no_places(proposal: Proposal) -> Iterator[str]:
+    """A target without places cannot answer with anything."""
+    if not proposal.world.places:
+        yield f"{proposal.world.target} has no places"
+
+
+@rule("tables")
+def table_not_packed(proposal: Proposal) -> Iterator[Refusal]:
+    """A model that looks up rows in a table that the bundle lacks fails on its first request."""
+    desired = proposal.desired
+    for lookup in desired.signature.lookups:
+        if lookup.table not in desired.tables:
+            yield Refusal(
+                "tables",
+                f"{desired} looks up rows in the table {lookup.table!r} and does not have it",
+                f"Pack it with `--sparse {lookup.table}=FILE`.",
+            )
+
+
+@rule("no-shards", "Give the target's sparse leg shards for it.")
+def no_shards_for_table(proposal: Proposal) -> Iterator[str]:
+    """Where a target has shards, serving replicas read every table there; without a sparse leg, from the bundle."""
+    sparse = proposal.world.legs["sparse"]
+    for table in proposal.desired.tables if sparse else ():
+        if table not in {place.table for place in sparse}:
+            yield f"{proposal.world.target} has no shards for the table {table!r} of {proposal.desired}"
+
+
+@rule("value-size", "Pack it as float16 or int8, or with fewer columns.")
+def row_too_long(proposal: Proposal) -> Iterator[str]:
+    """Upstream's cube loads longer values and then reports them as not found."""
+    for name, table, _ in proposal.sharded:
+        if table.row_bytes > CUBE_VALUE_BYTES:
+            yield (
+                f"{name}: a row of {table.dim} x {table.dtype} has {table.row_bytes} bytes, and cube answers at most "
+                f"{CUBE_VALUE_BYTES}"
+            )
+
+
+@rule("shards", "Start the missing ones; for a local target run `cloudedge up`.")
+def shard_without_server(proposal: Proposal) -> Iterator[str]:
+    """Rows of a shard that no server holds would not be found."""
+    for name, table, holders in proposal.sharded:
+        if not _has_every_shard(table, holders):
+            cuts = {place.shards for place in proposal.world.legs["sparse"] if place.table == name}
+            yield (
+                f"{name} goes into {len(table.shard_rows)} shards and {proposal.world.target} has servers for "
+                f"{_numbers(cuts)}"
+            )
+
+
+@rule(
+    "shards",
+    "These servers hold one layout at a time: add a target with the new number, release there, move the clients, then "
+    "remove this one.",
+)
+def server_of_another_layout(proposal: Proposal) -> Iterator[str]:
+    """A server that was loaded with another number of shards cannot hold both layouts."""
+    for name, table, holders in proposal.sharded:
+        shards = len(table.shard_rows)
+        found = {v.shards for place in holders for p, v in place.versions.items() if p in place.active and v.shards}
+        if found - {shards} and _has_every_shard(table, holders):
+            yield f"{name} is live in {_numbers(found)} shards and its servers are now to hold {shards}"
+
+
+@rule("empty-shard", "Use fewer shards, or give the table a row there (a padding row will do).")
+def shard_without_rows(proposal: Proposal) -> Iterator[str]:
+    """A cube server does not load an empty part.
+
+    Where all holders have the version loaded they have shown that it can be, and counting takes longer than going back.
+    """
+    for name, table, holders in proposal.sharded:
+        if all(place.has(proposal.desired.pin) for place in holders):
+            continue
+        for shard, rows in enumerate(table.shard_rows):
+            if not rows:
+                yield (
+                    f"{name}: shard {shard} of {len(table.shard_rows)} would get none of the {table.rows} rows, and a "
+                    "cube server does not load an empty part"
+                )
+
+
+@rule("tables", "If none of them minds, add `--allow-signature-change`.")
+def rows_change(proposal: Proposal) -> Iterator[str]:
+    """Readers without a pin get rows of another width or type from one moment to the next."""
+    if proposal.options.allow_signature_change or proposal.world.was is None:
+        return
+    for name, table, _ in proposal.sharded:
+        before = proposal.world.was.tables.get(name)
+        if before and (before.dtype, before.dim) != (table.dtype, table.dim):
+            yield (
+                f"{name}: rows change from {before.dim} x {before.dtype} to {table.dim} x {table.dtype}, which readers "
+                "without a pin would notice"
+            )
+
+
+@rule("memory")
+def no_room(proposal: Proposal) -> Iterator[Refusal]:
+    """Both versions are loaded while requests move, so a place needs memory and disk for both."""
+    return room(proposal.desired, proposal.able, proposal.world.estimates, proposal.freed)
+
+
+@rule("clients", "Move the clients first, or declare that they can cope with `--allow-signature-change`.")
+def clients_would_notice(proposal: Proposal) -> Iterator[str]:
+    """Clients go on sending the feeds and reading the fetches of the version that answers them now."""
+    if proposal.options.allow_signature_change:
+        return
+    seen: list[Signature] = []
+    for place in proposal.world.places:
+        used = place.signature
+        if used is None or proposal.desired.pin in place.active or used in seen:
+            continue
+        seen.append(used)
+        for change in signature_changes(used, proposal.desired.signature):
+            yield f"clients of {place.name} would notice: {change}"
 
 
 def warnings(desired: Version, world: ReleaseWorld, options: Options) -> Iterator[str]:
-    """List what works and should be known."""
+    """List what works and the operator should know."""
     for place in world.places:
         if not place.is_reachable:
             yield f"{place.name} cannot be observed ({place.error}): it is brought along once it is back"
@@ -90,79 +253,8 @@ def warnings(desired: Version, world: ReleaseWorld, options: Options) -> Iterato
         yield "nothing is live yet, so there is nothing to compare a canary with: all move at once"
 
 
-def _trust(desired: Version) -> Iterator[Refusal]:
-    if desired.untrusted:
-        yield Refusal("signature", desired.untrusted, "Its owner signs it with: cloudedge bundle sign REF --key KEY")
-
-
-def _legs(desired: Version, world: ReleaseWorld) -> Iterator[Refusal]:
-    legs = world.legs
-    if not world.places:
-        yield Refusal("empty", f"{world.target} has no places", "Give it a leg in cloudedge.yaml: sparse, dense, edge.")
-    for lookup in desired.signature.lookups:
-        if lookup.table not in desired.tables:
-            yield Refusal(
-                "tables",
-                f"{desired} looks up rows in the table {lookup.table!r} and does not have it",
-                f"Pack it with --sparse {lookup.table}=FILE.",
-            )
-    if legs["sparse"]:  # without that leg, serving replicas read rows from the bundle
-        for table in desired.tables:
-            if table not in {place.table for place in legs["sparse"]}:
-                yield Refusal(
-                    "no-shards",
-                    f"{world.target} has no shards for the table {table!r} of {desired}",
-                    "Give the target's sparse leg shards for it.",
-                )
-
-
-def _tables(desired: Version, world: ReleaseWorld, able: Sequence[Observed], options: Options) -> Iterator[Refusal]:
-    sparse = world.legs["sparse"]
-    for name, table in desired.tables.items():
-        shards = len(table.shard_rows)
-        cuts = {place.shards for place in sparse if place.table == name}
-        if not cuts:
-            continue
-        holders = [place for place in able if place.table == name]
-        if table.row_bytes > CUBE_VALUE_BYTES:
-            yield Refusal(
-                "value-size",
-                f"{name}: a row of {table.dim} x {table.dtype} has {table.row_bytes} bytes, and cube answers at most "
-                f"{CUBE_VALUE_BYTES}",
-                "Pack it as float16 or int8, or with fewer columns.",
-            )
-        found = {v.shards for place in holders for p, v in place.versions.items() if p in place.active and v.shards}
-        if {place.shard for place in holders} != set(range(shards)):
-            yield Refusal(
-                "shards",
-                f"{name} goes into {shards} shards and {world.target} has servers for {_numbers(cuts)}",
-                "Start the missing ones; of a local target: cloudedge up.",
-            )
-        elif found - {shards}:
-            yield Refusal(
-                "shards",
-                f"{name} is live in {_numbers(found)} shards and its servers are now to hold {shards}",
-                "These servers hold one layout at a time: add a target with the new number, release there, move the "
-                "clients, then remove this one.",
-            )
-        # Whoever has it loaded has shown that it can be; and counting takes longer than going back there.
-        counted = not all(place.has(desired.pin) for place in holders)
-        for shard, rows in enumerate(table.shard_rows if counted else ()):
-            if not rows:
-                yield Refusal(
-                    "empty-shard",
-                    f"{name}: shard {shard} of {len(table.shard_rows)} would get none of the {table.rows} rows, and a "
-                    "cube server does not load an empty part",
-                    "Use fewer shards, or give the table a row there (a padding row will do).",
-                )
-        before = world.was.tables.get(name) if world.was else None
-        if before and (before.dtype, before.dim) != (table.dtype, table.dim) and not options.allow_signature_change:
-            yield Refusal(
-                "tables",
-                f"{name}: rows change from {before.dim} x {before.dtype} to {table.dim} x {table.dtype}, which readers "
-                "without a pin would notice",
-                "If none of them minds: --allow-signature-change.",
-            )
+def _has_every_shard(table: TableFacts, holders: Sequence[Observed]) -> bool:
+    return {place.shard for place in holders} == set(range(len(table.shard_rows)))
 
 
 def _numbers(found: set[int] | set[int | None]) -> str:
@@ -172,7 +264,7 @@ def _numbers(found: set[int] | set[int | None]) -> str:
 def room(
     desired: Version, able: Sequence[Observed], estimates: Mapping[str, Estimate], freed: Mapping[str, int]
 ) -> Iterator[Refusal]:
-    """Yield who has no room for a version beside what is loaded; places of one host need it all together."""
+    """Find the places that have no room for a version beside what is loaded; places of one host share theirs."""
     hosts: dict[str, list[Observed]] = {}
     for place in able:
         if not place.has(desired.pin):
@@ -198,25 +290,8 @@ def room(
                 )
 
 
-def _clients(desired: Version, world: ReleaseWorld, options: Options) -> Iterator[Refusal]:
-    if options.allow_signature_change:
-        return
-    seen: list[Signature] = []
-    for place in world.places:
-        used = place.signature
-        if used is None or desired.pin in place.active or used in seen:
-            continue
-        seen.append(used)
-        for change in signature_changes(used, desired.signature):
-            yield Refusal(
-                "clients",
-                f"clients of {place.name} would notice: {change}",
-                "Move the clients first, or say that they can cope: --allow-signature-change.",
-            )
-
-
 def signature_changes(used: Signature, offered: Signature) -> list[str]:
-    """List what a client that knows one signature would trip over with another."""
+    """List the differences that break a client written for one signature when it meets another."""
     changes: list[str] = []
     now = {_alias(variable): variable for variable in offered.feed}
     was = {_alias(variable): variable for variable in used.feed}
@@ -243,7 +318,7 @@ def _differences(what: str, was: Mapping[str, Variable], now: Mapping[str, Varia
 
 
 def _paddings(used: Signature, offered: Signature) -> list[str]:
-    """List feeds whose ids a client fills up with something that is now an ordinary id, or the other way round."""
+    """List feeds whose padding id is now an ordinary id, or the other way round."""
     was, now = _padding_ids(used), _padding_ids(offered)
     return [
         f"the feed {name!r} was padded with {_ids(was[name])} and is now with {_ids(now[name])}"

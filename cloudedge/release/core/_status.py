@@ -1,4 +1,4 @@
-"""What a target answers with right now, place by place, and what was live when."""
+"""The status of a target, place by place, and the history of what was live when."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cloudedge.journal import Operation, What
 from cloudedge.release.core._context import ReleaseContext
 from cloudedge.release.core._places import Group, Member, Observed, Shares
 from cloudedge.release.core._plan import same_shares
-from cloudedge.release.core._steps import Life
+from cloudedge.release.core._steps import Life, stage_of
 
 __all__ = ["PlaceStatus", "Record", "Status", "history", "status"]
 
 
 PlaceState = Literal["current", "behind", "canary", "empty", "spare", "away"]
-"""`spare`: a shard of a layout that what is live does not use: kept to go back to, or for what is released next."""
+"""`spare`: a shard of a layout that the live version does not use, kept for a rollback or for the next release."""
 
 _SETTLED = ("settle", "done")
 
@@ -31,20 +31,20 @@ class PlaceStatus:
     leg: str
     state: PlaceState
     answers: Shares
-    """The versions unpinned requests get, with their shares."""
+    """The versions that answer unpinned requests, with their shares."""
     since: str
-    """When this cloudedge last moved its pointer; empty if it never did."""
+    """The time when this cloudedge last moved its pointer; empty if it never did."""
     versions: Mapping[str, str]
-    """State of every loaded version, by pin."""
+    """By pin: the state of every loaded version."""
     memory_bytes: int
     memory_free_bytes: int | None
     error: str = ""
     lag: int | None = None
-    """How many releases it is behind what is live; None: it answers with nothing, or with what was never live here."""
+    """The number of releases it is behind; None: no version answers there, or one that was never live here."""
     memory_share: float | None = None
-    """Of a member's memory, what is in use, if it reports that."""
+    """The share of a member's memory that is in use, if it reports that."""
     members: tuple[PlaceStatus, ...] = ()
-    """The nodes of a fleet. The place's pointer is what a release moves; a node that is away catches up later."""
+    """The nodes of a fleet. A release moves the place's pointer; a node that does not answer catches up later."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Status:
     target: str
     live: Life | None
     unfinished: str
-    """What somebody has to finish or undo; empty if nothing is."""
+    """The operation that has to be finished or undone; empty if there is none."""
     places: tuple[PlaceStatus, ...]
 
     @property
     def lagging(self) -> tuple[str, ...]:
-        """Places that do not answer with what is live."""
+        """The places that do not answer with what is live."""
         return tuple(place.name for place in self.places if place.state not in ("current", "spare"))
 
     @property
@@ -69,7 +69,7 @@ class Status:
 
     @property
     def skew(self) -> Mapping[str, tuple[str, ...]]:
-        """By leg whose places, or nodes, answer with different versions: which ones."""
+        """By leg whose places or nodes answer with different versions: their pins."""
         legs: dict[str, set[tuple[str, ...]]] = {}
         for place in self.places:
             for each in place.members or (place,):
@@ -111,29 +111,29 @@ class Record:
     bytes: int
     why: str
     live_from: str = ""
-    """When every place answered with it; empty: it never came to that, or that was live before."""
+    """The time when every place answered with it; empty: that never happened, or it was live before."""
     live_until: str = ""
-    """When something else took its place; empty: it is still live, or never was."""
+    """The time when another version took its place; empty: it is still live, or never was."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return asdict(self)
 
 
-def status(ground: ReleaseContext) -> Status:
-    """Ask every place and say how it stands."""
-    lives = ground.lives()
+def status(context: ReleaseContext) -> Status:
+    """Ask every place and sum up the target."""
+    lives = context.lives()
     live = lives[0] if lives else None
-    unfinished = ground.journal.unfinished()
+    unfinished = context.journal.unfinished()
     words = f"{unfinished.kind} {unfinished.number} ({unfinished.state})" if unfinished else ""
-    return Status(ground.name, live, words, tuple(_place(ground, place, lives) for place in ground.observe()))
+    return Status(context.name, live, words, tuple(_place(context, place, lives) for place in context.observe()))
 
 
-def _place(ground: ReleaseContext, place: Observed, lives: Sequence[Life]) -> PlaceStatus:
+def _place(context: ReleaseContext, place: Observed, lives: Sequence[Life]) -> PlaceStatus:
     live = lives[0] if lives else None
-    steps = [f"{place.leg}.{how}:{place.name}" for how in ("switch", "canary")]
+    steps = [f"{stage_of(place.leg, how)}:{place.name}" for how in ("activate", "canary")]
     words: tuple[What, ...] = ("done", "undone")
-    moves = [entry for what in words if (entry := ground.journal.newest(steps, what))]
+    moves = [entry for what in words if (entry := context.journal.newest(steps, what))]
     return PlaceStatus(
         name=place.name,
         leg=place.leg,
@@ -145,18 +145,18 @@ def _place(ground: ReleaseContext, place: Observed, lives: Sequence[Life]) -> Pl
         memory_free_bytes=place.memory_free_bytes,
         error=place.error,
         lag=_lag(place.active, lives),
-        members=tuple(_member(member, place.leg, lives) for member in _members(ground, place)),
+        members=tuple(_member(member, place.leg, lives) for member in _members(context, place)),
     )
 
 
-def _members(ground: ReleaseContext, place: Observed) -> Sequence[Member]:
-    group = ground.places[place.name]
+def _members(context: ReleaseContext, place: Observed) -> Sequence[Member]:
+    group = context.places[place.name]
     if not isinstance(group, Group) or not place.is_reachable:
         return ()
     try:
         return group.members()
     except CloudEdgeError:
-        return ()  # the place itself could be asked a moment ago; the next look shows them again
+        return ()  # the place itself answered a moment ago; the next look shows its members again
 
 
 def _member(member: Member, leg: str, lives: Sequence[Life]) -> PlaceStatus:
@@ -178,7 +178,7 @@ def _member(member: Member, leg: str, lives: Sequence[Life]) -> PlaceStatus:
 
 
 def _lag(answers: Shares, lives: Sequence[Life]) -> int | None:
-    """Return how far the oldest version that is answered with is behind what is live."""
+    """Return how many releases the oldest answering version is behind what is live."""
     pins = [life.pin for life in lives]
     found = [pins.index(pin) if pin in pins else None for pin in answers]
     known = [lag for lag in found if lag is not None]
@@ -197,23 +197,23 @@ def _state(place: Observed, live: Life | None) -> PlaceState:
     return "canary" if live is not None and live.pin in place.active else "behind"
 
 
-def history(ground: ReleaseContext, limit: int = -1) -> list[Record]:
-    """Tell what was done, the newest first, and from when to when each version was live."""
+def history(context: ReleaseContext, limit: int = -1) -> list[Record]:
+    """List the operations, the newest first, with the time for which each version was live."""
     records: list[Record] = []
     until = ""
-    for operation in ground.journal.operations(limit=limit):
-        since = _went_live(ground, operation)
+    for operation in context.journal.operations(limit=limit):
+        since = _went_live(context, operation)
         records.append(_record(operation, since, until if since else ""))
         until = since or until
     return records
 
 
-def _went_live(ground: ReleaseContext, operation: Operation) -> str:
-    """Return when what an operation brought went live; empty if it did not, or was live before."""
+def _went_live(context: ReleaseContext, operation: Operation) -> str:
+    """Return when the version of an operation went live; empty if it did not, or was live before."""
     before = operation.plan["lives"]
     if operation.state != "done" or (before and before[0]["pin"] == operation.plan["pin"]):
         return ""
-    settled = [entry.at for entry in ground.journal.entries(operation.number) if (entry.step, entry.what) == _SETTLED]
+    settled = [entry.at for entry in context.journal.entries(operation.number) if (entry.step, entry.what) == _SETTLED]
     return settled[-1] if settled else operation.ended_at
 
 
@@ -238,7 +238,7 @@ def _record(operation: Operation, live_from: str, live_until: str) -> Record:
 
 
 def _seconds(operation: Operation) -> float:
-    """Return how long it took by the wall clock, which somebody may have set back in between."""
+    """Return the duration by the wall clock, which may have been set back in between."""
     if not operation.ended_at:
         return 0.0
     begun, ended = (

@@ -1,4 +1,4 @@
-"""A plan as data: ordered steps with reasons, sizes and undos; printed for people, kept as JSON in the journal."""
+"""The plan as data: ordered steps with reasons, sizes and undos; printed for operators, kept as JSON in the journal."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ __all__ = [
     "Refusal",
     "Stage",
     "Step",
+    "stage_of",
 ]
 
 Kind = Literal["release", "rollback", "repair", "undo"]
-"""`undo` is only ever shown: who takes a release back goes on with that release."""
-Action = Literal["fetch", "prepare", "check", "gate", "switch", "bake", "settle", "tag", "forget", "retire"]
+"""`undo` is only ever shown: taking a release back continues that release in the journal."""
+Action = Literal["fetch", "load", "verify", "gate", "activate", "bake", "settle", "tag", "unload", "retire"]
+"""What a step does. At a place: load, verify, activate or unload a version, as the methods of `Place` are called."""
 Stage = Literal[
     "fetch",
     "dense.trim",
@@ -56,39 +58,50 @@ Stage = Literal[
 
 STAGES: dict[str, Action] = {
     "fetch": "fetch",
-    "dense.trim": "forget",
-    "edge.trim": "forget",
-    "sparse.trim": "forget",
-    "sparse.prepare": "prepare",
-    "sparse.check": "check",
-    "dense.prepare": "prepare",
-    "dense.check": "check",
-    "edge.prepare": "prepare",
-    "edge.check": "check",
+    "dense.trim": "unload",
+    "edge.trim": "unload",
+    "sparse.trim": "unload",
+    "sparse.prepare": "load",
+    "sparse.check": "verify",
+    "dense.prepare": "load",
+    "dense.check": "verify",
+    "edge.prepare": "load",
+    "edge.check": "verify",
     "gate": "gate",
-    "dense.canary": "switch",
+    "dense.canary": "activate",
     "bake": "bake",
-    "edge.switch": "switch",
-    "dense.switch": "switch",
-    "sparse.switch": "switch",
+    "edge.switch": "activate",
+    "dense.switch": "activate",
+    "sparse.switch": "activate",
     "settle": "settle",
     "tag": "tag",
-    "sparse.idle": "switch",
-    "dense.forget": "forget",
-    "edge.forget": "forget",
-    "sparse.forget": "forget",
+    "sparse.idle": "activate",
+    "dense.forget": "unload",
+    "edge.forget": "unload",
+    "sparse.forget": "unload",
     "retire": "retire",
 }
-"""Every stage in its order, which is what keeps rows there before anybody reads them and until nobody does."""
+"""Every stage with its action, in the order of a release: rows are there before the first reader and after the last.
+
+Journals and plans in JSON name stages with the words on the left, which therefore never change.
+"""
+
+_STAGE_NAMES: dict[str, str] = {"load": "prepare", "verify": "check", "activate": "switch", "unload": "forget"}
 
 COMMIT_STAGES = ("dense.switch", "sparse.switch")
-"""Once the first step of these is intended, a release goes forward; before that it can vanish without a trace.
+"""Once the first step of these is intended, a release goes forward; before that it can be taken back without a trace.
 
 Edge nodes move before that, in waves: a wave that fails takes the whole release back.
 """
 
 TIDY_STAGES = ("sparse.idle", "dense.forget", "edge.forget", "sparse.forget", "retire")
-"""What could not be done of these is owed, and the next release does it."""
+"""A step of these that fails is owed, and the next release does it."""
+
+
+def stage_of(leg: str, what: str) -> Stage:
+    """Return the stage in which a leg loads, verifies, activates or unloads, or does something rarer by its name."""
+    return f"{leg}.{_STAGE_NAMES.get(what, what)}"  # type: ignore[return-value] # mypy does not join literals
+
 
 _SLOW = 60.0
 _HOUR = 3600.0
@@ -96,51 +109,51 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Limits:
-    """How much worse than the live version a canary may be."""
+    """The limits of how much worse than the live version a canary may do."""
 
     error_rate: float = 0.01
     """Errors per request, on top of the live version's."""
     latency_factor: float = 2.0
     latency_slack_ms: float = 5.0
-    """The 99th percentile may be so many times the live one's plus so much."""
+    """The 99th percentile may be `latency_factor` times the live version's plus `latency_slack_ms`."""
     miss_rate: float = 0.02
-    """Rows not found per row asked for, on top of the live version's."""
+    """Missing rows per row asked for, on top of the live version's."""
     score_drift: float = 1.0
-    """How far the mean score may move, in standard deviations of the live version's scores."""
+    """The distance that the mean score may move, in standard deviations of the live version's scores."""
     min_requests: int = 20
-    """With fewer requests on either side nothing is concluded."""
+    """With fewer requests on either side no limit applies."""
     latency_requests: int = 500
-    """With fewer on either side nothing is concluded from latency: of 500, five are beyond the 99th percentile."""
+    """With fewer requests on either side no latency limit applies: of 500, five are beyond the 99th percentile."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What somebody chose for a release."""
+    """An operator's choices for a release."""
 
     canary: float = 0.0
-    """Share of requests that try the new version first; 0: all move at once."""
+    """The share of requests that try the new version first; 0: all move at once."""
     bake_s: float = 0.0
-    """How long the canary is watched."""
+    """The time for which the canary is watched, in seconds."""
     on_breach: Literal["rollback", "pause"] = "rollback"
     retain: int = 1
-    """How many versions before the live one stay loaded, to go back to without moving bytes."""
+    """The number of versions before the live one that stay loaded, to go back to without moving bytes."""
     allow_signature_change: bool = False
     jobs: int = 16
-    """Places worked on at the same time."""
+    """The number of places that are worked on at the same time."""
     attempts: int = 4
-    """How often a step is tried when trying again can help."""
+    """The number of tries of a step, where trying again can help."""
     patience_s: float = 120.0
-    """How long places that do not answer are waited for once requests have moved, or on the way back: a supervisor
-    starts a process again within half a minute, and loading takes its time."""
+    """The time to wait for places that do not answer, once requests have moved or on the way back: a supervisor starts
+    a process again within half a minute, and loading takes its time."""
     drain_s: float = 30.0
-    """How long rows stay for requests under way at a serving replica that could not be asked."""
+    """The time that rows stay for the requests of a serving replica that did not answer."""
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
         if not 0 <= self.canary < 1:
             raise InputError(f"a canary share of {self.canary:g} is not between 0 and 1")
         if self.bake_s < 0 or (self.bake_s and not self.canary):
-            raise InputError("a bake needs a canary to watch", hint="Give both, such as --canary 5% --bake 10m.")
+            raise InputError("a bake needs a canary to watch", hint="Give both, such as `--canary 5% --bake 10m`.")
         if self.retain < 1 or self.jobs < 1 or self.attempts < 1 or self.patience_s < 0:
             raise InputError("retain, jobs and attempts are at least 1, and patience at least 0")
 
@@ -153,14 +166,14 @@ class Life:
     ref: str
     """The one exact bundle: name@digest."""
     title: str
-    """As people call it: ctr:3."""
+    """Its name for operators: ctr:3."""
     shards: Mapping[str, int] = field(default_factory=dict)
-    """Into how many shards its tables are cut; empty: it has none."""
+    """By table: the number of its shards; empty: the version has no tables."""
 
 
 @dataclass(frozen=True)
 class Before:
-    """What a place was like before a release touched it, which is what an undo goes back to."""
+    """The state of a place before a release touched it, which an undo goes back to."""
 
     active: Shares
     pins: tuple[str, ...]
@@ -168,7 +181,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Step:
-    """One idempotent thing to do, at one place or for the whole target."""
+    """One idempotent action, at one place or for the whole target."""
 
     stage: Stage
     place: str
@@ -179,23 +192,23 @@ class Step:
     size_bytes: int = 0
     seconds: float = 0.0
     undo: str = ""
-    """What going back would do; empty: nothing."""
+    """What taking it back does; empty: nothing."""
 
     @property
     def id(self) -> str:
-        """What the journal calls it."""
+        """Its name in the journal."""
         name = f"{self.stage}:{self.place}" if self.place else self.stage
-        return f"{name}@{self.pin}" if self.action == "forget" else name
+        return f"{name}@{self.pin}" if self.action == "unload" else name
 
     @property
     def action(self) -> Action:
-        """What is done."""
+        """What the step does."""
         return STAGES[self.stage]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a plan cannot work, and what would help."""
+    """A reason why a plan cannot work, and what would help."""
 
     rule: str
     what: str
@@ -207,7 +220,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be done, in which order and why, or why nothing can be."""
+    """The ordered steps of an operation with their reasons, or the reasons why it cannot work."""
 
     kind: Kind
     target: str
@@ -215,18 +228,18 @@ class Plan:
     ref: str
     """The one exact bundle: name@digest."""
     title: str
-    """The bundle as people call it: ctr:3."""
+    """The bundle's name for operators: ctr:3."""
     lives: tuple[Life, ...] = ()
-    """What was live before, the newest first."""
+    """The versions that were live before, the newest first."""
     steps: tuple[Step, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
     before: Mapping[str, Before] = field(default_factory=dict)
     shards: Mapping[str, int] = field(default_factory=dict)
-    """Into how many shards its tables are cut."""
+    """By table: the number of its shards."""
     options: Options = Options()
     away: Mapping[str, str] = field(default_factory=dict)
-    """Places that do not answer and that this goes on without, with why; a resume brings them once they are back."""
+    """Places that do not answer and that the plan leaves out, with the reason; a later resume brings them along."""
 
     @property
     def live(self) -> str:
@@ -235,17 +248,17 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything is as it should be already."""
+        """Whether every place is already as it should be."""
         return not self.steps and not self.refusals
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that travel."""
+        """The bytes that travel."""
         return sum(step.size_bytes for step in self.steps)
 
     @property
     def seconds(self) -> float:
-        """Estimated time: places of one stage work side by side."""
+        """The estimated time; places of one stage work in parallel."""
         return sum(max(step.seconds for step in steps) for _, steps in self.stages())
 
     def stages(self) -> Iterator[tuple[Stage, list[Step]]]:
@@ -254,7 +267,7 @@ class Plan:
             yield stage, list(steps)
 
     def summary(self) -> str:
-        """Say it in lines that a person reads before saying yes."""
+        """Return the plan as text that an operator reads before agreeing."""
         ends = (self.live or "nothing", self.pin)
         move = " → ".join(reversed(ends) if self.kind == "undo" else ends) if self.live != self.pin else self.pin
         lines = [f"{self.kind} of {self.title} on {self.target} ({move})"]
@@ -288,7 +301,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        """Read what `to_json` wrote, here or in a newer cloudedge."""
+        """Read what `to_json` wrote, in this or a newer cloudedge."""
         known = {item.name for item in fields(Step)}
         options = dict(value["options"])
         return cls(
@@ -313,7 +326,7 @@ def _where(steps: list[Step]) -> str:
 
 def _bytes(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:  # noqa: PLR2004 - that is what kilo means
+        if count < 1000:  # noqa: PLR2004 - the meaning of kilo
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"

@@ -1,8 +1,8 @@
-"""Layouts: into how many shards each table is cut, and which version reads which cut.
+"""Layouts: the number of shards of each table, and the layout that each version reads.
 
-A version stays in the layout it was prepared in. When a target is cut anew, the next version goes to the new shards,
-what is live stays in the old ones, and both are there until nobody wants to go back any more. Pure but for `Layouts`,
-which is what a kind of target has to do for that.
+A version stays in the layout it was loaded in. When a target's tables are cut anew, the next version goes to the new
+shards, what is live stays in the old ones, and both exist until no rollback leads back. Pure but for `Layouts`, the
+protocol of a kind of target whose tables can be cut anew.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ if TYPE_CHECKING:
 __all__ = ["FixedLayout", "Layouts", "Shards", "at_home", "is_idle", "takes"]
 
 Shards = Mapping[str, int]
-"""By table: into how many shards it is cut."""
+"""By table: the number of its shards."""
 
 
 class Layouts(Protocol):
-    """What a kind of target does whose tables can be cut anew."""
+    """A target whose tables can be cut into another number of shards."""
 
     def now(self) -> Shards:
-        """Say how the target cuts its tables from now on; empty: as ever, and then no place ends."""
+        """Return how the target cuts its tables from now on; empty: it never changes, and no place ends."""
         ...
 
     def publish(self, shards: Shards) -> None:
-        """Tell readers that ask for no version where the rows of what is live are; doing it twice is doing it once."""
+        """Publish the layout of what is live for readers without a pin; running it twice equals running it once."""
         ...
 
     def retire(self) -> Collection[str]:
-        """End the places of other layouts than `now` once all of a layout's hold nothing; returns their names."""
+        """End the places of layouts other than `now` once all places of such a layout are empty; return their names."""
         ...
 
 
 class FixedLayout:
-    """A target whose tables stay cut as they are."""
+    """A target whose layout never changes."""
 
     def now(self) -> Shards:
-        """Nothing changes."""
+        """Return nothing: the layout never changes."""
         return {}
 
     def publish(self, shards: Shards) -> None:
-        """Readers know where rows are."""
+        """Do nothing: readers know where rows are."""
 
     def retire(self) -> Collection[str]:
-        """Nothing ends."""
+        """Return nothing: no place ends."""
         return ()
 
 
 def at_home(desired: Version, lives: Sequence[Life], places: Iterable[Observed]) -> Version:
-    """Return a version in the layout it lives in: where it is live, or was and is still loaded; else as it is."""
+    """Return a version in the layout where it is live, or was live and is still loaded; else unchanged."""
     life = next((life for life in lives if life.pin == desired.pin), None)
     if life is None or not life.shards or life.shards == desired.shards:
         return desired
@@ -64,15 +64,15 @@ def at_home(desired: Version, lives: Sequence[Life], places: Iterable[Observed])
 
 
 def takes(place: Observed, desired: Version) -> bool:
-    """Tell whether a place has anything to hold of a version: shards of another table or another layout do not.
+    """Tell whether a place has a part of a version to hold: shards of another table or another layout do not.
 
-    Of a shard that does not answer and cannot be told from others, nobody knows; it is taken for one that has.
+    A shard that neither answers nor knows its table counts as one that has.
     """
     return place.leg != "sparse" or not place.table or desired.shards.get(place.table) == place.shards
 
 
 def is_idle(place: Observed, now: Shards, kept: Iterable[Shards]) -> bool:
-    """Tell whether a shard belongs to a layout that neither the target nor any version that is kept uses."""
+    """Tell whether a shard belongs to a layout that neither the target nor any kept version uses."""
     if place.leg != "sparse" or not place.is_reachable or not now:
         return False
     return all(shards and shards.get(place.table) != place.shards for shards in (now, *kept))

@@ -1,4 +1,4 @@
-"""A bundle as a release sees it: plain facts that a plan is made from, and the bytes behind them."""
+"""A bundle as a release sees it: the facts that a plan is made from, and the bytes behind them."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ __all__ = ["TableFacts", "Version"]
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What a plan has to know of a sparse table."""
+    """The facts of a sparse table that a plan needs."""
 
     rows: int
     dtype: str
     dim: int
     row_bytes: int
-    """Of one value, without its key."""
+    """The bytes of one value, without its key."""
     shard_rows: Sequence[int] = ()
-    """Rows of each shard, in the target's number of shards; of a bundle that is here, counted when somebody looks."""
+    """The rows of each shard; of a bundle whose bytes are here, counted when first read."""
     layers: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of its base and its deltas, by digest."""
+    """By digest: the bytes of its base and its deltas."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """One bundle, and what a target has to know before it takes it in."""
+    """One bundle, with the facts that a target needs before it takes it in."""
 
     pin: str
     name: str
     digest: str
     label: str = ""
-    """The version people call it by: `3`, `1.4.0`."""
+    """Its version for operators: `3`, `1.4.0`."""
     dense_bytes: int = 0
     tables: Mapping[str, TableFacts] = field(default_factory=dict)
     signature: Signature = field(default_factory=Signature)
     untrusted: str = ""
-    """Why its signature does not hold; empty if it does, or none is asked for."""
+    """Why its signature does not hold; empty if it does, or none is required."""
     files: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of its dense files, by digest."""
+    """By digest: the bytes of its dense files."""
     missing_bytes: int = 0
-    """What has to be fetched before it can go anywhere."""
+    """The bytes that have to be fetched before any place can load it."""
     bundle: Bundle | None = field(default=None, compare=False, repr=False)
-    """Where the bytes are; None: not here."""
+    """The bundle with its bytes; None: they are not here."""
 
     @classmethod
     def of(cls, bundle: Outline, *, shards: Mapping[str, int], untrusted: str = "", missing_bytes: int = 0) -> Version:
-        """Look at a bundle. Of one that is elsewhere, all but how its rows spread over shards can be told from there.
+        """Read the facts of a bundle. One in another hub has them all but the rows of each shard.
 
         Args:
             bundle: The bundle, or its outline in another hub.
-            shards: Into how many shards the target cuts each table; one where it is not named.
+            shards: By table, the number of shards on the target; one where a table is not named.
             untrusted: Why its signature does not hold.
-            missing_bytes: What of it is not here.
+            missing_bytes: Its bytes that are not here.
         """
         found = cls(
             pin=bundle.pin,
@@ -80,12 +80,12 @@ class Version:
 
     @property
     def shards(self) -> Mapping[str, int]:
-        """Into how many shards each table is cut."""
+        """By table: the number of its shards."""
         return {name: len(table.shard_rows) for name, table in self.tables.items()}
 
     @property
     def merged_bytes(self) -> int:
-        """Bytes of tables that a reader has to merge in memory: a base with deltas; a single file is mapped."""
+        """The bytes of tables that a reader merges in memory: a base with deltas. A single file is mapped."""
         return sum(t.rows * (8 + t.row_bytes) for t in self.tables.values() if len(t.layers) > 1)
 
     def cut(self, shards: Mapping[str, int]) -> Version:
@@ -108,7 +108,7 @@ class Version:
 
 
 class _ShardRows(Sequence[int]):
-    """Rows of each shard of a table. Counting reads every key, and going back to what is loaded needs no counts."""
+    """The rows of each shard of a table, counted late: counting reads every key, and a rollback needs no counts."""
 
     def __init__(self, table: Table, shards: int) -> None:
         self._table = table

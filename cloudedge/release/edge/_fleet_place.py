@@ -1,8 +1,8 @@
-"""A fleet as a release sees it: one place whose pointer moves in waves.
+"""A fleet as a place of a release: its pointer moves in waves.
 
-Preparing publishes and labels nobody; switching runs the rollout to its end. A rollout that fails has taken its nodes
-back when it says so, and the release then takes back the rest. What is active is counted by node labels, which are the
-pointer: a node that is away counts as moved once its label is written, and catches up when it returns.
+Loading publishes and labels no node; activating runs the rollout to its end. A rollout that fails has taken its nodes
+back by the time it reports that, and the release then takes back the rest. Node labels are the pointer, and they decide
+what is active: a node that does not answer counts as moved once its label is written, and catches up when it returns.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 from cloudedge.bundle import Bundle
 from cloudedge.edge_bie.fleet import Fleet, Outcome, RolloutUndone
-from cloudedge.errors import Conflict, InputError, NotFound
-from cloudedge.release.core import Estimate, Health, Leg, Loaded, Member, Observed, Shares, Shipped, Version
+from cloudedge.errors import ConfigError, Conflict, InputError, NotFound
+from cloudedge.release.core import Estimate, Health, Leg, Loaded, Member, Observed, Place, Shares, Shipped, Version
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Signature
-    from cloudedge.config import Config
+    from cloudedge.config import Config, TargetConfig
 
-__all__ = ["FleetPlace", "fleet_place"]
+__all__ = ["FleetPlace", "fleet_place", "places"]
 
 _BYTES_PER_S = 1e6
-"""What a node's link carries; for estimates only."""
+"""The bandwidth of a node's link; for estimates only."""
 _ORDER = "order"
 
 
@@ -42,7 +42,8 @@ class FleetPlace:
         revisions, nodes = self.fleet.revisions(), self.fleet.nodes()
         if not nodes:
             raise NotFound(
-                f"{self.name}: no node matches {self.fleet.leg.selector!r}", hint="Label some, or change edge.selector."
+                f"{self.name}: no node matches {self.fleet.leg.selector!r}",
+                hint="Label some nodes, or change `edge.selector`.",
             )
         labels = Counter(self.fleet.label_of(node) for node in nodes)
         pins: Counter[str] = Counter()
@@ -59,7 +60,7 @@ class FleetPlace:
         )
 
     def members(self) -> Sequence[Member]:
-        """See `Group`: the nodes, each with what it reports to run."""
+        """See `Group`: the nodes, each with the version that it reports to run."""
         return [
             Member(
                 name=f"{self.name}/{node.name}",
@@ -73,31 +74,31 @@ class FleetPlace:
         ]
 
     def estimate(self, version: Version) -> Estimate:
-        """See `Place`: what would travel to all nodes together."""
+        """See `Place`: the bytes that would travel to all nodes together."""
         revisions, wanted = self.fleet.revisions(), self.fleet.propose(_bundle(version)).revisions[-1]
         ships = [wanted.new_bytes(revisions.get(self.fleet.label_of(node))) for node in self.fleet.nodes()]
         bake = self.fleet.leg.bake.total_seconds() * (len(self.fleet.leg.waves) + 1)
         return Estimate(ship_bytes=sum(ships), seconds=bake + max(ships, default=0) / _BYTES_PER_S)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
-        """See `Place`: publish, and label nobody."""
+    def load(self, version: Version, *, order: int) -> Shipped:
+        """See `Place`: publish, and label no node."""
         with self.fleet.writing():
             self._fence(order)
             sent = self.fleet.publish(_bundle(version)).sent_bytes
         return Shipped(sent, "base" if sent else "nothing")
 
-    def check(self, version: Version) -> None:
-        """See `Place`: everything can be fetched, and every node that is there could take it."""
+    def verify(self, version: Version) -> None:
+        """See `Place`: every file can be fetched, and every node that answers could take the version."""
         self.fleet.check([each for each in self.fleet.revisions().values() if each.statement.pin == version.pin][:1])
         plan = self.fleet.plan(_bundle(version))
         if plan.unfit:
             raise InputError(
                 f"{self.name}: {len(plan.unfit)} reasons against {version}: "
                 + "; ".join(str(unfit) for unfit in plan.unfit[:5]),
-                hint="Mend these nodes, or take them out with edge.selector.",
+                hint="Mend these nodes, or take them out with `edge.selector`.",
             )
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """See `Place`: run the rollout to its end, or take nodes back to what they had.
 
         Raises:
@@ -118,18 +119,18 @@ class FleetPlace:
             bundle = self._opened(pin)
             self._require(self.fleet.rollout(self.fleet.plan(bundle), bundle, check=False, wait_paused=True))
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """See `Place`."""
         with self.fleet.writing():
             self._fence(order)
             self.fleet.forget(pin)
 
     def watch(self) -> Health:
-        """See `Place`: nodes answer requests where nobody counts them."""
+        """See `Place`: nothing counts the requests that nodes answer."""
         return Health()
 
     def _finish(self, pin: str) -> None:
-        """Bring an unfinished rollout to its end: forward if it leads where we want to go, else back."""
+        """Bring an unfinished rollout to its end: forward if it leads to the pin, else back."""
         unfinished = self.fleet.unfinished()
         if unfinished is None:
             return
@@ -148,7 +149,7 @@ class FleetPlace:
         return dict(active) == {pin: 1.0} if pin else not shares and not active
 
     def _leads_back_to(self, pin: str) -> bool:
-        """Tell whether taking back the last rollout is what is asked for."""
+        """Tell whether taking back the last rollout leads to the pin."""
         last = self.fleet.last_change()
         if last is None or last.plan["pin"] == pin:
             return False
@@ -184,6 +185,13 @@ class FleetPlace:
             writer.remember(_ORDER, order)
 
 
+def places(_name: str, section: TargetConfig) -> Sequence[Place]:
+    """Make the places of a target of the kind `bie`, besides its fleet: none. A fleet comes with every edge section."""
+    if section.edge is None:
+        raise ConfigError("a target of the kind bie needs an edge section", hint="See docs/how-to/edge.md for one.")
+    return ()
+
+
 def fleet_place(target: str, config: Config) -> FleetPlace:
     """Make the place of a target's edge section."""
     return FleetPlace(Fleet.load(target, config=config))
@@ -191,5 +199,5 @@ def fleet_place(target: str, config: Config) -> FleetPlace:
 
 def _bundle(version: Version) -> Bundle:
     if version.bundle is None:
-        raise InputError(f"{version} is not at hand", hint="Pull it into the local hub.")
+        raise InputError(f"the bytes of {version} are not here", hint="Pull it with `cloudedge hub pull`.")
     return version.bundle

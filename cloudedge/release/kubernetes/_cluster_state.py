@@ -1,4 +1,4 @@
-"""A target in its cluster: what is there, and how it is made to be as cloudedge.yaml says."""
+"""The objects of a target in its cluster: read them, apply what cloudedge.yaml defines, delete them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cloudedge.release.kubernetes._reach import Reach, is_direct
 from cloudedge.release.places import live_shards
 from cloudedge.serving.knative import PaddleServices
 
-__all__ = ["PodSeat", "Site"]
+__all__ = ["ServerPod", "Site"]
 
 _TOKEN_BYTES = 32
 _DELETED_S = 300.0
@@ -39,8 +39,8 @@ _WRITES = 16
 
 
 @dataclass(frozen=True)
-class PodSeat:
-    """A shard replica in a pod; a `Seat`."""
+class ServerPod:
+    """A shard replica in a pod; a `TargetServer`."""
 
     place: str
     table: str
@@ -56,7 +56,7 @@ class Site:
     Args:
         name: The target's name.
         config: Its section of cloudedge.yaml.
-        cluster: Where it is; the one its section names if left out.
+        cluster: Its cluster; the one that its section names if left out.
     """
 
     def __init__(self, name: str, config: TargetConfig, cluster: Cluster | None = None) -> None:
@@ -72,7 +72,7 @@ class Site:
 
     @property
     def folder(self) -> Path:
-        """Where this machine keeps what it makes for the target."""
+        """The folder of what this machine makes for the target."""
         return home() / "targets" / self.name
 
     @property
@@ -81,15 +81,15 @@ class Site:
         return bool(self.config.dense and self.config.pods and self.config.pods.serving.knative)
 
     def paddle_services(self, order: int = 0) -> PaddleServices:
-        """Return the PaddleServices of the namespace, to be changed under an order.
+        """Return the PaddleServices of the namespace, for changes under an order.
 
         Raises:
-            NotFound: the cluster has none.
+            NotFound: the cluster does not have that kind.
         """
         return PaddleServices(self.cluster, order=order)
 
     def now(self) -> Shards:
-        """Say into how many shards each table is cut from now on."""
+        """Return by table the number of its shards from now on."""
         leg = self.config.sparse
         return dict.fromkeys(leg.tables, leg.shards) if leg else {}
 
@@ -104,18 +104,18 @@ class Site:
         if not found:
             raise NotFound(
                 f"target {self.name!r} is not in namespace {self.cluster.namespace} of {self.cluster.address}",
-                hint=f"Bring it up: cloudedge up {self.name}",
+                hint=f"Start it with `cloudedge up {self.name}`.",
             )
         return found
 
     def parts(self) -> list[Part]:
-        """List the shards: those of cloudedge.yaml, then those of other layouts that are still there."""
+        """List the shards: those of cloudedge.yaml, then those of other layouts that still exist."""
         return [*parts_of(self.config), *self.earlier()]
 
     def earlier(self) -> list[Part]:
-        """List the shards of layouts that cloudedge.yaml does not ask for, as the cluster has them.
+        """List the shards of layouts that cloudedge.yaml does not define, as the cluster has them.
 
-        A StatefulSet says so, and so do the Services of its replicas, which stay when the target is down.
+        A StatefulSet proves one, and so do the Services of its replicas, which stay when the target is down.
         """
         mine = selector(labels("cube", self.name))
         found: dict[Part, int] = {}
@@ -129,8 +129,8 @@ class Site:
         ]
         return sorted(earlier, key=lambda part: (part.table, part.shards, part.shard))
 
-    def seats(self) -> list[PodSeat]:
-        """List the shard replicas with the way to each."""
+    def servers(self) -> list[ServerPod]:
+        """List the shard replicas with their addresses."""
         addresses = self._addresses()
         found = []
         for part in self.parts():
@@ -139,7 +139,9 @@ class Site:
                 data, admin = (
                     self.reach.address(pod, port, ip=addresses.get(pod, "")) for port in (CUBE_PORT, CUBE_ADMIN)
                 )
-                found.append(PodSeat(part.place(replica), part.table, part.shard, part.shards, data, f"http://{admin}"))
+                found.append(
+                    ServerPod(part.place(replica), part.table, part.shard, part.shards, data, f"http://{admin}")
+                )
         return found
 
     def cube_conf(self) -> str:
@@ -148,7 +150,7 @@ class Site:
         return str((found.get("data") or {}).get("cube.conf", ""))
 
     def publish(self, live: Shards | None = None) -> None:
-        """Write cube.conf; readers without a pin stay with the layout they had if left out."""
+        """Write cube.conf; without `live`, readers without a pin keep the layout that they have."""
         if not self.config.sparse:
             return
         wanted = conf_map(self.name, self.config, self.facts(live))
@@ -156,12 +158,12 @@ class Site:
             self.cluster.apply(wanted)
 
     def rewrite(self, name: str, key: str, change: Callable[[str], str]) -> None:
-        """Change one text of a ConfigMap; of two who write at the same time one looks again.
+        """Change one text of a ConfigMap; of two simultaneous writers, one reads again.
 
         Args:
-            name: Of the ConfigMap.
-            key: Of the text.
-            change: Gets what is there, empty if there is nothing, and returns what shall be.
+            name: The ConfigMap's name.
+            key: The text's key.
+            change: Takes the text, empty if there is none, and returns the new one.
 
         Raises:
             NotFound: there is no such ConfigMap.
@@ -169,7 +171,7 @@ class Site:
         for _ in range(_WRITES):
             found = self.cluster.get(Kind.CONFIG_MAP, name)
             if found is None:
-                raise NotFound(f"ConfigMap {name} is not there", hint=f"Bring it up: cloudedge up {self.name}")
+                raise NotFound(f"ConfigMap {name} is not there", hint=f"Start it with `cloudedge up {self.name}`.")
             now = (found.get("data") or {}).get(key, "")
             wanted = change(now)
             if wanted == now:
@@ -180,12 +182,12 @@ class Site:
                     Kind.CONFIG_MAP, name, {"metadata": {"resourceVersion": version}, "data": {key: wanted}}
                 )
             except Conflict:
-                continue  # somebody wrote meanwhile: look again
+                continue  # another process wrote in between: read again
             return
         raise Unavailable(f"ConfigMap {name} changes all the time")
 
     def facts(self, live: Shards | None = None, *, token: str = "") -> Facts:
-        """Ask the cluster what its objects depend on."""
+        """Read the facts that the objects depend on from the cluster."""
         conf = self.cube_conf() if live is None else ""
         return Facts(
             token=token or self._token() or "not made yet",
@@ -196,20 +198,20 @@ class Site:
         )
 
     def plan(self) -> list[Object]:
-        """Return what `apply` would have the cluster have, as far as that is known now."""
+        """Return the objects that `apply` would apply, as far as that is known now."""
         check(self.name, self.config)
         return objects(self.name, self.config, self.facts())
 
     def apply(self) -> list[Object]:
-        """Have the cluster have what cloudedge.yaml says; what is so already stays so. Returns the objects.
+        """Apply the objects that cloudedge.yaml defines and return them; what is right already stays.
 
         Raises:
-            ConfigError: the section lacks something.
-            Conflict: an object of that name belongs to somebody else.
+            ConfigError: the section lacks a setting.
+            Conflict: an object of that name does not belong to the target.
         """
         check(self.name, self.config)
         if self.is_knative:
-            self.paddle_services()  # or this says what is missing
+            self.paddle_services()  # raises where the cluster lacks them
         token = self._token() or secrets.token_hex(_TOKEN_BYTES)
         first = services(self.name, self.config)
         for each in first:
@@ -223,7 +225,7 @@ class Site:
         return found
 
     def owned(self, *, everything: bool = False) -> list[tuple[Kind, str]]:
-        """List the target's objects that are there: what makes pods, or everything there is."""
+        """List the target's objects in the cluster: those that make pods, or all of them."""
         policy = self.cluster.kind_of({**_EMPTY, "apiVersion": self._policy, "kind": "PodDisruptionBudget"})
         ingress = self.cluster.kind_of({**_EMPTY, "apiVersion": "networking.k8s.io/v1", "kind": "Ingress"})
         kinds = [Kind.DEPLOYMENT, Kind.STATEFUL_SET, ingress, policy]
@@ -239,7 +241,7 @@ class Site:
 
     def delete(self, owned: Sequence[tuple[Kind, str]]) -> None:
         """Delete objects; returns when they are gone, and their pods with them."""
-        for wait_s in (None, _DELETED_S):  # all are told to go before the first is waited for
+        for wait_s in (None, _DELETED_S):  # all are deleted before the first is waited for
             for kind, name in owned:
                 if kind.kind == "PaddleService" and wait_s is not None:
                     self.paddle_services().delete(name, wait_s=wait_s)  # Knative's part too
@@ -247,7 +249,7 @@ class Site:
                 self.cluster.delete(kind, name, propagation="Foreground" if makes_pods else "Background", wait_s=wait_s)
 
     def retire(self, parts: Sequence[Part]) -> None:
-        """End shards that hold nothing, their volumes too."""
+        """Delete shards that hold nothing, and their volumes."""
         policy = self.cluster.kind_of({**_EMPTY, "apiVersion": self._policy, "kind": "PodDisruptionBudget"})
         for part in parts:
             name = part.name(self.name)
@@ -257,12 +259,12 @@ class Site:
             self.cluster.delete(policy, name)
             for claim in self.cluster.list(Kind.PVC, selector=mine):
                 self.cluster.delete(Kind.PVC, claim["metadata"]["name"])  # it goes once its pod has
-            self.cluster.delete(Kind.STATEFUL_SET, name)  # last: as long as it is there, whoever goes on finds it
+            self.cluster.delete(Kind.STATEFUL_SET, name)  # last: as long as it exists, a resume finds the shard
             for replica in range(part.replicas):
-                self.reach.forget(part.pod(self.name, replica))
+                self.reach.drop(part.pod(self.name, replica))
 
     def _trim(self, wanted: Sequence[Object]) -> None:
-        """Remove what cloudedge.yaml no longer asks for and no release needs: serving, and ways to replicas."""
+        """Delete what cloudedge.yaml no longer defines and no release needs: serving, and Services of replicas."""
         names = {(each["kind"], each["metadata"]["name"]) for each in wanted}
         for kind, name in self.owned():
             if kind.kind in ("Deployment", "Ingress") and (kind.kind, name) not in names:
@@ -295,7 +297,7 @@ class Site:
         return {each["metadata"]["name"]: each["spec"]["clusterIP"] for each in self._services()}
 
     def _services(self) -> list[Object]:
-        """List the Services of shard replicas; the headless one of them all has no table."""
+        """List the Services of shard replicas; the headless Service of all shards has no table label."""
         return self.cluster.list(Kind.SERVICE, selector=f"{selector(labels('cube', self.name))},cloudedge.io/table")
 
 

@@ -1,10 +1,9 @@
-"""The serving pods of a target, as one place: pods have no names that last, so it is all of them or none.
+"""The serving pods of a target as one place: pods have no lasting names, so a release changes all of them or none.
 
-What they shall have is a document in a ConfigMap (`cloudedge.serving.Desired`). A step writes it first, under its
-order, then gives it to every pod there is, and is done when each has got there. Whatever dies in between, the document
-says what holds: a pod that comes later reads it before it is ready. A pod that was starting meanwhile may have read the
-document before: it is waited for until it answers and is given the new one, or until the cluster has certainly renewed
-the file it reads.
+A document in a ConfigMap (`cloudedge.serving.Desired`) defines what they shall have. A step writes it first, under its
+order, then gives it to every pod, and is done when each has got there. If a process dies in between, the document still
+holds: a pod that starts later reads it before it is ready. A pod that was starting may have read the old document: the
+step waits until it answers and takes the new one, or until the cluster has certainly renewed the file that it reads.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = ["DeploymentPlace"]
 
 _LOAD_S = 600.0
 _RENEWED_S = 150.0
-"""After so long the kubelet has renewed the file of every pod: it looks every minute, and at what it learned since."""
+"""After this time the kubelet has renewed the file of every pod: it syncs every minute, from a cache about as old."""
 _LOOK_S = 0.2
 _BYTES_PER_S = 100e6
 
@@ -47,7 +46,7 @@ class DeploymentPlace:
         self._pods = Pods(site, selector(labels("serving", site.name)), place=self.name)
 
     def observe(self) -> Observed:
-        """See `Place`: a version is there if every pod has it, and answers in the share that it has over all pods."""
+        """See `Place`: a version is loaded if every pod has it; its share is the mean over all pods."""
         found = list(self._pods.require(self._pods.answers(lambda admin: admin.versions())).values())
         pins = dict.fromkeys(version["pin"] for pod in found for version in pod["versions"])
         active = _mean([shares_in(pod) for pod in found])
@@ -69,7 +68,7 @@ class DeploymentPlace:
         ship = changed_bytes(version, loaded, self._hub) * len(found)
         return Estimate(ship_bytes=ship, memory_bytes=2 * version.dense_bytes, seconds=1 + ship / _BYTES_PER_S)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
         wanted = desired(version)
         ship = self.estimate(version).ship_bytes
@@ -81,23 +80,23 @@ class DeploymentPlace:
         self._reach(add, order, about=[version.pin])
         return Shipped(ship, "base" if ship >= version.dense_bytes else "delta" if ship else "nothing")
 
-    def check(self, version: Version) -> None:
-        """See `Place`: every pod is asked."""
+    def verify(self, version: Version) -> None:
+        """See `Place`: asks every pod."""
         for answered in self._pods.require(self._pods.answers(lambda admin: admin.probe(version.pin))).values():
             require_probed(self.name, version, answered)
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """See `Place`."""
 
         def point(now: Desired) -> Desired:
             missing = shares.keys() - {each.pin for each in now.versions}
             if missing:
-                raise NotFound(f"{self.name} does not have {', '.join(sorted(missing))}", hint="Prepare it first.")
+                raise NotFound(f"{self.name} does not have {', '.join(sorted(missing))}", hint="Load it first.")
             return now.model_copy(update={"shares": dict(shares)})
 
         self._reach(point, order, about=list(shares))
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """See `Place`."""
 
         def drop(now: Desired) -> Desired:
@@ -106,14 +105,14 @@ class DeploymentPlace:
             return now.model_copy(update={"versions": tuple(each for each in now.versions if each.pin != pin)})
 
         self._reach(drop, order, about=[])
-        self._pods.wait_left()  # rows go when this returns
+        self._pods.wait_left()  # a shard may unload the rows once this returns
 
     def watch(self) -> Health:
-        """See `Place`: what all pods did together."""
+        """See `Place`: the traffic of all pods together."""
         return self._pods.watch()
 
     def _reach(self, change: Callable[[Desired], Desired], order: int, *, about: Sequence[str]) -> None:
-        """Change the document and have every pod get there."""
+        """Change the document and wait until every pod has got there."""
         written = self._write(change, order)
         begun = self._clock.monotonic()
         with ordered(order):
@@ -139,7 +138,7 @@ class DeploymentPlace:
             if now.order > order:
                 raise Conflict(
                     f"{self.name}: order {order} comes after order {now.order} was written",
-                    hint="Somebody else releases to this target, or the journal that numbers orders was lost.",
+                    hint="Another cloudedge releases to this target, or the journal that numbers orders was lost.",
                 )
             written = change(now).model_copy(update={"order": order})
             return text if written == now else written.model_dump_json(indent=1)
@@ -148,10 +147,10 @@ class DeploymentPlace:
         return written
 
     def _waiting(self, desired: Desired, about: Sequence[str], *, seconds: float) -> list[str]:
-        """Give the document to every pod that does not have it; say who is not there yet.
+        """Give the document to every pod that does not have it; list the pods that are not there yet.
 
         Raises:
-            CloudEdgeError: a pod cannot get there; says why.
+            CloudEdgeError: a pod cannot get there; the message has the reason.
         """
 
         def give(pod: Pod) -> str:
@@ -163,12 +162,12 @@ class DeploymentPlace:
             except Unavailable:
                 if pod.is_ready or seconds < _RENEWED_S:
                     return f"{pod.name} does not answer"
-                return ""  # it does not take requests, and will not before it has read the document
+                return ""  # it takes no requests, and will not before it has read the document
             failed = next((status["failures"][pin] for pin in (*about, "") if pin in status["failures"]), None)
             if failed is not None and status["order"] == desired.order:
                 kind = getattr(errors, failed["kind"], InputError)
                 raise (kind if issubclass(kind, CloudEdgeError) else InputError)(f"{pod.name}: {failed['error']}")
-            # What else failed there, such as a version to go back to that no shard has any more, is not this step's.
+            # Another failure there, such as an older version that no shard has any more, is not this step's.
             return "" if status["tried"] >= desired.order else f"{pod.name} is on its way"
 
         pods = self._pods.there()
@@ -178,13 +177,13 @@ class DeploymentPlace:
 
 
 def _mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the share of all requests that each version answers, if every pod gets as many."""
+    """Return the share of all requests that each version answers, if all pods get equally many."""
     pins = dict.fromkeys(pin for shares in found for pin in shares)
     return {pin: round(sum(shares.get(pin, 0.0) for shares in found) / len(found), 9) for pin in pins}
 
 
 def _joined(pin: str, found: Sequence[Mapping[str, Any]]) -> Loaded:
-    """Say of a version what all pods together have: ready if it is on each."""
+    """Return the state of a version over all pods: ready if it is ready on each."""
     states = [next((each for each in pod["versions"] if each["pin"] == pin), None) for pod in found]
     failed = next((each for each in states if each is not None and each["state"] == "failed"), None)
     if failed is not None:

@@ -1,15 +1,15 @@
-"""A PaddleService as one place: a default, a canary, and the percent of requests that the canary gets.
+"""A PaddleService as one place: a default, a canary, and the percentage of requests that the canary gets.
 
 Two versions fit, each in a revision of its own, and no pod ever has both. The way of a release through them:
 
-    prepare     the new version comes up as canary, with nothing; if the canary was what is live, that becomes the
-                default first, by the promote recipe
-    canary      the canary gets its percent
-    switch      the canary gets everything; the version before stays as default
-    rollback    the canary goes, and the default answers as it did before
+    load        the new version comes up as canary with no requests; if the canary was live, it first becomes the
+                default, by the promote recipe
+    canary      the canary gets its percentage
+    activate    the canary gets everything; the version before stays as default
+    roll back   the canary goes, and the default answers as before
 
-The first release is the default at once: a PaddleService that answers nothing cannot be had, so it answers from the
-moment it is ready, before its probes are asked; if they fail it is removed. The Knative Service says what is so.
+The first release is the default at once: a PaddleService without a version cannot exist, so it answers from the moment
+it is ready, before its probes are asked; if they fail it is deleted. The Knative Service holds the actual state.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class KnativePlace:
         }
 
     def observe(self) -> Observed:
-        """See `Place`: nothing is there before the first release."""
+        """See `Place`: before the first release nothing is loaded."""
         status = self._status()
         if status is None:
             return Observed(self.name, self.leg)
@@ -86,7 +86,7 @@ class KnativePlace:
         ship = version.dense_bytes * max(1, knative.min_scale if knative else 1)
         return Estimate(ship_bytes=ship, seconds=_START_S + ship / _BYTES_PER_S)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
         services, shipped = self._services(order), Shipped(self.estimate(version).ship_bytes, "base")
         endpoint = endpoint_of(version, self._site.config, cube=self._site.cube_conf())
@@ -99,8 +99,8 @@ class KnativePlace:
         if not services.is_like(service):
             raise Conflict(
                 f"{self.name} has other resources or another scale than cloudedge.yaml says",
-                hint="A change rebuilds both revisions at once and takes it down meanwhile. If that may be: cloudedge "
-                "down, up and resume.",
+                hint="A change rebuilds both revisions at once and interrupts service. If that is acceptable, run "
+                "`cloudedge down`, `cloudedge up` and `cloudedge resume`.",
             )
         carried = self._carried(status)
         if any(each.is_for(version) for each in carried.values()):
@@ -111,8 +111,8 @@ class KnativePlace:
         services.canary(self._service, endpoint, 0)
         return shipped
 
-    def check(self, version: Version) -> None:
-        """See `Place`: every pod of its revision is asked."""
+    def verify(self, version: Version) -> None:
+        """See `Place`: asks every pod of its revision."""
         status = self._status()
         for role, each in self._carried(status).items() if status is not None else ():
             if each.pin == version.pin:
@@ -120,14 +120,14 @@ class KnativePlace:
                 for answered in self._pods[role].require(found).values():
                     require_probed(self.name, version, answered)
                 return
-        raise NotFound(f"{self.name} does not have {version.pin}", hint="Prepare it first.")
+        raise NotFound(f"{self.name} does not have {version.pin}", hint="Load it first.")
 
-    def switch(self, shares: Shares, *, order: int) -> None:
-        """See `Place`: shares are whole percents."""
+    def activate(self, shares: Shares, *, order: int) -> None:
+        """See `Place`: shares are rounded to whole percents."""
         services, status = self._services(order), self._status()
         if status is None:
             if shares:
-                raise NotFound(f"{self.name} is not there", hint="Prepare it first.")
+                raise NotFound(f"{self.name} is not there", hint="Load it first.")
             return
         services.claim(self._service)
         if not shares:
@@ -136,7 +136,7 @@ class KnativePlace:
         pins = {role: each.pin for role, each in self._carried(status).items()}
         missing = shares.keys() - pins.values()
         if missing:
-            raise NotFound(f"{self.name} does not have {', '.join(sorted(missing))}", hint="Prepare it first.")
+            raise NotFound(f"{self.name} does not have {', '.join(sorted(missing))}", hint="Load it first.")
         if "canary" in pins and pins["canary"] in shares:
             percent = _percent(shares[pins["canary"]])
             if status.canary_percent == percent:
@@ -148,7 +148,7 @@ class KnativePlace:
         else:
             services.wait(self._service)
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """See `Place`."""
         services, status = self._services(order), self._status()
         if status is None:
@@ -161,18 +161,18 @@ class KnativePlace:
         if "canary" in roles:
             services.rollback(self._service)
         elif roles and "canary" in carried:
-            services.promote(self._service)  # the canary is what is live: it becomes the default
+            services.promote(self._service)  # the canary is live: it becomes the default
         elif roles:
             services.delete(self._service)  # it never answered
         for pods in self._pods.values():
-            pods.wait_left()  # rows go when this returns
+            pods.wait_left()  # a shard may unload the rows once this returns
 
     def watch(self) -> Health:
-        """See `Place`: what the pods did that are there; where there is none, nothing was done."""
+        """See `Place`: the traffic of the pods that run; without pods there is none."""
         return Health({pin: each for pods in self._pods.values() for pin, each in pods.watch().traffic.items()})
 
     def _free(self, status: ServiceStatus, services: PaddleServices) -> None:
-        """Make the canary free for another version.
+        """Free the canary for another version.
 
         Raises:
             Conflict: it answers a share of requests, and so does the default.
@@ -184,7 +184,7 @@ class KnativePlace:
         else:
             raise Conflict(
                 f"{self.name}: the canary answers {status.canary_percent} % of requests",
-                hint="Somebody changed it by hand: give the canary 0 or 100 %.",
+                hint="It was changed by hand. Give the canary 0 or 100 %.",
             )
 
     def _services(self, order: int = 0) -> PaddleServices:
@@ -197,10 +197,10 @@ class KnativePlace:
             return None
 
     def _carried(self, status: ServiceStatus) -> dict[Role, Carried]:
-        """Return what the revisions answer with.
+        """Return the version of each revision.
 
         Raises:
-            Conflict: one runs what no release put there.
+            Conflict: a revision runs what no release put there.
         """
         endpoints: dict[Role, Endpoint | None] = {"default": status.default, "canary": status.canary}
         found: dict[Role, Carried] = {}
@@ -217,7 +217,7 @@ class KnativePlace:
 
 
 def _probed(admin: AdminClient, pin: str) -> Mapping[str, Any] | None:
-    """Ask a pod its probes; one of the revision that had this name before says nothing."""
+    """Ask a pod its probes; None for a pod of an earlier revision of the same name."""
     if pin not in {each["pin"] for each in admin.versions()["versions"]}:
         return None
     return admin.probe(pin)
@@ -233,5 +233,5 @@ def _active(status: ServiceStatus, carried: Mapping[Role, Carried]) -> dict[str,
 
 
 def _percent(share: float) -> int:
-    """Return a share as whole percents: none of what shall have some gets nothing, or everything."""
+    """Return a share in whole percents; a share between 0 and 1 stays between 1 and 99."""
     return round(share * _ALL) if share in (0.0, 1.0) else min(max(round(share * _ALL), 1), _ALL - 1)

@@ -1,4 +1,4 @@
-"""A target on Kubernetes as a whole: up, down, and the places a release works with."""
+"""A target on Kubernetes: start it, end it, and make the places of its releases."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ __all__ = ["Standing", "down", "layouts", "manifests", "places", "up"]
 
 @dataclass(frozen=True)
 class Standing:
-    """A target that is up: where its places answer, inside the cluster."""
+    """A target that is up: the addresses of its places inside the cluster."""
 
     namespace: str
     places: dict[str, str]
 
 
 def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> Standing:
-    """Have a cluster run a target's pods; what is there already stays as it is.
+    """Start a target's pods; what is there already stays as it is.
 
     Returns when every pod runs. None is ready before the first release: there is no version to answer with.
 
     Raises:
         ConfigError: there is no such target, or it lacks something.
-        DeadlineExceeded: pods do not come up; says what the cluster has to say about that.
+        DeadlineExceeded: pods do not come up; the message has the cluster's reasons.
     """
     site = _site(name, config)
     try:
@@ -58,16 +58,16 @@ def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> S
 
 
 def down(name: str, *, config: Config | None = None, everything: bool = False, dry_run: bool = False) -> list[str]:
-    """End a target's pods; volumes, addresses and what serving shall have stay for the next `up`.
+    """End a target's pods; volumes, addresses and the versions that serving shall have stay for the next `up`.
 
     Args:
         name: The target's name.
         config: The configuration; the one that is found if left out.
-        everything: Keep nothing.
-        dry_run: Only say what would go.
+        everything: Delete those, too.
+        dry_run: Only list what would be deleted.
 
     Returns:
-        What was deleted, or would be.
+        The objects that were deleted, or would be.
     """
     site = _site(name, config)
     try:
@@ -80,7 +80,7 @@ def down(name: str, *, config: Config | None = None, everything: bool = False, d
 
 
 def manifests(name: str, *, config: Config | None = None) -> list[Object]:
-    """Return what `up` would have the cluster have; the token is left out."""
+    """Return the objects that `up` would apply, without the token."""
     site = _site(name, config)
     try:
         return [{**each, "data": {}} if each["kind"] == "Secret" else each for each in site.plan()]
@@ -95,27 +95,31 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
         NotFound: it was never brought up.
     """
     site, hub = Site(name, section), LocalHub()
-    token, seats = site.token, site.seats()
+    token, servers = site.token, site.servers()
     artifacts = ArtifactCache(site.folder / "artifacts")
     cuts = {
         shards: Dispatch(
-            [seat for seat in seats if seat.shards == shards], token=token, workshop=artifacts, hub=hub, push=True
+            [server for server in servers if server.shards == shards],
+            token=token,
+            artifacts=artifacts,
+            hub=hub,
+            push=True,
         )
-        for shards in {seat.shards for seat in seats}
+        for shards in {server.shards for server in servers}
     }
-    sparse: list[Place] = [PodShardPlace(seat, cuts[seat.shards], site) for seat in seats]
+    sparse: list[Place] = [PodShardPlace(server, cuts[server.shards], site) for server in servers]
     if not section.dense:
         return sparse
     return [*sparse, KnativePlace(site, hub=hub) if site.is_knative else DeploymentPlace(site, hub=hub)]
 
 
 def layouts(name: str, section: TargetConfig) -> Layouts:
-    """Make what cuts the tables of a target on Kubernetes anew."""
+    """Make the layouts of a target on Kubernetes."""
     return KubernetesLayouts(Site(name, section))
 
 
 class KubernetesLayouts:
-    """The layouts of a target on Kubernetes: cloudedge.yaml says the next one, `up` has started its pods."""
+    """The layouts of a target on Kubernetes: cloudedge.yaml defines the next one, and `up` has started its pods."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -141,8 +145,8 @@ class KubernetesLayouts:
 
     def _hold_nothing(self, parts: Sequence[Part]) -> bool:
         names = {part.place(replica) for part in parts for replica in range(part.replicas)}
-        seats = [seat for seat in self._site.seats() if seat.place in names]
-        return not any(shard_replica(seat, self._site.token).status().versions for seat in seats)
+        servers = [server for server in self._site.servers() if server.place in names]
+        return not any(shard_replica(server, self._site.token).status().versions for server in servers)
 
 
 def _site(name: str, config: Config | None) -> Site:
@@ -150,14 +154,14 @@ def _site(name: str, config: Config | None) -> Site:
     section = settings.targets.get(name)
     if section is None:
         known = ", ".join(sorted(settings.targets)) or "none"
-        raise ConfigError(f"there is no target {name!r}", hint=f"cloudedge.yaml names: {known}.")
+        raise ConfigError(f"there is no target {name!r}", hint=f"Targets in cloudedge.yaml: {known}.")
     if section.kind != "kubernetes":
         raise ConfigError(f"target {name!r} is of the kind {section.kind}: it has no pods")
     return Site(name, section)
 
 
 def _wait_running(site: Site, kind: Kind, name: str, within_s: float) -> None:
-    """Wait until all pods of a set or a deployment run and were started; ready they need not be."""
+    """Wait until all pods of a StatefulSet or Deployment have started; they need not be ready."""
 
     def are_started(found: Object | None) -> bool:
         if found is None:

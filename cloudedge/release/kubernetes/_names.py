@@ -1,4 +1,4 @@
-"""What the objects of a target are called and labelled. Pure."""
+"""The names and labels of a target's objects. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 CUBE_PORT, CUBE_ADMIN = 8027, 8028
 SERVING_PORT, SERVING_ADMIN = 9393, 9394
 STATE_FILE = "state.json"
-"""The key under which serving pods find what they shall have."""
+"""The key of the document that serving pods follow."""
 ADMIN = "token"
 """The key of the admin token."""
 
@@ -45,20 +45,20 @@ class Part:
     replicas: int
 
     def name(self, target: str) -> str:
-        """Name its StatefulSet."""
+        """Return the name of its StatefulSet."""
         return named("cube", target, f"{self.table}-{self.shard}of{self.shards}")
 
     def pod(self, target: str, replica: int) -> str:
-        """Name a replica's pod, and the Service that leads to it."""
+        """Return the name of a replica's pod and of the Service that leads to it."""
         return f"{self.name(target)}-{replica}"
 
     def place(self, replica: int) -> str:
-        """Name a replica as the release does."""
+        """Return the name of a replica's place."""
         return shard_place(self.table, self.shard, self.shards, replica)
 
     @property
     def labels(self) -> dict[str, str]:
-        """What tells it from the target's other parts."""
+        """The labels that distinguish it from the target's other parts."""
         return {
             "cloudedge.io/table": self.table,
             "cloudedge.io/shard": str(self.shard),
@@ -73,7 +73,7 @@ class Part:
 
 
 def parts_of(config: TargetConfig) -> Iterator[Part]:
-    """List the parts that cloudedge.yaml asks for."""
+    """List the parts that cloudedge.yaml defines."""
     leg = config.sparse
     if leg is not None:
         for table in leg.tables:
@@ -81,18 +81,18 @@ def parts_of(config: TargetConfig) -> Iterator[Part]:
 
 
 def wanted_file(table: str, shards: int) -> str:
-    """Name the key under which the shards of a layout find which version shall be active."""
+    """Return the key under which the shards of a layout find the pin that shall be active."""
     return f"{table}-of{shards}.json"
 
 
 def named(component: str, target: str, rest: str = "", *, dotted: str = "") -> str:
-    """Name an object: begins with a letter, and fits wherever Kubernetes repeats it.
+    """Return an object's name, which begins with a letter and fits wherever Kubernetes repeats it.
 
     Args:
-        component: What it belongs to.
-        target: Whose it is.
-        rest: Which of several.
-        dotted: Likewise, for kinds whose names may have a dot, which no target's has.
+        component: The component that it belongs to.
+        target: The target that it belongs to.
+        rest: What distinguishes it from others of the component.
+        dotted: The same, for kinds whose names may have a dot, which no target's name has.
     """
     whole = "-".join(each for each in (component, target, rest) if each)
     if len(whole) > _LONGEST:
@@ -101,7 +101,7 @@ def named(component: str, target: str, rest: str = "", *, dotted: str = "") -> s
 
 
 def labels(component: str, target: str) -> dict[str, str]:
-    """Label an object as one of a target's."""
+    """Return the labels of a target's objects."""
     return {
         "app.kubernetes.io/name": component,
         "app.kubernetes.io/instance": target,
@@ -110,5 +110,5 @@ def labels(component: str, target: str) -> dict[str, str]:
 
 
 def selector(found: Mapping[str, str]) -> str:
-    """Write labels as a selector."""
+    """Return labels as a selector."""
     return ",".join(f"{key}={value}" for key, value in found.items())

@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a target, from its section of cloudedge.yaml and a few facts. Pure.
+"""The Kubernetes objects of a target, made from its section of cloudedge.yaml and a few facts. Pure.
 
 Each shard of a table is a StatefulSet, and each of its replicas has a Service of its own, selected by the pod's name:
 readers get addresses that outlive pods, and need no cluster DNS. Serving is a Deployment that follows a ConfigMap.
@@ -40,23 +40,23 @@ _USER = 10001
 """The user of our images."""
 _DRAIN_S, _NOTICE_S = 10, 5
 _GRACE_S = 2 * (_DRAIN_S + _NOTICE_S)
-"""Longer than a server takes to drain; before that it goes on answering while proxies learn that it goes."""
+"""Longer than a server takes to drain; before that it keeps answering while proxies learn that it ends."""
 _MOUNTS = "/etc/cloudedge"
-_ANYWHERE = "0.0.0.0"  # noqa: S104 - it is what a pod is for; orders need the token
+_ANYWHERE = "0.0.0.0"  # noqa: S104 - a pod has to listen; its admin API needs the token
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the cluster has to say before its objects can be written."""
+    """The facts from the cluster that its objects depend on."""
 
     token: str
-    """What the admin APIs want to hear; made once, and kept in the cluster."""
+    """The token of the admin APIs; made once, and kept in the cluster."""
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """By Service: its address."""
+    """By Service: its cluster address."""
     earlier: Sequence[Part] = ()
-    """Shards of layouts that cloudedge.yaml no longer asks for, still there; in their order."""
+    """Shards of layouts that cloudedge.yaml no longer defines and that still exist, in order."""
     live: Mapping[str, int] = field(default_factory=dict)
-    """Into how many shards the tables are cut that readers without a pin get."""
+    """By table: the number of shards of the layout that readers without a pin get."""
     policy: str = "policy/v1"
     """The version of PodDisruptionBudgets; before Kubernetes 1.21 there is only policy/v1beta1."""
 
@@ -65,7 +65,7 @@ def check(target: str, config: TargetConfig) -> PodsConfig:
     """Return the settings of a target's pods.
 
     Raises:
-        ConfigError: something is missing; says what.
+        ConfigError: a setting is missing; the message names it.
     """
     pods = config.pods or PodsConfig()
     lacking = []
@@ -78,24 +78,24 @@ def check(target: str, config: TargetConfig) -> PodsConfig:
     if lacking:
         raise ConfigError(
             f"target {target!r} does not say {', '.join(lacking)}",
-            hint="docs/how-to/release-kubernetes.md shows a whole one.",
+            hint="See docs/how-to/release-kubernetes.md for a complete one.",
         )
     hub = pods.serving.hub
     for name in ("secret_key", "password") if hub is not None else ():
         if (getattr(hub, name) or "env:").startswith("file:"):
             raise ConfigError(
                 f"target {target!r}: pods have no such file: pods.serving.hub.{name}",
-                hint="Write env:NAME, and name a Secret with that key in pods.serving.hub_secret.",
+                hint="Write `env:NAME`, and name a Secret with that key in `pods.serving.hub_secret`.",
             )
     check_knative(target, config)
     return pods
 
 
 def objects(target: str, config: TargetConfig, facts: Facts) -> list[Object]:
-    """List a target's objects, in an order in which each finds what it needs.
+    """List a target's objects, each after those that it needs.
 
     Raises:
-        ConfigError: the section lacks something.
+        ConfigError: the section lacks a setting.
     """
     pods = check(target, config)
     found: list[Object] = []
@@ -108,7 +108,7 @@ def objects(target: str, config: TargetConfig, facts: Facts) -> list[Object]:
     if config.sparse:
         found += services(target, config)
         found.append(conf_map(target, config, facts))
-        # Without data: which version makes a pod ready is written by releases, and an `up` leaves it alone.
+        # Without data: releases write the version that makes a pod ready, and `up` leaves it alone.
         found.append(_head("v1", "ConfigMap", named("cube", target, dotted="state"), labels("cube", target)))
         parts = [*parts_of(config), *facts.earlier]
         found += chain.from_iterable(_shard(target, part, pods, facts) for part in parts)
@@ -118,7 +118,7 @@ def objects(target: str, config: TargetConfig, facts: Facts) -> list[Object]:
 
 
 def services(target: str, config: TargetConfig) -> list[Object]:
-    """List the Services of the shards: cube.conf needs their addresses, so they come first."""
+    """List the Services of the shards, which come first because cube.conf needs their addresses."""
     found = [
         {
             **_head("v1", "Service", named("cube", target), labels("cube", target)),
@@ -136,7 +136,7 @@ def services(target: str, config: TargetConfig) -> list[Object]:
             spec = {
                 "type": "ClusterIP",
                 "selector": {"statefulset.kubernetes.io/pod-name": pod},
-                # Rows are read by version before the first one is active, and shards are told what to load.
+                # Pinned reads and admin calls reach a shard before its first version is active.
                 "publishNotReadyAddresses": True,
                 "ports": _ports(data=CUBE_PORT, admin=CUBE_ADMIN),
             }
@@ -145,7 +145,7 @@ def services(target: str, config: TargetConfig) -> list[Object]:
 
 
 def _conf_text(target: str, config: TargetConfig, facts: Facts) -> str:
-    """Write cube.conf: where the shards of every layout are. A Service without an address yet goes by its name."""
+    """Return cube.conf for the shards of every layout; a Service without an address yet is named."""
     cuts: dict[tuple[str, int], list[list[str]]] = {}
     for part in [*parts_of(config), *facts.earlier]:
         pods = [part.pod(target, replica) for replica in range(part.replicas)]
@@ -205,7 +205,7 @@ def _shard(target: str, part: Part, pods: PodsConfig, facts: Facts) -> Iterator[
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
             *({"name": each, "mountPath": f"{_MOUNTS}/{each}", "readOnly": True} for each in ("admin", "state")),
         ],
-        **_probes("admin", slow_s=600),  # rows of a volume are loaded before it answers
+        **_probes("admin", slow_s=600),  # it loads the rows of its volume before it answers
         **_secured(pods.cube),
     }
     yield {
@@ -232,8 +232,8 @@ def _serving(target: str, config: TargetConfig, pods: PodsConfig, facts: Facts) 
     text = yaml.safe_dump({"hubs": {"serving": hub}})
     yield {**_head("v1", "ConfigMap", name, labels("serving", target)), "data": {"cloudedge.yaml": text}}
     if settings.knative is not None:
-        return  # the PaddleService comes with the first release: without a version there is nothing to run
-    # Without data: what serving shall have is written by releases, and an `up` leaves it alone.
+        return  # the first release makes the PaddleService: without a version it has nothing to run
+    # Without data: releases write what serving shall have, and `up` leaves it alone.
     yield _head("v1", "ConfigMap", named("serving", target, dotted="state"), labels("serving", target))
     yield _budget(name, own, facts)
     yield {
@@ -272,7 +272,7 @@ def _serving(target: str, config: TargetConfig, pods: PodsConfig, facts: Facts) 
                 for each in ("admin", "state", "serving")
             ),
         ],
-        # Proxies send requests here for a moment after the pod was told to go.
+        # Proxies still send requests here for a moment after the pod is told to end.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_NOTICE_S)]}}},
         **_probes("admin", slow_s=300),
         **_secured(settings),
@@ -290,7 +290,7 @@ def _serving(target: str, config: TargetConfig, pods: PodsConfig, facts: Facts) 
         "spec": {
             "replicas": config.dense.replicas,
             "selector": {"matchLabels": own},
-            # One more before one less: whoever goes has somebody who answers in its place.
+            # A new pod answers before an old one ends.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": {
                 "metadata": {"labels": own, "annotations": noted},
@@ -346,7 +346,7 @@ def _pod(
 
 
 def _probes(port: str, *, slow_s: int) -> Object:
-    """Alive is a process that answers; ready is a version that does; for `slow_s` seconds it may be neither."""
+    """Return the probes: alive if the process answers, ready if a version does; it may start for `slow_s` seconds."""
     every = 2
     alive = {"httpGet": {"path": "/health", "port": port, "scheme": "HTTP"}, "timeoutSeconds": 5}
     ready = {"httpGet": {"path": "/ready", "port": port, "scheme": "HTTP"}, "timeoutSeconds": 10}

@@ -1,4 +1,4 @@
-"""Serving pods as a release asks them: all that take requests have to answer, those that start may."""
+"""Calls to the serving pods of a target: every pod that takes requests has to answer, a starting one may."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cloudedge.serving import AdminClient
 __all__ = ["Pod", "Pods"]
 
 _GONE_S = 60.0
-"""Longer than a pod's grace period; one that is still listed then is on a node that nobody hears of."""
+"""Longer than a pod's grace period; a pod that is still listed then is on a lost node."""
 _LOOK_S = 0.2
 _ASK_S = 10.0
 _Found = TypeVar("_Found")
@@ -27,7 +27,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod that may answer, now or soon."""
+    """A pod that answers, or soon may."""
 
     name: str
     ip: str
@@ -35,7 +35,7 @@ class Pod:
 
     @classmethod
     def read(cls, found: Object) -> Pod | None:
-        """Read a pod; None for one that is going, or has no node yet, and with that no file either."""
+        """Read a pod; None for one that is ending, or has no node and therefore no files yet."""
         status = found.get("status") or {}
         conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
         is_over = status.get("phase") in ("Failed", "Succeeded")
@@ -49,8 +49,8 @@ class Pods:
 
     Args:
         site: The target.
-        selector: Which of its namespace's pods.
-        place: What they are called together, for errors.
+        selector: Selects them among the pods of the namespace.
+        place: The name of their place, for errors.
     """
 
     def __init__(self, site: Site, selector: str, *, place: str) -> None:
@@ -62,10 +62,10 @@ class Pods:
         self._clients: dict[tuple[str, str], AdminClient] = {}
 
     def answers(self, ask: Callable[[AdminClient], _Found | None]) -> dict[str, _Found]:
-        """Ask every pod that takes requests, and those others that answer; None is no answer.
+        """Ask every pod; leave out pods that answer None, and pods without requests that do not answer.
 
         Raises:
-            Unavailable: one that takes requests does not answer.
+            Unavailable: a pod that takes requests does not answer.
         """
 
         def one(pod: Pod) -> tuple[str, _Found | None]:
@@ -79,17 +79,19 @@ class Pods:
         return {name: found for name, found in self.each(self.there(), one) if found is not None}
 
     def require(self, answers: dict[str, _Found]) -> dict[str, _Found]:
-        """Return what pods said.
+        """Return the answers, of which there must be one.
 
         Raises:
-            Unavailable: none said anything, so that nobody knows.
+            Unavailable: no pod answered.
         """
         if not answers:
-            raise Unavailable(f"{self._place}: no pod answers", hint=f"kubectl get pods -l {self._selector}")
+            raise Unavailable(
+                f"{self._place}: no pod answers", hint=f"Look at the pods with `kubectl get pods -l {self._selector}`."
+            )
         return answers
 
     def watch(self) -> Health:
-        """Say what all pods did together since this was last asked."""
+        """Return the traffic of all pods together since the last call."""
         since = []
         for pod, stats in self.answers(lambda admin: admin.stats()).items():
             now = {pin: traffic_of(found) for pin, found in stats["versions"].items()}
@@ -98,18 +100,18 @@ class Pods:
         return Health(add_up(since))
 
     def wait_left(self) -> None:
-        """Wait until those that are going are gone: they are not asked, and may still answer."""
+        """Wait until ending pods are gone: they are not asked any more, and may still answer requests."""
         end = self._clock.monotonic() + _GONE_S
         while self._clock.monotonic() < end and any(each["metadata"].get("deletionTimestamp") for each in self._list()):
             self._clock.sleep(_LOOK_S)
 
     def each(self, pods: Sequence[Pod], do: Callable[[Pod], _Found]) -> list[_Found]:
-        """Do something with pods, side by side."""
-        # Orders are numbered per thread: each call takes the number along.
+        """Call a function for each pod, in parallel."""
+        # The order of a call is kept per thread: each call takes it along.
         return map_in_threads(_with_context(do), pods, 16, name="serving-pods")
 
     def there(self) -> list[Pod]:
-        """List the pods that may answer."""
+        """List the pods that answer, or soon may."""
         found = [Pod.read(each) for each in self._list()]
         pods = [pod for pod in found if pod is not None]
         names = {pod.name for pod in pods}
@@ -117,11 +119,11 @@ class Pods:
             gone = self._clients.pop(key, None)
             if gone is not None:
                 gone.close()
-                self._site.reach.forget(key[0])
+                self._site.reach.drop(key[0])
         return pods
 
     def admin(self, pod: Pod) -> AdminClient:
-        """Return the way to a pod."""
+        """Return the client of a pod's admin API."""
         address = self._site.reach.address(pod.name, SERVING_ADMIN, ip=pod.ip)
         if (pod.name, address) not in self._clients:
             self._clients[pod.name, address] = AdminClient(address, token=self._site.token, timeout_s=_ASK_S)

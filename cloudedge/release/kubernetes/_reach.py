@@ -1,7 +1,7 @@
-"""How cloudedge reaches pods: through the API server, or by their addresses where it runs in the cluster itself.
+"""The way to pods: through the API server, or by their addresses where cloudedge runs inside the cluster.
 
-A forward is a port of this machine that leads to a pod by its name; each connection is made anew, so a pod that is
-deleted and comes back under its name is reached again. Forwards stay for as long as this process.
+A forward is a port of this machine that leads to a pod by its name; each connection is opened separately, so a pod that
+is deleted and comes back under its name is reached again. Forwards live as long as this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Reach", "is_direct"]
 
 
 def is_direct(config: TargetConfig) -> bool:
-    """Tell whether pods are reached by their addresses."""
+    """Tell whether cloudedge reaches pods by their addresses."""
     access = (config.pods or PodsConfig()).access
     if access == "auto":
         return not config.kubeconfig and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ
@@ -26,11 +26,11 @@ def is_direct(config: TargetConfig) -> bool:
 
 
 class Reach:
-    """Finds the way to pods' ports.
+    """Addresses of pods' ports.
 
     Args:
-        cluster: Where they are.
-        direct: By their addresses; else through the API server.
+        cluster: The cluster of the pods.
+        direct: Use the pods' own addresses; else go through the API server.
     """
 
     def __init__(self, cluster: Cluster, *, direct: bool) -> None:
@@ -41,12 +41,12 @@ class Reach:
         atexit.register(self.close)
 
     def address(self, pod: str, port: int, *, ip: str = "") -> str:
-        """Return where to connect for a pod's port, ``host:port``.
+        """Return the address to connect to for a pod's port, ``host:port``.
 
         Args:
             pod: Its name.
             port: Its port.
-            ip: Its address, or that of a Service that leads to it alone.
+            ip: Its address, or that of a Service that leads only to it.
         """
         if self._direct and ip:
             return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
@@ -57,8 +57,8 @@ class Reach:
                 self._forwards[pod, port] = stack, local
             return f"127.0.0.1:{self._forwards[pod, port][1]}"
 
-    def forget(self, pod: str) -> None:
-        """Close what leads to a pod that is gone for good."""
+    def drop(self, pod: str) -> None:
+        """Close the forwards to a pod that is gone for good."""
         with self._lock:
             gone = [self._forwards.pop(key)[0] for key in [*self._forwards] if key[0] == pod]
         for stack in gone:

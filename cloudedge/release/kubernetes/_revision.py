@@ -1,8 +1,8 @@
 """A version as a revision of a PaddleService. Pure.
 
-All that a PaddleService says of a container is its image, its port and what bash runs in it. So what bash runs carries
-the document that a serving pod follows, with one version that answers everything: the pin comes from the revision, and
-a pod can have no other. It listens once that version is loaded, because Knative takes an open port for a ready pod.
+A PaddleService defines of a container only its image, its port and its bash command. So the command carries the
+document that a serving pod follows, with one version that answers everything: the pin comes from the revision, and a
+pod can have no other. It listens once that version is loaded, because Knative takes an open port for a ready pod.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cloudedge.serving.knative import Autoscale, Endpoint, PaddleService
 __all__ = ["Carried", "check_knative", "desired", "endpoint_of", "service_of"]
 
 _MOUNTS = "/etc/cloudedge"
-_ANYWHERE = "0.0.0.0"  # noqa: S104 - it is what a pod is for; orders need the token
+_ANYWHERE = "0.0.0.0"  # noqa: S104 - a pod has to listen; its admin API needs the token
 _STATE = "/tmp/state.json"  # noqa: S108 - the pod's own
 _MARK = "# cloudedge "
 _DRAIN_S = 10
@@ -29,7 +29,7 @@ _DRAIN_S = 10
 
 @dataclass(frozen=True)
 class Carried:
-    """What a revision answers with."""
+    """The version that a revision answers with."""
 
     pin: str
     ref: str
@@ -38,7 +38,7 @@ class Carried:
 
     @classmethod
     def read(cls, endpoint: Endpoint) -> Carried | None:
-        """Read it from what the revision runs; None if that is none of ours."""
+        """Read it from the revision's command; None if cloudedge did not write that."""
         first, _, rest = endpoint.arg.partition("\n")
         words = first.removeprefix(_MARK).split()
         if not first.startswith(_MARK) or len(words) != len(("pin", "ref")):
@@ -48,18 +48,18 @@ class Carried:
         return cls(pin, ref, Desired.parse(text))
 
     def is_for(self, version: Version) -> bool:
-        """Tell whether this is a version, reading the layout that it lives in."""
+        """Tell whether this is a certain version, reading the layout that it lives in."""
         return self.document.versions == (desired(version),)
 
 
 def desired(version: Version) -> DesiredVersion:
-    """Return what a replica is told of a version."""
+    """Return a version's entry in the document that replicas follow."""
     rows = {name: (table.dtype, table.dim) for name, table in version.tables.items()}
     return DesiredVersion(pin=version.pin, bundle=version.ref, tables=tables_of(version), rows=rows)
 
 
 def endpoint_of(version: Version, config: TargetConfig, *, cube: str) -> Endpoint:
-    """Return what a revision runs for a version.
+    """Return the container of a revision that runs a version.
 
     Args:
         version: The version.
@@ -67,8 +67,8 @@ def endpoint_of(version: Version, config: TargetConfig, *, cube: str) -> Endpoin
         cube: cube.conf.
     """
     serving = (config.pods or PodsConfig()).serving
-    # Always the same order: what a revision runs must not differ from one release to the next.
-    told = Desired(order=1, versions=(desired(version),), shares={version.pin: 1.0}, cube=cube)
+    # Always the same order: a revision's command must not differ from one release to the next.
+    document = Desired(order=1, versions=(desired(version),), shares={version.pin: 1.0}, cube=cube)
     options = {
         "host": _ANYWHERE,
         "port": SERVING_PORT,
@@ -93,20 +93,20 @@ def endpoint_of(version: Version, config: TargetConfig, *, cube: str) -> Endpoin
         f"{_MARK}{version.pin} {version.ref}",
         "set -e",
         f"export CLOUDEDGE_CONFIG={_MOUNTS}/serving/cloudedge.yaml CLOUDEDGE_HOME=/tmp/models HOME=/tmp",
-        # There are no variables in a PaddleService; a Secret can be mounted.
+        # A PaddleService has no environment variables; a Secret can be mounted.
         *(
             [f'for each in {_MOUNTS}/hub/*; do export "${{each##*/}}=$(cat "$each")"; done']
             if serving.hub_secret
             else []
         ),
-        f"printf %s {shlex.quote(told.model_dump_json())} > {_STATE}",
+        f"printf %s {shlex.quote(document.model_dump_json())} > {_STATE}",
         shlex.join(words),
     ]
     return Endpoint(serving.image, SERVING_PORT, "\n".join(lines))
 
 
 def service_of(target: str, config: TargetConfig, endpoint: Endpoint) -> PaddleService:
-    """Return the PaddleService of a target as its first release makes it."""
+    """Return the PaddleService that a target's first release makes."""
     serving = (config.pods or PodsConfig()).serving
     secrets = {"admin": named("cloudedge", target, dotted="admin")}
     secrets |= {"hub": serving.hub_secret} if serving.hub_secret else {}
@@ -134,7 +134,7 @@ def check_knative(target: str, config: TargetConfig) -> None:
     """Refuse settings that a PaddleService has no field for.
 
     Raises:
-        ConfigError: there are some; says which.
+        ConfigError: there are such settings; the message names them.
     """
     serving = (config.pods or PodsConfig()).serving
     if serving.knative is None:
@@ -143,7 +143,7 @@ def check_knative(target: str, config: TargetConfig) -> None:
     if extra:
         raise ConfigError(
             f"target {target!r}: a PaddleService has no {', '.join(f'pods.serving.{each}' for each in extra)}",
-            hint="Knative has routes and hosts of its own; without pods.serving.knative a Deployment has all of these.",
+            hint="Knative has routes and hosts of its own; a Deployment (no `pods.serving.knative`) has all of these.",
         )
     wrong = [
         finding

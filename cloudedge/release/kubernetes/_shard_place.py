@@ -1,7 +1,7 @@
-"""A shard replica in a pod: an ordinary place, whose layout's ConfigMap says which version makes a pod ready.
+"""A shard replica in a pod: a `ShardPlace` whose layout's ConfigMap names the version that makes a pod ready.
 
-What moves the pointer is the admin API, as everywhere. The ConfigMap is for the pod that was away at that moment and
-comes back from its volume with the version before: until a `resume` it is not ready.
+The admin API moves the pointer, as everywhere. The ConfigMap is for a pod that did not run at that moment and comes
+back from its volume with the version before: it is not ready until a `resume`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from cloudedge.errors import NotFound
 from cloudedge.release.core import Shares
-from cloudedge.release.kubernetes._cluster_state import PodSeat, Site
+from cloudedge.release.kubernetes._cluster_state import ServerPod, Site
 from cloudedge.release.kubernetes._names import named, wanted_file
 from cloudedge.release.places import Dispatch, ShardPlace
 
@@ -21,23 +21,23 @@ __all__ = ["PodShardPlace"]
 class PodShardPlace(ShardPlace):
     """One cube server in a pod."""
 
-    def __init__(self, seat: PodSeat, dispatch: Dispatch, site: Site) -> None:
-        super().__init__(seat, dispatch)
+    def __init__(self, server: ServerPod, dispatch: Dispatch, site: Site) -> None:
+        super().__init__(server, dispatch)
         self._site = site
-        self._file = wanted_file(seat.table, seat.shards)
+        self._file = wanted_file(server.table, server.shards)
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """See `Place`."""
         if shares:
             self._want(max(shares, key=lambda pin: shares[pin]), order)
-        super().switch(shares, order=order)
+        super().activate(shares, order=order)
 
     def _want(self, pin: str, order: int) -> None:
         def rewritten(text: str) -> str:
             now = json.loads(text) if text else {}
-            # Replicas are switched side by side, each under an order of its own: a later one stays.
-            is_said = now.get("pin") == pin or now.get("order", 0) > order
-            return text if is_said else json.dumps({"order": order, "pin": pin})
+            # Replicas are activated in parallel, each under an order of its own: a later one stays.
+            is_written = now.get("pin") == pin or now.get("order", 0) > order
+            return text if is_written else json.dumps({"order": order, "pin": pin})
 
-        with suppress(NotFound):  # somebody deleted it: then any version makes a pod ready, until the next `up`
+        with suppress(NotFound):  # it was deleted: then any version makes a pod ready, until the next `up`
             self._site.rewrite(named("cube", self._site.name, dotted="state"), self._file, rewritten)

@@ -1,4 +1,4 @@
-"""A local target as a whole: up, down, and the places a release works with."""
+"""A local target: start it, end it, and make the places of its releases."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cloudedge.cube.delivery import ArtifactCache
 from cloudedge.errors import ConfigError, Conflict
 from cloudedge.hub import LocalHub
 from cloudedge.release.core import Layouts, Place, Shards
-from cloudedge.release.local._processes import ProcessLayout, Seat, is_free
+from cloudedge.release.local._processes import ProcessLayout, ServerProcess, is_free
 from cloudedge.release.places import Dispatch, ServingPlace, ShardPlace, shard_replica
 
 __all__ = ["down", "layout_of", "layouts", "places", "serving_urls", "target_folder", "up"]
 
 _HEALTH_S = 2.0
 _PORTS_S = 5.0
-"""How long a port may still be taken: a process that was killed is gone before its listeners are."""
+"""The time for which a port may still be taken: a killed process is gone before its listeners are."""
 
 
 def layout_of(name: str, *, config: Config | None = None) -> ProcessLayout:
-    """Return what a local target of cloudedge.yaml consists of.
+    """Return the processes of a local target of cloudedge.yaml.
 
     Raises:
         ConfigError: there is no such target, or it is not a local one.
@@ -34,40 +34,40 @@ def layout_of(name: str, *, config: Config | None = None) -> ProcessLayout:
     section = settings.targets.get(name)
     if section is None:
         known = ", ".join(sorted(settings.targets)) or "none"
-        raise ConfigError(f"there is no target {name!r}", hint=f"cloudedge.yaml names: {known}.")
+        raise ConfigError(f"there is no target {name!r}", hint=f"Targets in cloudedge.yaml: {known}.")
     if section.kind != "local":
         raise ConfigError(f"target {name!r} is of the kind {section.kind}: its processes are not this machine's")
     return ProcessLayout(name, section, hub=LocalHub().root)
 
 
 def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> ProcessLayout:
-    """Start a local target's processes, under a supervisor that outlives the caller; what runs is left alone.
+    """Start a local target's processes, under a supervisor that outlives the caller; running ones are left alone.
 
     Raises:
-        Conflict: somebody else listens on one of its ports.
-        Unavailable: a process does not come up; says what it wrote last.
+        Conflict: another process listens on one of its ports.
+        Unavailable: a process does not come up; the message has what it wrote last.
     """
     layout = layout_of(name, config=config)
     layout.take_ports()
-    seats = [*layout.sparse(), *layout.dense()]
-    _require_ports(layout, seats, SystemClock())
-    admins = {seat.process: seat.admin for seat in seats}
+    servers = [*layout.sparse(), *layout.dense()]
+    _require_ports(layout, servers, SystemClock())
+    admins = {server.process: server.admin for server in servers}
     supervisor.up(layout.folder, layout.specs(), is_ready=lambda process: _is_there(admins[process]), within_s=within_s)
     return layout
 
 
 def down(name: str, *, config: Config | None = None) -> None:
-    """End a local target's processes; what they have loaded is there again after the next `up`."""
+    """End a local target's processes; after the next `up` they have loaded what they have now."""
     supervisor.down(layout_of(name, config=config).folder)
 
 
 def serving_urls(name: str, *, config: Config | None = None) -> list[str]:
-    """Return where a local target answers predictions."""
-    return [f"http://{seat.address}" for seat in layout_of(name, config=config).dense()]
+    """Return the URLs of a local target's serving replicas."""
+    return [f"http://{server.address}" for server in layout_of(name, config=config).dense()]
 
 
 def target_folder(name: str, *, config: Config | None = None) -> Path:
-    """Return where a local target keeps its files."""
+    """Return the folder of a local target's files."""
     return layout_of(name, config=config).folder
 
 
@@ -75,25 +75,25 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
     """Make the places of a local target."""
     hub = LocalHub()
     layout = ProcessLayout(name, section, hub=hub.root)
-    seats = layout.sparse()
+    servers = layout.sparse()
     artifacts = ArtifactCache(layout.folder / "artifacts")
     cuts = {
         shards: Dispatch(
-            [seat for seat in seats if seat.shards == shards], token=layout.token, workshop=artifacts, hub=hub
+            [server for server in servers if server.shards == shards], token=layout.token, artifacts=artifacts, hub=hub
         )
-        for shards in {seat.shards for seat in seats}
+        for shards in {server.shards for server in servers}
     }
-    sparse: list[Place] = [ShardPlace(seat, cuts[seat.shards], host="here") for seat in seats]
-    return [*sparse, *(ServingPlace(seat, token=layout.token, hub=hub, host="here") for seat in layout.dense())]
+    sparse: list[Place] = [ShardPlace(server, cuts[server.shards], host="here") for server in servers]
+    return [*sparse, *(ServingPlace(server, token=layout.token, hub=hub, host="here") for server in layout.dense())]
 
 
 def layouts(name: str, section: TargetConfig) -> Layouts:
-    """Make what cuts the tables of a local target anew."""
+    """Make the layouts of a local target."""
     return LocalLayouts(ProcessLayout(name, section, hub=LocalHub().root))
 
 
 class LocalLayouts:
-    """The layouts of a local target: cloudedge.yaml says the next one, `up` has started its servers."""
+    """The layouts of a local target: cloudedge.yaml defines the next one, and `up` has started its servers."""
 
     def __init__(self, layout: ProcessLayout) -> None:
         self._layout = layout
@@ -107,31 +107,31 @@ class LocalLayouts:
         self._layout.publish(shards or None)
 
     def retire(self) -> Collection[str]:
-        """See `Layouts`: what no longer shall run is gone, and the supervisor sees to it whatever happens to us."""
-        empty = [seat for seats in self._layout.earlier() if self._hold_nothing(seats) for seat in seats]
-        gone = [seat.process for seat in empty]
+        """See `Layouts`: the supervisor ends what is off its list, also if this process dies."""
+        empty = [server for servers in self._layout.earlier() if self._hold_nothing(servers) for server in servers]
+        gone = [server.process for server in empty]
         if empty:
             left = [spec for spec in self._layout.specs() if spec.name not in gone]
             supervisor.change(self._layout.folder, left, gone=gone)
         self._layout.tidy()
-        return [seat.place for seat in empty]
+        return [server.place for server in empty]
 
-    def _hold_nothing(self, seats: Sequence[Seat]) -> bool:
+    def _hold_nothing(self, servers: Sequence[ServerProcess]) -> bool:
         token = self._layout.token()
-        return not any(shard_replica(seat, token).status().versions for seat in seats)
+        return not any(shard_replica(server, token).status().versions for server in servers)
 
 
-def _require_ports(layout: ProcessLayout, seats: Sequence[Seat], clock: Clock) -> None:
+def _require_ports(layout: ProcessLayout, servers: Sequence[ServerProcess], clock: Clock) -> None:
     running = supervisor.find_processes(layout.folder)
     end = clock.monotonic() + _PORTS_S
-    for seat in seats:
-        for port in (seat.port, seat.admin_port) if seat.process not in running else ():
+    for server in servers:
+        for port in (server.port, server.admin_port) if server.process not in running else ():
             while not is_free(port):
                 if clock.monotonic() > end:
                     raise Conflict(
-                        f"{seat.place} of {layout.name} cannot listen on port {port}: somebody else does",
-                        hint=f"End whoever does, or remove {layout.folder / 'ports.json'}: then others are taken, and "
-                        "clients have to learn them.",
+                        f"{server.place} of {layout.name} cannot listen on port {port}: another process does",
+                        hint=f"End that process, or remove {layout.folder / 'ports.json'}: then `cloudedge up` takes "
+                        "other ports, and clients have to learn them.",
                         port=port,
                     )
                 clock.sleep(_PORTS_S / 50)

@@ -1,4 +1,4 @@
-"""Rows for serving from cube's shards: every read is pinned to the version whose dense part is running."""
+"""Rows for serving from cube's shards: every read carries the pin of the version whose dense part runs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _SCALE = np.dtype("<f4")
 class CubeRows:
     """Reads the tables of one bundle from the shards that cube.conf names; a `RowSource`.
 
-    Dictionaries are called as the bundle's tables are. Where a dictionary is missing from cube.conf, its table is not
-    served at all: an error at load time, not zeros later. Rows of float16, and of int8 with a scale behind them, become
-    the float32 that they become when serving reads them from the bundle.
+    A dictionary of cube.conf has the name of the bundle's table. A table that cube.conf lacks is an error at load time,
+    not zeros later. Rows of float16, and of int8 with a scale behind them, become the same float32 values as rows that
+    serving reads from the bundle.
 
     Args:
-        conf: Which servers hold which dictionary.
-        bundle: Whose tables; their rows say how wide a row is.
-        dictionaries: What cube.conf calls a table, where not by its name: the same table may be there in several
-            layouts, and each version reads the one it was prepared in.
+        conf: The servers of every dictionary.
+        bundle: The bundle; its tables define how wide a row is.
+        dictionaries: By table: its name in cube.conf, where that differs. A table may be there in several layouts, and
+            each version reads the one it was loaded in.
         on_missing_shard: Fail when no replica of a shard answers, or give its ids zeros and count them.
-        kinds: What rows of each table look like, where the bundle's tables are not at hand.
+        kinds: By table: the type of its rows, where the bundle's tables are not here.
 
     Raises:
         ConfigError: cube.conf does not name one of the tables.
@@ -78,7 +78,7 @@ class CubeRows:
     def rows(self, table: str, ids: NDArray[np.uint64], pin: str, deadline: float | None = None) -> FoundRows:
         """Read the rows of some ids from the pinned version; see `RowSource`.
 
-        The client asks for every id once, whatever the batch repeats.
+        The client asks for every id once, however often the batch repeats it.
         """
         kind = self._kinds[table]
         left_s = None if deadline is None else deadline - time.monotonic()
@@ -92,7 +92,7 @@ class CubeRows:
                 raise IntegrityError(
                     f"rows of table {table!r} have {values.shape[1]} bytes, the bundle says {kind.row_bytes}"
                 )
-            values = np.zeros((len(ids), kind.dim), np.float32)  # nothing was found, so nobody said how wide it is
+            values = np.zeros((len(ids), kind.dim), np.float32)  # no row was found, so no answer has their width
         defaulted = int(np.count_nonzero(found.defaulted))
         missing = len(ids) - int(np.count_nonzero(found.found)) - defaulted
         return FoundRows(values, missing=missing, defaulted=found.defaulted if defaulted else None)
@@ -109,7 +109,7 @@ def _kind(bundle: Bundle, table: str) -> RowType | None:
 
 
 def _numbers(rows: NDArray[np.uint8], kind: RowType) -> NDArray[np.float32]:
-    """Read rows as servers hold them: one run of bytes each, an int8 row's scale behind its values."""
+    """Decode rows as servers hold them: one run of bytes each, an int8 row's scale behind its values."""
     if not kind.has_scale:
         return rows.view(kind.dtype).astype(np.float32, copy=False)
     values: NDArray[Any] = rows[:, : kind.dim].view(kind.dtype)

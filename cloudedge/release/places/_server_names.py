@@ -1,4 +1,4 @@
-"""Where servers of a target sit, and how readers find the shards among them: what every kind of target shares. Pure."""
+"""The names of a target's servers, and the cube.conf that leads readers to its shards. Pure."""
 
 from __future__ import annotations
 
@@ -7,78 +7,78 @@ from typing import Protocol
 
 from cloudedge.cube import CubeConf, CubeDict
 
-__all__ = ["Cut", "Seat", "cube_conf", "dictionary", "live_shards", "parse_place", "shard_place"]
+__all__ = ["TableLayout", "TargetServer", "cube_conf", "dictionary", "live_shards", "parse_place", "shard_place"]
 
 _TIMEOUT_MS, _RETRY = 1000, 2
 
-Cut = tuple[str, int]
-"""A table, and into how many shards it is cut."""
+TableLayout = tuple[str, int]
+"""A table and the number of its shards."""
 
 
-class Seat(Protocol):
-    """A server of a target: what a release calls it and where it listens."""
+class TargetServer(Protocol):
+    """A server of a target: the name of its place and the addresses it listens on."""
 
     @property
     def place(self) -> str:
-        """As the release calls it: ``sparse/embedding/0of2/1``, ``dense/0``."""
+        """The name of its place: ``sparse/embedding/0of2/1``, ``dense/0``."""
         ...
 
     @property
     def table(self) -> str:
-        """Of a shard: its table."""
+        """Sparse: the table that it holds a shard of."""
         ...
 
     @property
     def shard(self) -> int:
-        """Of a shard: which one."""
+        """Sparse: the number of the shard."""
         ...
 
     @property
     def shards(self) -> int:
-        """Of a shard: of how many."""
+        """Sparse: the number of shards of the table."""
         ...
 
     @property
     def address(self) -> str:
-        """Where it answers, ``host:port``."""
+        """The address that answers requests, ``host:port``."""
         ...
 
     @property
     def admin(self) -> str:
-        """Where it takes orders, a URL."""
+        """The URL of its admin API."""
         ...
 
 
 def shard_place(table: str, shard: int, shards: int, replica: int) -> str:
-    """Name a shard replica."""
+    """Return the name of a shard replica's place."""
     return f"sparse/{table}/{shard}of{shards}/{replica}"
 
 
 def parse_place(place: str) -> tuple[str, int, int]:
-    """Read table, shard and number of shards from a shard replica's name."""
+    """Read table, shard and number of shards from the name of a shard replica's place."""
     _, table, part, _ = place.split("/")
     shard, _, shards = part.partition("of")
     return table, int(shard), int(shards)
 
 
 def dictionary(table: str, shards: int) -> str:
-    """Name a layout of a table in cube.conf; no table of cloudedge.yaml can be called that."""
+    """Return the name of a table's layout in cube.conf, which no table of cloudedge.yaml can have."""
     return f"{table}@{shards}"
 
 
-def cube_conf(cuts: Mapping[Cut, Sequence[Sequence[str]]], plain: Mapping[str, int]) -> CubeConf:
-    """Say where the shards are, of every layout there is.
+def cube_conf(cuts: Mapping[TableLayout, Sequence[Sequence[str]]], plain: Mapping[str, int]) -> CubeConf:
+    """Return the cube.conf of all layouts.
 
     Args:
         cuts: By layout: for each shard the addresses of its replicas.
-        plain: Into how many shards the tables are cut that readers without a pin get.
+        plain: By table: the number of shards of the layout that readers without a pin get.
     """
     names = {cut[0]: cut for cut in plain.items() if cut in cuts} | {dictionary(*cut): cut for cut in cuts}
     return CubeConf(tuple(_dictionary(name, cuts[cut]) for name, cut in names.items()))
 
 
 def live_shards(conf: CubeConf) -> dict[str, int]:
-    """Read from a cube.conf into how many shards the tables are cut that readers without a pin get."""
+    """Read from a cube.conf, by table, the number of shards of the layout that readers without a pin get."""
     return {each.dict_name: each.shards for each in conf.dicts if "@" not in each.dict_name}
 
 

@@ -1,4 +1,4 @@
-"""Servers as a release sees them: cube servers and serving replicas, wherever they run, behind their admin APIs."""
+"""Cube servers and serving replicas as places of a release, wherever they run, through their admin APIs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from typing import Any
 
 from cloudedge.admin import ordered, states
 from cloudedge.bundle import Bundle
-from cloudedge.cube.delivery import ArtifactCache, CubeReplica, DeliveryPolicy, ReplicaDelivery, TableVersion
+from cloudedge.cube.delivery import (
+    ArtifactCache,
+    CubeReplica,
+    DeliveryPolicy,
+    ObservedReplica,
+    ReplicaDelivery,
+    ReplicaPlan,
+    TableVersion,
+    observe,
+)
 from cloudedge.errors import InputError, IntegrityError, NotFound
 from cloudedge.hub import LocalHub
 from cloudedge.release.core import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped, Traffic, Version
-from cloudedge.release.places._server_names import Seat, dictionary
+from cloudedge.release.places._server_names import TargetServer, dictionary
 from cloudedge.serving import AdminClient, Variant
 
 __all__ = [
@@ -32,7 +41,7 @@ __all__ = [
 ]
 
 _BYTES_PER_S = 100e6
-"""What fetching, checking and loading come to on one machine; for estimates only."""
+"""The rate of fetching, verifying and loading on one machine; for estimates only."""
 _LOAD_S = 600.0
 _ATTEMPTS = 8
 """Of a step on a cube server: the delivery owns these retries, and the release does not repeat what it gave up."""
@@ -40,52 +49,58 @@ _STATES = {states.LOADED: "ready", states.READY: "ready", states.FAILED: "failed
 
 
 Token = str | Callable[[], str]
-"""For admin APIs; or what returns it, asked each time: the first `up` of a target makes one."""
+"""The token of admin APIs, or a function that returns it, called each time: the first `up` of a target makes one."""
 
 
 class Dispatch:
-    """What the shards of a layout share: the replicas, the workshop that makes artifacts, and the bundles.
+    """Deliveries to the shards of one layout: their replicas, the artifact cache, and the bundles.
 
     Args:
-        seats: All shard replicas of tables that are cut into the same number.
+        servers: All shard replicas of the tables that are cut into the same number of shards.
         token: For their admin APIs.
-        workshop: Where artifacts are made.
-        hub: Where bundles are.
+        artifacts: Where artifacts are made and kept.
+        hub: Where bundles are kept.
         push: Send artifacts to servers that cannot fetch them from here.
     """
 
     def __init__(
-        self, seats: Sequence[Seat], *, token: Token, workshop: ArtifactCache, hub: LocalHub, push: bool = False
+        self,
+        servers: Sequence[TargetServer],
+        *,
+        token: Token,
+        artifacts: ArtifactCache,
+        hub: LocalHub,
+        push: bool = False,
     ) -> None:
-        self.replicas = {seat.place: shard_replica(seat, token, push=push) for seat in seats}
-        self._workshop = workshop
+        self.replicas = {server.place: shard_replica(server, token, push=push) for server in servers}
+        self._artifacts = artifacts
         self._hub = hub
 
     @contextmanager
-    def courier(self) -> Iterator[ReplicaDelivery]:
-        """Lend somebody who delivers; files are served until the block ends."""
+    def delivery(self) -> Iterator[ReplicaDelivery]:
+        """Lend a delivery; the files it offers are served until the block ends."""
         with ReplicaDelivery(
-            list(self.replicas.values()), self._workshop, policy=DeliveryPolicy(attempts=_ATTEMPTS, deadline_s=_LOAD_S)
-        ) as courier:
-            yield courier
+            list(self.replicas.values()), self._artifacts, policy=DeliveryPolicy(attempts=_ATTEMPTS, deadline_s=_LOAD_S)
+        ) as delivery:
+            yield delivery
 
     @contextmanager
     def delivering(self) -> Iterator[ReplicaDelivery]:
-        """Lend somebody who delivers; artifacts of long ago go when the last one who does so is done."""
-        with self._workshop.in_use(DeliveryPolicy().artifacts_kept), self.courier() as courier:
-            yield courier
+        """Lend a delivery whose artifacts stay until the last block of this kind ends, and then those used last."""
+        with self._artifacts.in_use(DeliveryPolicy().artifacts_kept), self.delivery() as delivery:
+            yield delivery
 
     def layers(self, name: str, table: str, pin: str) -> list[str]:
-        """Return the digests of a table's base and deltas in a version that a shard has.
+        """Return the digests of a table's base and deltas in a version that a shard has loaded.
 
         Raises:
-            NotFound: the hub no longer has it.
+            NotFound: the hub no longer has the version.
         """
         found = Bundle.pinned(name, pin, hub=self._hub).table_layers.get(table, ())
         return [layer.digest for layer in found] or [""]
 
     def bases(self, name: str, table: str, pins: Sequence[str]) -> list[TableVersion]:
-        """Return the table as it was in versions that a shard has, as far as the hub still has them."""
+        """Return the table of versions that a shard has loaded, as far as the hub still has them."""
         found = []
         for pin in pins:
             with suppress(NotFound):
@@ -95,12 +110,12 @@ class Dispatch:
         return found
 
 
-def shard_replica(seat: Seat, token: Token, *, push: bool = False) -> CubeReplica:
-    """Return a cube server as those who deliver see it."""
-    admin = seat.admin.removeprefix("http://")
-    name = seat.place.rpartition("/")[2]
+def shard_replica(server: TargetServer, token: Token, *, push: bool = False) -> CubeReplica:
+    """Return the replica that a delivery addresses for a cube server."""
+    admin = server.admin.removeprefix("http://")
+    name = server.place.rpartition("/")[2]
     return CubeReplica(
-        seat.table, seat.shard, replica=name, address=seat.address, admin=admin, token=token, deadline_s=_LOAD_S,
+        server.table, server.shard, replica=name, address=server.address, admin=admin, token=token, deadline_s=_LOAD_S,
         push=push,
     )  # fmt: skip
 
@@ -110,12 +125,14 @@ class ShardPlace:
 
     leg: Leg = "sparse"
 
-    def __init__(self, seat: Seat, dispatch: Dispatch, *, host: str = "") -> None:
-        self.name = seat.place
+    def __init__(self, server: TargetServer, dispatch: Dispatch, *, host: str = "") -> None:
+        self.name = server.place
         self._host = host
-        self.table, self.shard, self.shards = seat.table, seat.shard, seat.shards
+        self.table, self.shard, self.shards = server.table, server.shard, server.shards
         self._dispatch = dispatch
-        self._replica = dispatch.replicas[seat.place]
+        self._replica = dispatch.replicas[server.place]
+        self._plan: ReplicaPlan | None = None
+        """The delivery that was planned last, mostly for an estimate; `load` carries out this one."""
 
     def observe(self) -> Observed:
         """See `Place`."""
@@ -144,66 +161,75 @@ class ShardPlace:
 
     def estimate(self, version: Version) -> Estimate:
         """See `Place`."""
-        ship = self._guess(version) if version.missing_bytes else self._count(version)
+        ship = self._guess(version) if version.missing_bytes else self._planned(version, self._seen()).bytes_to_ship
         return Estimate(ship_bytes=ship, memory_bytes=2 * ship, disk_bytes=ship, seconds=ship / _BYTES_PER_S)
 
-    def _count(self, version: Version) -> int:
-        with self._dispatch.courier() as courier:
-            return courier.plan_one(self._replica, *self._wanted(version)).bytes_to_ship
-
     def _guess(self, version: Version) -> int:
-        """Tell from sizes in manifests what would travel, of a version whose rows nobody has here."""
-        wanted = version.tables[self.table]
-        full = wanted.rows * (8 + wanted.row_bytes)
-        news = [full]
+        """Estimate the bytes that would travel from sizes in manifests, for a version whose rows are not here."""
+        table = version.tables[self.table]
+        sizes = [table.rows * (8 + table.row_bytes)]
         for pin in self._replica.status().loaded():
             with suppress(NotFound):
                 has = self._dispatch.layers(version.name, self.table, pin)
-                if has == list(wanted.layers)[: len(has)]:
-                    news.append(sum(list(wanted.layers.values())[len(has) :]))
-        return min(news) // self.shards
+                if has == list(table.layers)[: len(has)]:
+                    sizes.append(sum(list(table.layers.values())[len(has) :]))
+        return min(sizes) // self.shards
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
-        with ordered(order), self._dispatch.delivering() as courier:
-            if version.pin in self._replica.status().loaded():
+        with ordered(order), self._dispatch.delivering() as delivery:
+            seen = self._seen()
+            if seen.status is not None and version.pin in seen.status.loaded():
                 return Shipped(0, "nothing")
-            wanted, bases = self._wanted(version)
-            plan = courier.plan_one(self._replica, wanted, bases)
-            how = next((step.how for step in plan.of("stage")), None)
-            shipped = courier.prepare(self._replica, wanted, bases)
-        return Shipped(shipped, "delta" if how == "delta" and shipped else "base" if shipped else "nothing")
+            plan = self._planned(version, seen)
+            shipped = delivery.carry_out(self._replica, plan)
+        return Shipped(shipped, "delta" if plan.how == "delta" and shipped else "base" if shipped else "nothing")
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """See `Place`."""
-        with self._dispatch.courier() as courier:
-            courier.verify(self._replica, self._wanted(version)[0])
+        with self._dispatch.delivery() as delivery:
+            delivery.verify(self._replica, self._table_of(version))
 
-    def switch(self, shares: Shares, *, order: int) -> None:
-        """See `Place`: reads without a pin go to the version with the largest share; a shard does not draw lots."""
+    def activate(self, shares: Shares, *, order: int) -> None:
+        """See `Place`: reads without a pin all go to the version with the largest share."""
         with ordered(order):
             if shares:
                 self._replica.activate(max(shares, key=lambda pin: shares[pin]))
             else:
                 self._replica.deactivate()
 
-    def forget(self, pin: str, *, order: int) -> None:
-        """See `Place`: a release knows what to go back to better than the server, which takes what was active before.
+    def unload(self, pin: str, *, order: int) -> None:
+        """See `Place`: also the version that the server keeps to go back to, for the release knows better.
 
-        Where there is no room for three versions that one goes, and after an undo it is what was undone.
+        Where there is no room for three versions that one goes, and after an undo it is the undone version.
         """
         with ordered(order):
             self._replica.unload(pin, previous=True)
 
     def watch(self) -> Health:
-        """See `Place`: what readers see is counted where they read, at the serving replicas."""
+        """See `Place`: serving replicas count what readers get; a shard reports nothing."""
         return Health()
 
-    def _wanted(self, version: Version) -> tuple[TableVersion, list[TableVersion]]:
-        bundle = bundle_of(version)
-        pins = [pin for pin in self._replica.status().loaded() if pin != version.pin]
-        wanted = TableVersion(self.table, version.pin, bundle.sparse[self.table])
-        return wanted, self._dispatch.bases(version.name, self.table, pins)
+    def _seen(self) -> ObservedReplica:
+        seen = observe(self._replica)
+        if seen.error is not None:
+            raise seen.error
+        return seen
+
+    def _planned(self, version: Version, seen: ObservedReplica) -> ReplicaPlan:
+        """Plan the delivery of a version, or return the plan made before where the server still has what it had.
+
+        A process that resumes a release has no such plan and makes one from what it finds.
+        """
+        if self._plan is None or self._plan.version.version != version.pin or not self._plan.holds_for(seen):
+            pins = [pin for pin in seen.status.loaded() if pin != version.pin] if seen.status else []
+            bases = self._dispatch.bases(version.name, self.table, pins)
+            with self._dispatch.delivery() as delivery:
+                self._plan = delivery.plan_one(self._replica, self._table_of(version), bases, seen=seen)
+        return self._plan
+
+    def _table_of(self, version: Version) -> TableVersion:
+        return TableVersion(self.table, version.pin, bundle_of(version).sparse[self.table])
 
 
 class ServingPlace:
@@ -211,10 +237,10 @@ class ServingPlace:
 
     leg: Leg = "dense"
 
-    def __init__(self, seat: Seat, *, token: Token, hub: LocalHub, host: str = "") -> None:
-        self.name = seat.place
+    def __init__(self, server: TargetServer, *, token: Token, hub: LocalHub, host: str = "") -> None:
+        self.name = server.place
         self._host = host
-        self._admin = AdminClient(seat.admin, token=token)
+        self._admin = AdminClient(server.admin, token=token)
         self._hub = hub
         self._seen: dict[str, Traffic] = {}
 
@@ -246,7 +272,7 @@ class ServingPlace:
         ship = self._changed_bytes(version)
         return Estimate(ship_bytes=ship, memory_bytes=2 * version.dense_bytes, seconds=1 + ship / _BYTES_PER_S)
 
-    def prepare(self, version: Version, *, order: int) -> Shipped:
+    def load(self, version: Version, *, order: int) -> Shipped:
         """See `Place`."""
         with ordered(order):
             tables = tables_of(version)
@@ -255,16 +281,16 @@ class ServingPlace:
                 return Shipped(0, "nothing")
             ship = self._changed_bytes(version)
             if found is not None and found["state"] in (states.READY, states.FAILED):
-                self._admin.unload(version.pin)  # it could not be loaded, or reads a layout that was given up
+                self._admin.unload(version.pin)  # it failed to load, or reads a layout that was given up
             self._admin.load(version.ref, tables=tables)
             self._admin.wait_loaded(version.pin, within_s=_LOAD_S)
         return Shipped(ship, "base" if ship == version.dense_bytes else "delta")
 
-    def check(self, version: Version) -> None:
+    def verify(self, version: Version) -> None:
         """See `Place`."""
         require_probed(self.name, version, self._admin.probe(version.pin))
 
-    def switch(self, shares: Shares, *, order: int) -> None:
+    def activate(self, shares: Shares, *, order: int) -> None:
         """See `Place`."""
         with ordered(order):
             if not shares:
@@ -274,7 +300,7 @@ class ServingPlace:
             else:
                 self._admin.set_weights([Variant(pin, share) for pin, share in shares.items()])
 
-    def forget(self, pin: str, *, order: int) -> None:
+    def unload(self, pin: str, *, order: int) -> None:
         """See `Place`."""
         with ordered(order), suppress(NotFound):
             self._admin.unload(pin)
@@ -292,7 +318,7 @@ class ServingPlace:
 
 
 def changed_bytes(version: Version, loaded: Iterable[str], hub: LocalHub) -> int:
-    """Count the bytes of dense files that differ from those of bundles that are loaded."""
+    """Count the bytes of dense files that no loaded bundle has."""
     has: set[str] = set()
     for ref in loaded:
         with suppress(NotFound):
@@ -301,38 +327,38 @@ def changed_bytes(version: Version, loaded: Iterable[str], hub: LocalHub) -> int
 
 
 def tables_of(version: Version) -> dict[str, str]:
-    """Return what cube.conf calls the tables of a version, in the layout it lives in."""
+    """Return by table of a version its name in cube.conf, in the layout that the version lives in."""
     return {table: dictionary(table, shards) for table, shards in version.shards.items()}
 
 
 def require_probed(place: str, version: Version, answered: Mapping[str, Any]) -> None:
-    """Make sure that a version answered its probes as it should.
+    """Check that a version answered its probes as recorded.
 
     Raises:
-        IntegrityError: it did not; says which.
+        IntegrityError: it did not; the message has the first failure.
     """
     if not answered["passed"]:
         raise IntegrityError(
             f"{place}: {version} answers {len(answered['failures'])} of {answered['asked']} probes "
             f"differently: {answered['failures'][0]}",
-            hint="Look at how this bundle was exported; nothing that answers requests has changed.",
+            hint="Check how this bundle was exported; nothing that answers requests has changed.",
         )
 
 
 def bundle_of(version: Version) -> Bundle:
-    """Return a version's bundle, which has to be at hand."""
+    """Return a version's bundle, whose bytes have to be here."""
     if version.bundle is None:
-        raise InputError(f"{version} is not at hand", hint="Pull it into the local hub.")
+        raise InputError(f"the bytes of {version} are not here", hint="Pull it with `cloudedge hub pull`.")
     return version.bundle
 
 
 def loaded_state(state: str) -> Any:
-    """Say a server's word for a version's state as a release does."""
+    """Translate a server's state of a version into that of `Loaded`."""
     return _STATES.get(state, "loading")
 
 
 def shares_in(found: Mapping[str, Any]) -> dict[str, float]:
-    """Read from a serving replica's answer which versions answer in which shares."""
+    """Read the shares of versions from a serving replica's answer."""
     total = sum(variant["weight"] for variant in found["variants"])
     if total:
         return {variant["pin"]: variant["weight"] / total for variant in found["variants"]}
@@ -340,7 +366,7 @@ def shares_in(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def traffic_of(found: Mapping[str, Any]) -> Traffic:
-    """Read what a version did from a serving replica's counters."""
+    """Read the traffic of a version from a serving replica's counters."""
     return Traffic(
         requests=found["answered"] + found["failed"],
         errors=found["failed"],
@@ -356,9 +382,9 @@ def traffic_of(found: Mapping[str, Any]) -> Traffic:
 
 
 def traffic_since(now: Traffic, before: Traffic) -> Traffic:
-    """Return what happened in between; where latencies are not counted, percentiles are those since the start."""
+    """Return the traffic in between; where latencies are not counted, percentiles are those since the start."""
     if now.requests < before.requests:
-        return now  # the process started anew
+        return now  # the process was restarted
     return Traffic(
         requests=now.requests - before.requests,
         errors=now.errors - before.errors,

@@ -1,4 +1,4 @@
-"""The shelf of a real target: bundles come from its hub into the local one, and tags in both say what must be kept."""
+"""Bundles of a real target: they come from its hub into the local one, and tags in both keep what is in use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloudedge.release.core import Version
 __all__ = ["HubBundleSource"]
 
 _QUIET_S = 30.0
-"""How long a hub that did not answer is left alone."""
+"""The time for which a hub that did not answer is not asked again."""
 
 
 class HubBundleSource:
@@ -24,10 +24,10 @@ class HubBundleSource:
 
     Args:
         target: The target's name, for the tags.
-        local: Where bundles are read from.
-        source: Where they come from; None: they are packed here.
-        shards: Into how many shards the target cuts each table.
-        key: The public key every bundle has to be signed with; None: any bundle will do.
+        local: The hub that places read bundles from.
+        source: The hub that bundles come from; None: they are packed here.
+        shards: By table: the number of its shards on the target.
+        key: The public key that every bundle has to be signed with; None: no signature is required.
         clock: For the tags' history.
     """
 
@@ -50,7 +50,7 @@ class HubBundleSource:
         self._quiet_until, self._why_quiet = -math.inf, ""
 
     def version(self, ref: str) -> Version:
-        """Look at a version where it is; nothing is brought here."""
+        """See `BundleSource`."""
         found = self._find(Ref.parse(ref))
         untrusted = ""
         if self._key is not None:
@@ -62,7 +62,7 @@ class HubBundleSource:
         return Version.of(found, shards=self._shards, untrusted=untrusted, missing_bytes=missing)
 
     def fetch(self, version: Version) -> int:
-        """Bring what the local hub lacks of a version from the target's; what arrived before a failure stays."""
+        """See `BundleSource`: from the target's hub into the local one; what arrived before a failure stays."""
         if self._source is not None and version.missing_bytes:
             Bundle.pull(version.ref, self._source, hub=self._local)
         return version.missing_bytes
@@ -74,18 +74,18 @@ class HubBundleSource:
     def mark(self, roles: Mapping[str, str | None]) -> str | None:
         """Move this target's release tags, in both hubs, to the bundles that play these roles.
 
-        The local hub is where places read from, so what cannot be marked there is an error. The other one may be down,
-        or be a registry that does not let tags go: nothing that serves depends on it.
+        Places read from the local hub, so a tag that cannot be set there is an error. The other hub may be down, or be
+        a registry that does not delete tags: nothing that serves depends on it.
 
         Returns:
-            Why the other hub could not be told; None: it was, or there is none.
+            Why the other hub missed a tag; None if it has them all, or there is no other hub.
 
         Raises:
-            NotFound: one of them is in neither.
+            NotFound: neither hub has one of the bundles.
         """
         at = rfc3339(self._clock.now())
-        names = self._local.names()  # whatever this target ran came from there; many a registry lists no names
-        untold: str | None = None
+        names = self._local.names()  # every bundle of this target passed through it; some registries list no names
+        missed: str | None = None
         for role, ref in roles.items():
             wanted, tag = Ref.parse(ref) if ref else None, release_tag(self._target, role)
             missing: NotFound | None = None
@@ -98,10 +98,10 @@ class HubBundleSource:
             except CloudEdgeError as error:
                 if missing is not None:
                     raise missing from error
-                untold = error.message
+                missed = error.message
             if missing is not None and self._source is None:
                 raise missing
-        return untold
+        return missed
 
     def _mark_source(self, names: Sequence[str], tag: str, ref: Ref | None, at: str) -> None:
         if self._source is None:
@@ -110,23 +110,23 @@ class HubBundleSource:
             raise Unavailable(self._why_quiet)
         try:
             self._mark(self._source, names, tag, ref, at)
-        except Unavailable as error:  # a release marks several things, and none of them is worth waiting for that again
+        except Unavailable as error:  # a release sets several tags, and none is worth another wait
             self._quiet_until, self._why_quiet = self._clock.monotonic() + _QUIET_S, error.message
             raise
 
     def _mark(self, hub: Hub, names: Sequence[str], tag: str, ref: Ref | None, at: str) -> None:
         for name in names:
-            # A target may run a bundle of another name next; the old name's tag must not keep it for ever.
+            # A target may run a bundle of another name next; the old name's tag must not keep its bundle for ever.
             if (ref is None or name != ref.name) and current(hub.tags(name), tag) is not None:
                 hub.move_tag(name, tag, None, by=who(), at=at)
         if ref is not None:
             hub.move_tag(ref.name, tag, resolve(hub, ref), by=who(), at=at)
 
     def _find(self, ref: Ref) -> Outline:
-        """Find a bundle here, or where it comes from if something of it is missing here."""
+        """Find a bundle in the local hub, or in the other one if bytes of it are missing here."""
         if self._source is None:
             return Bundle.open(str(ref), hub=self._local)
-        here = self._here(ref)  # what is named exactly and here as a whole needs nobody else: going back works alone
+        here = self._here(ref)  # named exactly and complete: a rollback needs no other hub
         if here is None:
             there = resolve(self._source, ref).digest
             here = self._here(Ref(ref.name, digest=there))
@@ -136,7 +136,7 @@ class HubBundleSource:
 
     def _here(self, ref: Ref) -> Bundle | None:
         if not ref.digest:
-            return None  # the target's hub says what a tag means
+            return None  # the target's hub decides what a tag means
         try:
             found = Bundle.open(str(ref), hub=self._local)
         except NotFound:

@@ -1,4 +1,4 @@
-"""A release under way in the background, and how it ends for whoever waits for it."""
+"""A release that runs in a thread, and its outcome for the caller that waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Release"]
 
 
 class Release:
-    """A release under way in a thread of its own."""
+    """A release that runs in a thread of its own."""
 
     def __init__(self, target: Target, plan: Plan) -> None:
         self.target = target
@@ -29,16 +29,16 @@ class Release:
     def _run(self) -> None:
         try:
             self._outcome = self.target.run(self.plan)
-        except BaseException as error:  # noqa: BLE001 - raised again by `wait`, in the caller's thread
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it again in the caller's thread
             self._error = error
 
     def wait(self, timeout_s: float | None = None) -> Outcome:
-        """Wait until it is done.
+        """Wait for the outcome.
 
         Raises:
-            ReleaseUndone: it was taken back.
+            ReleaseUndone: the release was taken back.
             Unfinished: it stopped half way.
-            Conflict: it is still under way after `timeout_s`, or another release was in the way.
+            Conflict: it still runs after `timeout_s`, or another release was in the way.
         """
         self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -50,7 +50,7 @@ class Release:
         return _whole(self._outcome, self.plan)
 
     def promote(self) -> None:
-        """End the bake early."""
+        """End the watch over the canary early."""
         self.target.promote()
 
     def abort(self) -> None:
@@ -61,7 +61,7 @@ class Release:
         """Take this release back, once it has ended: finished or half way.
 
         Raises:
-            Conflict: it is not what is live: it was taken back already, or something else followed.
+            Conflict: it is not live: it was taken back already, or another release followed.
             NotFound: nothing was live before it.
         """
         self._thread.join()
@@ -73,7 +73,7 @@ class Release:
         if planned.live != self.plan.pin:
             raise Conflict(
                 f"{self.plan.title} is no longer what is live on {self.target.name}",
-                hint=f"The history says what followed: cloudedge history {self.target.name}",
+                hint=f"See what followed with `cloudedge history {self.target.name}`.",
             )
         return self.target.run(planned)
 
@@ -82,7 +82,7 @@ def _whole(outcome: Outcome, plan: Plan) -> Outcome:
     if outcome.state != "done":
         raise ReleaseUndone(
             f"{plan.target}: {plan.title} was taken back: {outcome.why}",
-            hint=" ".join(["Everything answers as it did before.", *_leftovers(outcome)]),
+            hint=" ".join(["Everything answers as before.", *_leftovers(outcome)]),
             number=outcome.number,
             why=outcome.why,
             done=outcome.done,
@@ -95,4 +95,4 @@ def _leftovers(outcome: Outcome) -> Iterator[str]:
     if outcome.owed:
         yield f"Left to the next release: {', '.join(outcome.owed)}."
     if outcome.away:
-        yield f"Not reached, a resume does: {', '.join(outcome.away)}."
+        yield f"Left to `cloudedge resume`: {', '.join(outcome.away)}."

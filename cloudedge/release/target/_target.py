@@ -1,4 +1,4 @@
-"""A target: the one object through which releases are planned, applied, resumed, taken back and watched."""
+"""Targets: the object through which a program plans, applies, resumes, takes back and watches releases."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 from cloudedge.errors import CloudEdgeError, Conflict, InputError, NotFound
 from cloudedge.release.core import (
     ALLOWED,
-    Driver,
     Health,
     Kind,
+    Operations,
     Options,
     Outcome,
     Plan,
     Record,
+    ReleaseContext,
     Status,
     Version,
-    check,
+    describe,
     history,
     is_past_return,
+    require_feasible,
     status,
     without,
-    words,
 )
 from cloudedge.release.core import plan as plan_for
 from cloudedge.release.target._release import Release
@@ -36,15 +37,22 @@ if TYPE_CHECKING:
 __all__ = ["Target"]
 
 
-class Target(Driver):
-    """A named place that can run a bundle.
+class Target:
+    """A named set of places that runs one bundle at a time.
 
     Example:
         >>> target = Target.load("prod")  # doctest: +SKIP
         >>> plan = target.plan("ctr:4")  # doctest: +SKIP
         >>> print(plan.summary())  # doctest: +SKIP
         >>> target.apply(plan).wait()  # doctest: +SKIP
+
+    Args:
+        context: Its places, journal, bundles and clock.
     """
+
+    def __init__(self, context: ReleaseContext) -> None:
+        self._context = context
+        self._operations = Operations(context)
 
     @classmethod
     def load(cls, name: str, *, config: Config | None = None, tell: Callable[[str], None] = lambda _: None) -> Target:
@@ -53,190 +61,192 @@ class Target(Driver):
         Args:
             name: Its name.
             config: What to read instead of cloudedge.yaml.
-            tell: Told, in words, what is waited for.
+            tell: Called with a sentence when the target begins to wait for something.
 
         Raises:
-            ConfigError: there is none of that name, or its kind cannot be had here.
+            ConfigError: there is no target of that name, or its kind is unknown here.
         """
-        ground = build(name, config)
-        ground.tell = tell
-        return cls(ground)
+        context = build(name, config)
+        context.tell = tell
+        return cls(context)
 
     @property
     def name(self) -> str:
-        """What cloudedge.yaml calls it."""
-        return self._ground.name
+        """Its name in cloudedge.yaml."""
+        return self._context.name
 
     @property
     def unfinished(self) -> str | None:
-        """What somebody has to finish or undo, in words."""
-        operation = self._ground.journal.unfinished()
-        return words(operation) if operation else None
+        """The unfinished operation in words; None if there is none."""
+        operation = self._context.journal.unfinished()
+        return describe(operation) if operation else None
 
     @property
     def unfinished_number(self) -> int | None:
-        """The number of what somebody has to finish or undo."""
-        operation = self._ground.journal.unfinished()
+        """The number of the unfinished operation; None if there is none."""
+        operation = self._context.journal.unfinished()
         return operation.number if operation else None
 
     def plan(self, bundle: Bundle | Version | str, options: Options | None = None, **choices: Any) -> Plan:
-        """Decide what releasing a bundle here would do; nothing on the target changes.
+        """Plan the release of a bundle; nothing on the target changes.
 
         Args:
             bundle: The bundle, or a reference such as `ctr:4`.
-            options: What to choose, whole; or single fields of `Options` by name.
+            options: All options; or give single fields of `Options` by name.
             choices: Fields of `Options`, such as `canary=0.05, bake_s=600`.
         """
         ref = bundle if isinstance(bundle, str) else f"{bundle.name}@{bundle.digest}"
-        return plan_for(*self._ground.look(ref), options or Options(**choices))
+        return plan_for(*self._context.look(ref), options or Options(**choices))
 
     def apply(self, plan: Plan) -> Release:
-        """Begin a release in the background; `wait` for it."""
+        """Begin a release in a thread; `Release.wait` waits for it."""
         return Release(self, plan)
 
     def run(self, plan: Plan) -> Outcome:
-        """Carry out a plan, here and now.
+        """Carry out a plan in the calling thread.
 
         Raises:
-            Refused: the plan says why it cannot work.
+            Refused: the plan cannot work, and names the reasons.
             Conflict: another release is under way or unfinished, or the plan is out of date.
             Unfinished: it stopped half way.
-            StorageError: the journal cannot be written; nothing was begun that it does not say.
+            StorageError: the journal cannot be written; everything that was begun is in it.
         """
-        check(plan)
-        version = self._ground.shelf.version(plan.ref).cut(plan.shards)
-        with self._ground.journal.writing(self._ground.by) as writer:
-            begin = self._roll if plan.kind == "rollback" else self._begin
-            return self._catch_up(writer, begin(writer, plan, version), plan.options.patience_s)
+        require_feasible(plan)
+        version = self._context.bundles.version(plan.ref).cut(plan.shards)
+        with self._context.journal.writing(self._context.by) as writer:
+            begin = self._operations.roll_back if plan.kind == "rollback" else self._operations.begin
+            return self._operations.catch_up(writer, begin(writer, plan, version), plan.options.patience_s)
 
     def plan_resume(self) -> Plan | None:
-        """Decide what `resume` would do, forward or back; None: everything is as it should be. Nothing changes."""
-        operation = self._ground.journal.unfinished()
+        """Plan what `resume` would do, forward or back; None if everything is as it should be. Nothing changes."""
+        operation = self._context.journal.unfinished()
         if operation is None:
-            found = self._plan_repair()
+            found = self._operations.plan_repair()
             return found[0] if found else None
-        return self._plan_rest(operation)
+        return self._operations.plan_rest(operation)
 
     def plan_abort(self) -> Plan:
-        """Decide what `abort` would do. Nothing changes.
+        """Plan what `abort` would do. Nothing changes.
 
         Raises:
             NotFound: nothing is unfinished.
             Refused: requests have moved and there was nothing before to go back to.
         """
-        return self._plan_back(self._unfinished())
+        return self._operations.plan_back(self._operations.unfinished())
 
     def plan_promote(self) -> Plan:
-        """Decide what `promote` would do: what is left but for the bake. Nothing changes.
+        """Plan what `promote` would do: the rest without the watch over the canary. Nothing changes.
 
         Raises:
             NotFound: nothing is unfinished.
         """
-        return without(self._plan_rest(self._unfinished()), "bake")
+        return without(self._operations.plan_rest(self._operations.unfinished()), "bake")
 
     def resume(self) -> Outcome | None:
-        """Finish what is unfinished, forward or back as the journal says; then bring places that lag to what is live.
+        """Finish the unfinished operation, forward or back as the journal says; then bring places that lag up to date.
 
-        Places that do not answer are waited for. A release that has not moved requests needs them all; everything else
-        goes on without them, as long as others stand in for them.
+        It waits for places that do not answer. A release that has not moved requests needs them all; everything else
+        goes on without them, as long as others answer for them.
 
         Returns:
-            What came of it; None if everything was as it should be.
+            The outcome; None if everything was as it should be.
 
         Raises:
-            Conflict: somebody is at work on it.
+            Conflict: another process is at work on it.
             Unfinished: it still cannot be finished.
-            Unavailable: nothing is left to do but at places that do not answer.
+            Unavailable: only places that do not answer are left.
         """
-        with self._ground.journal.writing(self._ground.by) as writer:
-            operation = self._ground.journal.unfinished()
+        with self._context.journal.writing(self._context.by) as writer:
+            operation = self._context.journal.unfinished()
             if operation is None:
-                return self._bring(writer, Options().patience_s)
-            outcome = self._go_on(writer, operation)
+                return self._operations.bring_up_to_date(writer, Options().patience_s)
+            outcome = self._operations.resume(writer, operation)
             if outcome.state == "undone":
-                self._mend(writer)
-            return self._catch_up(writer, outcome, Plan.from_json(operation.plan).options.patience_s)
+                self._operations.repair(writer)
+            return self._operations.catch_up(writer, outcome, Plan.from_json(operation.plan).options.patience_s)
 
     def abort(self, *, expected: int | None = None) -> Outcome | None:
-        """Take the unfinished release back. If it is under way in another process, ask that one to.
+        """Take the unfinished release back. If another process runs it, ask that process to.
 
         Args:
             expected: The number of the release that is meant.
 
         Returns:
-            What came of it; None if somebody else was asked.
+            The outcome; None if another process was asked.
 
         Raises:
             NotFound: nothing is unfinished.
             Conflict: it ended in the meantime, or is so far that it can only be rolled back once it is done.
             Refused: requests have moved and there was nothing before to go back to.
         """
-        seen = self._unfinished(expected)
+        seen = self._operations.unfinished(expected)
         try:
-            with self._ground.journal.writing(self._ground.by) as writer:
-                outcome = self._back(writer, self._still(seen), f"{self._ground.by} asked for it")
-                self._mend(writer)
+            with self._context.journal.writing(self._context.by) as writer:
+                outcome = self._operations.take_back(
+                    writer, self._operations.still_open(seen), f"{self._context.by} asked for it"
+                )
+                self._operations.repair(writer)
                 return outcome
         except Conflict as error:
             if "holder" not in error.facts:
                 raise
-        if is_past_return(self._ground.journal.last_words(seen.number), Plan.from_json(seen.plan)):
+        if is_past_return(self._context.journal.last_words(seen.number), Plan.from_json(seen.plan)):
             raise Conflict(
-                f"{self.name}: requests have moved with {words(seen)}, too far to be taken back half way",
-                hint=f"Once it is done: cloudedge rollback {self.name}",
+                f"{self.name}: requests have moved with {describe(seen)}, too far to be taken back half way",
+                hint=f"Once it is done, run `cloudedge rollback {self.name}`.",
             )
-        self._ground.journal.ask(seen.number, "abort", by=self._ground.by)
+        self._context.journal.ask(seen.number, "abort", by=self._context.by)
         return None
 
     def promote(self) -> Outcome | None:
-        """End the bake early. If the release is under way in another process, ask that one to.
+        """End the watch over the canary early. If another process runs the release, ask that process to.
 
         Raises:
             NotFound: nothing is unfinished.
             Conflict: it ended in the meantime.
         """
-        seen = self._unfinished()
-        self._ground.journal.ask(seen.number, "promote", by=self._ground.by)
+        seen = self._operations.unfinished()
+        self._context.journal.ask(seen.number, "promote", by=self._context.by)
         try:
-            with self._ground.journal.writing(self._ground.by) as writer:
-                return self._go_on(writer, self._still(seen))
+            with self._context.journal.writing(self._context.by) as writer:
+                return self._operations.resume(writer, self._operations.still_open(seen))
         except Conflict as error:
             if "holder" not in error.facts:
                 raise
-            return None  # whoever works on it sees the wish at its next look
+            return None  # the process that works on it sees the wish at its next look
 
     def plan_rollback(self, to: int | str | None = None, *, patient: bool = False, **choices: Any) -> Plan:
-        """Decide how to go back.
+        """Plan a rollback.
 
         Args:
             to: The number of a release, or a bundle; None: what was live before.
-            patient: Wait for places that do not answer and that nothing stands in for.
+            patient: Wait for places that do not answer and that no other place answers for.
             choices: Fields of `Options`.
 
         Raises:
             NotFound: there is nothing to go back to.
             InputError: that was never live here.
         """
-        lives = self._ground.lives()
+        lives = self._context.lives()
         if to is None and len(lives) < 2:  # noqa: PLR2004 - the live one and the one before
             raise NotFound(f"{self.name}: nothing was live before what is live now")
         ref = lives[1].ref if to is None else self._ref_of(to) if isinstance(to, int) else to
         options = replace(ALLOWED, **choices)
 
         def look() -> tuple[Plan, Version]:
-            version, world = self._ground.look(ref)
+            version, world = self._context.look(ref)
             kind: Kind = "rollback" if any(life.pin == version.pin for life in lives) else "release"
             if kind == "release" and not self._was_live(version.pin):
                 raise InputError(
                     f"{version} was never live on {self.name}",
-                    hint=f"Release it: cloudedge release {version.name}:{version.label} --to {self.name}",
+                    hint=f"Release it with `cloudedge release {version.name}:{version.label} --to {self.name}`.",
                 )
             return plan_for(version, world, options, kind=kind), version
 
-        return self._patiently(look, options.patience_s if patient else 0.0)[0]
+        return self._operations.patiently(look, options.patience_s if patient else 0.0)[0]
 
     def rollback(self, to: int | str | None = None, *, expected: int | None = None) -> Outcome:
-        """Go back; an unfinished release is taken back first, and that is all unless `to` says otherwise.
+        """Roll back. An unfinished release is taken back first, and that is all unless `to` names a version.
 
         Args:
             to: See `plan_rollback`.
@@ -244,33 +254,33 @@ class Target(Driver):
 
         Raises:
             NotFound: there is nothing to go back to.
-            Conflict: what was unfinished ended in the meantime, otherwise than done.
+            Conflict: the unfinished operation ended in the meantime, and not with success.
         """
-        seen = self._ground.journal.unfinished() if expected is None else self._ground.journal.operation(expected)
+        seen = self._context.journal.unfinished() if expected is None else self._context.journal.operation(expected)
         if seen is not None:
-            with self._ground.journal.writing(self._ground.by) as writer:
-                ended = self._ground.journal.operation(seen.number)
+            with self._context.journal.writing(self._context.by) as writer:
+                ended = self._context.journal.operation(seen.number)
                 if ended.is_open:
-                    outcome = self._back(writer, ended, f"{self._ground.by} rolls back")
-                    self._mend(writer)
+                    outcome = self._operations.take_back(writer, ended, f"{self._context.by} rolls back")
+                    self._operations.repair(writer)
                     if to is None:
                         return outcome
                 elif ended.state != "done":
-                    self._still(seen)
+                    self._operations.still_open(seen)
         return self.run(self.plan_rollback(to, patient=True))
 
     def status(self) -> Status:
-        """Ask every place what it answers with right now."""
-        return status(self._ground)
+        """Ask every place which version it answers with now."""
+        return status(self._context)
 
     def history(self, limit: int = -1) -> list[Record]:
-        """List what was done here, the newest first."""
-        return history(self._ground, limit)
+        """List the operations of this target, the newest first."""
+        return history(self._context, limit)
 
     def watch(self) -> Mapping[str, Health]:
-        """Return what every place's versions did since this was last asked; places that are away are left out."""
+        """Return each place's traffic by version since the last call, without places that do not answer."""
         seen: dict[str, Health] = {}
-        for name, place in self._ground.places.items():
+        for name, place in self._context.places.items():
             try:
                 seen[name] = place.watch()
             except CloudEdgeError:
@@ -278,14 +288,14 @@ class Target(Driver):
         return seen
 
     def _ref_of(self, number: int) -> str:
-        operation = self._ground.journal.operation(number)
+        operation = self._context.journal.operation(number)
         if operation.state != "done":
             raise InputError(
-                f"{self.name}: {words(operation)} was never live: it is {operation.state}",
-                hint=f"The history lists what was: cloudedge history {self.name}",
+                f"{self.name}: {describe(operation)} was never live: it is {operation.state}",
+                hint=f"See what was live with `cloudedge history {self.name}`.",
             )
         ref: str = operation.plan["ref"]
         return ref
 
     def _was_live(self, pin: str) -> bool:
-        return any(each.state == "done" and each.plan["pin"] == pin for each in self._ground.journal.operations())
+        return any(each.state == "done" and each.plan["pin"] == pin for each in self._context.journal.operations())

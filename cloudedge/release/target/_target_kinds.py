@@ -1,13 +1,19 @@
-"""Which kinds of targets there are and who builds their places: the seam where a new kind is added."""
+"""The kinds of targets, and how a target is built from its section of cloudedge.yaml.
+
+`register_kind` adds a kind: a function that makes its places, and one that makes its `Layouts` if its tables can be cut
+anew. The kinds that come with cloudedge are added the same way, below. A kind named as `module:function` is imported
+when a target of that kind is first opened.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cloudedge.config import TargetConfig, home, load
+from cloudedge.config import TargetConfig, accept_target_kind, home, load
 from cloudedge.errors import ConfigError
 from cloudedge.hub import LocalHub, open_hub
 from cloudedge.io import who
@@ -18,45 +24,46 @@ from cloudedge.release.target._bundle_source import HubBundleSource
 if TYPE_CHECKING:
     from cloudedge.config import Config
 
-__all__ = ["KINDS", "LAYOUTS", "Builder", "build", "journal_path", "register_kind"]
+__all__ = ["Builder", "TargetKind", "build", "journal_path", "register_kind"]
 
 _Made = TypeVar("_Made", bound=Callable[..., Any])
 Builder = Callable[[str, TargetConfig], Sequence[Place]]
 """Makes the places of a target from its name and its section of cloudedge.yaml."""
-
-_Cutter = Callable[[str, TargetConfig], Layouts]
-LAYOUTS: dict[str, str | _Cutter] = {
-    "local": "cloudedge.release.local:layouts",
-    "kubernetes": "cloudedge.release.kubernetes:layouts",
-}
-"""By kind, as `KINDS`: who cuts the tables of a target anew; of other kinds they stay as they are."""
+LayoutsBuilder = Callable[[str, TargetConfig], Layouts]
+"""Makes the layouts of a target from its name and its section of cloudedge.yaml."""
 
 
-def _no_others(_name: str, section: TargetConfig) -> Sequence[Place]:
-    """Make the places of a target that is nothing but a fleet; the fleet itself comes with every edge section."""
-    if section.edge is None:
-        raise ConfigError("a target of the kind bie needs an edge section", hint="docs/how-to/edge.md shows one.")
-    return ()
+@dataclass(frozen=True)
+class TargetKind:
+    """The functions behind a kind of target, or where to import them from, as `module:function`."""
+
+    places: str | Builder
+    layouts: str | LayoutsBuilder | None = None
+    """None: the tables of such a target stay cut as they are."""
 
 
-KINDS: dict[str, str | Builder] = {
-    "local": "cloudedge.release.local:places",
-    "kubernetes": "cloudedge.release.kubernetes:places",
-    "bie": _no_others,
-}
-"""By kind: who builds the places, or where to import that from, `module:function`, when it is first needed."""
+_kinds: dict[str, TargetKind] = {}
 
 
-def register_kind(kind: str, builder: str | Builder, layouts: str | _Cutter | None = None) -> None:
-    """Say who builds the places of a kind of target, and who cuts its tables anew if that is possible there."""
-    KINDS[kind] = builder
-    LAYOUTS.pop(kind, None)
-    if layouts is not None:
-        LAYOUTS[kind] = layouts
+def register_kind(kind: str, builder: str | Builder, layouts: str | LayoutsBuilder | None = None) -> None:
+    """Add a kind of target, or replace one.
+
+    Args:
+        kind: Its name in cloudedge.yaml.
+        builder: Makes the places of such a target.
+        layouts: Makes its layouts, if its tables can be cut anew.
+    """
+    _kinds[kind] = TargetKind(builder, layouts)
+    accept_target_kind(kind)
+
+
+register_kind("local", "cloudedge.release.local:places", "cloudedge.release.local:layouts")
+register_kind("kubernetes", "cloudedge.release.kubernetes:places", "cloudedge.release.kubernetes:layouts")
+register_kind("bie", "cloudedge.release.edge:places")
 
 
 def journal_path(name: str) -> Path:
-    """Return where a target's journal is."""
+    """Return the path of a target's journal."""
     return home() / "targets" / f"{name}.db"
 
 
@@ -64,24 +71,25 @@ def build(name: str, config: Config | None = None) -> ReleaseContext:
     """Open a target that cloudedge.yaml names.
 
     Raises:
-        ConfigError: there is none of that name, or its kind cannot be had here.
+        ConfigError: there is no target of that name, or its kind is unknown here.
     """
     settings = config or load()
     section = settings.targets.get(name)
     if section is None:
         known = ", ".join(sorted(settings.targets)) or "none"
-        raise ConfigError(f"there is no target {name!r}", hint=f"cloudedge.yaml names: {known}.")
-    places = {place.name: place for place in (*_builder(section.kind)(name, section), *_edge(name, settings))}
+        raise ConfigError(f"there is no target {name!r}", hint=f"Targets in cloudedge.yaml: {known}.")
+    kind = _kind(section.kind)
+    places = {place.name: place for place in (*_function(kind.places)(name, section), *_edge(name, settings))}
     hub = settings.hubs.get(section.hub or settings.default_hub or "")
-    shelf = HubBundleSource(
+    source = HubBundleSource(
         name,
         LocalHub(),
         source=open_hub(hub) if hub is not None else None,
         shards=_shards(places, section),
         key=Path(section.key).expanduser() if section.key else None,
     )
-    layouts = _found(LAYOUTS[section.kind])(name, section) if section.kind in LAYOUTS else FixedLayout()
-    return ReleaseContext(name, places, Journal(journal_path(name)), shelf, by=who(), layouts=layouts)
+    layouts = _function(kind.layouts)(name, section) if kind.layouts is not None else FixedLayout()
+    return ReleaseContext(name, places, Journal(journal_path(name)), source, by=who(), layouts=layouts)
 
 
 def _edge(name: str, config: Config) -> Sequence[Place]:
@@ -92,22 +100,22 @@ def _edge(name: str, config: Config) -> Sequence[Place]:
     return (fleet_place(name, config),)
 
 
-def _builder(kind: str) -> Builder:
-    found = KINDS.get(kind)
+def _kind(name: str) -> TargetKind:
+    found = _kinds.get(name)
     if found is None:
-        raise ConfigError(f"targets of the kind {kind!r} cannot be had here", hint=f"There are: {', '.join(KINDS)}.")
-    return _found(found)
+        raise ConfigError(f"there is no kind of target {name!r} here", hint=f"Choose one of {', '.join(_kinds)}.")
+    return found
 
 
-def _found(builder: str | _Made) -> _Made:
-    if not isinstance(builder, str):
-        return builder
-    module, _, function = builder.partition(":")
+def _function(named: str | _Made) -> _Made:
+    if not isinstance(named, str):
+        return named
+    module, _, function = named.partition(":")
     found: _Made = getattr(importlib.import_module(module), function)
     return found
 
 
 def _shards(places: Mapping[str, Place], section: TargetConfig) -> Mapping[str, int]:
-    """Return into how many shards each table is cut; a place of the sparse leg is called sparse/TABLE/SHARD/REPLICA."""
+    """Return by table the number of its shards; a place of the sparse leg is called sparse/TABLE/SHARD/REPLICA."""
     tables = {name.split("/")[1] for name, place in places.items() if place.leg == "sparse"}
     return dict.fromkeys(tables, section.sparse.shards if section.sparse else 1)

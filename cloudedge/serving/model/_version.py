@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloudedge.bundle import Bundle, ProbeRequest, Signature, find_program
+from cloudedge.bundle.contents import compare_answer
 from cloudedge.errors import CloudEdgeError, InputError, NotFound
 from cloudedge.serving.model._batch_safety import batching_obstacle
 from cloudedge.serving.model._inputs import Arrays, FeedCheck, ShapeKey, alias
@@ -335,14 +336,9 @@ class Version:
         outputs, defaulted = self.execute(arrays, self._probe_predictor)
         if defaulted is not None:
             raise InputError("rows were declared defaults")
-        for name, expected in request.expect.items():
-            wanted = np.asarray(expected)
+        for name in request.expect:
             (found,) = self.pick(outputs, self.fetch([names.get(name, name)])).values()
-            if found.shape != wanted.shape:
-                raise InputError(f"{name} has shape {list(found.shape)}, expected {list(wanted.shape)}")
-            difference = float(np.max(np.abs(found.astype(np.float64) - wanted), initial=0.0))
-            if not difference <= request.tolerance:
-                raise InputError(f"{name} is off by {difference:g}, allowed are {request.tolerance:g}")
+            compare_answer(request, name, found)
 
     def close(self) -> None:
         """Free everything, once; no batch may run any more."""

@@ -6,8 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from cloudedge.bundle.contents import largest_difference
 from cloudedge.errors import CloudEdgeError
 from cloudedge.serving.engine import Answer, Call
 from cloudedge.serving.formats import plan_of
@@ -88,6 +87,6 @@ def _differs(done: Any, answer: Answer, tolerance: float) -> bool:
         other = shadow_outputs.get(name)
         if other is None or other.shape != output.shape:
             return True
-        if not float(np.max(np.abs(other.astype(np.float64) - output), initial=0.0)) <= tolerance:
+        if not largest_difference(other, output) <= tolerance:
             return True
     return False

@@ -1,8 +1,8 @@
-"""`UpstreamAgent`: cube-agent's HTTP, doing to the disk and to the server what the original does, in the same order.
+"""`UpstreamAgent`: cube-agent's HTTP API, with the original's changes to the disk and the server, in the same order.
 
 Its faults are kept: a corrupt download stays for ever because retries are saved beside it, the clean-up removes the
-``data/VERSION`` that was just written and the version that is being served, ``enable`` is a success whatever the
-server said, and two dictionaries can be in each other's way because names are glued together without a separator.
+``data/VERSION`` that was just written and the version that is being served, ``enable`` succeeds whatever the
+server answered, and two dictionaries can collide because names are joined without a separator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DAY_S = 86400
 
 
 class _Failed(Exception):
-    """What the original calls "Do work failed."."""
+    """The original's "Do work failed."."""
 
 
 class UpstreamAgent:
@@ -43,9 +43,9 @@ class UpstreamAgent:
     def __init__(self, *, port: int = 0, time_scale: float = 0.001) -> None:
         self.time_scale = time_scale
         self.corrupt_downloads = 0
-        """How many of the next downloads arrive damaged."""
+        """The number of next downloads that arrive damaged."""
         self.works: list[dict[str, Any]] = []
-        """Commands in the order they came, refused ones included."""
+        """The commands in the order of arrival, with refused ones."""
         self._working: set[str] = set()
         self._lock = threading.Lock()
         self._port = port
@@ -59,7 +59,7 @@ class UpstreamAgent:
         return self._port
 
     def start(self) -> None:
-        """Listen; after `kill` on the same port, knowing nothing of what it was doing."""
+        """Listen; after `kill`, on the same port and without memory of earlier work."""
         self._working = set()
         self._life = _Http(self._port, self)
         self._port = int(self._life.server_address[1])
@@ -67,7 +67,7 @@ class UpstreamAgent:
         self._thread.start()
 
     def kill(self) -> None:
-        """End as a process that is killed: nobody gets an answer, and what is under way ends with its next wait."""
+        """End like a killed process: no client gets an answer, and work under way ends at its next wait."""
         life, self._life = self._life, None
         if life is not None:
             life.shutdown()
@@ -79,7 +79,7 @@ class UpstreamAgent:
         self.kill()
 
     def is_life(self, http: object) -> bool:
-        """Tell whether that is the listener of its present life."""
+        """Tell whether a listener belongs to the process that runs now."""
         return http is self._life
 
     def __enter__(self) -> UpstreamAgent:  # noqa: PYI034 - typing.Self is not in 3.10
@@ -196,8 +196,8 @@ class UpstreamAgent:
         verdir = _version_directory(work)
         status = self._control(work, {"cmd": "status"})
         with contextlib.suppress(ValueError):
-            told = json.loads(status.content)
-            if verdir in {told.get("cur_version"), told.get("bg_version")}:
+            found = json.loads(status.content)
+            if verdir in {found.get("cur_version"), found.get("bg_version")}:
                 return
         command = "bg_load_base" if work["mode"] == "base" else "bg_load_patch"
         if not self._three_times(work, {"cmd": command, "version_path": f"/{verdir}"}):
@@ -231,7 +231,7 @@ def _version_directory(work: dict[str, Any]) -> str:
 
 
 def _numbered(target: Path) -> Iterator[Path]:
-    """Name a download as wget does where the name is taken: .1, .2, ..."""
+    """Return a free name for a download as wget chooses it: .1, .2, ..."""
     if not target.exists():
         yield target
     number = 1
@@ -241,7 +241,7 @@ def _numbered(target: Path) -> Iterator[Path]:
 
 
 def _clean_up(directory: Path, depend: str, oldest_s: float) -> None:
-    """Delete whatever a listing does not show with the version in its line, by prefix; else what is old."""
+    """Delete, by prefix, the entries whose line in a listing lacks the version; else old ones."""
     listing = {
         path: f"{path.name} -> {path.readlink()}" if path.is_symlink() else path.name for path in _entries(directory)
     }
@@ -268,7 +268,7 @@ class _Http(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients come and go."""
+        """Log nothing: clients come and go."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -296,4 +296,4 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = _do  # noqa: N815 - the names BaseHTTPRequestHandler calls
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
-        """Keep quiet."""
+        """Log nothing."""

@@ -63,7 +63,7 @@ class UpstreamCluster:
     def conf(
         self, *, donefile_address: str, dict_name: str = "ctr", mode: str = "base_only", wget_port: int = 1
     ) -> TransferConf:
-        """Write down where everything is, as cube-transfer reads it."""
+        """Write transfer.conf, with the addresses of everything."""
         places = {(each.shard, each.copy): each for each in self.instances}
         return TransferConf(
             dict_name=dict_name,
@@ -86,7 +86,7 @@ class UpstreamCluster:
         )
 
     def versions(self) -> list[str]:
-        """Return what every server answers from, shard by shard."""
+        """Return the version that every server answers with, shard by shard."""
         return [each.server.version for each in self.instances]
 
     def close(self) -> None:

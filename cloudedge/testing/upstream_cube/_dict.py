@@ -1,4 +1,4 @@
-"""What upstream's server makes of a version's files, including what it should not.
+"""Loading of a version's files as upstream's server does it, with its faults.
 
 An absent index or data file is skipped, a data file that is too long is taken, and a patch is laid over the current
 version by the rules of either generation: "A" up to v0.6.3, "B" from v0.7.0 on.
@@ -32,7 +32,7 @@ class Dict:
     data_lengths: tuple[int, ...]
 
     def find(self, key: int) -> bytes | None:
-        """Return a key's value, or None for every reason upstream has to say "not found"."""
+        """Return a key's value, or None where upstream answers "not found", for whatever reason."""
         address = self.table.get(key)
         if address is None:
             return None

@@ -49,7 +49,7 @@ class Listener(socketserver.ThreadingTCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients come and go."""
+        """Log nothing: clients come and go."""
 
     def end(self) -> None:
         """Break all connections."""

@@ -1,8 +1,8 @@
 """`UpstreamServer`: cube-server's port, with seeks, control commands and two slots.
 
-What it does wrong is done here too: `status` answers with freed memory, ``reload_*`` answer 200 when the load failed, a
-server without data answers "not found", pins are not understood, and a restart without ``data/VERSION`` serves what
-lies in ``data`` under an empty name.
+Its faults are kept: `status` answers with freed memory, ``reload_*`` answer 200 when the load failed, a server without
+data answers "not found", pins are not understood, and a restart without ``data/VERSION`` serves the contents of
+``data`` under an empty name.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class UpstreamServer:
         self.load_s = load_s
         self.garbled_status = garbled_status
         self.refuse: Counter[str] = Counter()
-        """How many of the next commands of a kind are refused with 500, whatever they ask for."""
+        """By kind of command: the number of next ones that are refused with 500."""
         self.commands: list[dict[str, Any]] = []
-        """Control commands in the order they came, ``status`` left out."""
+        """The control commands in the order of arrival, without ``status``."""
         self._random = random.Random(seed)  # noqa: S311 - seeded on purpose
         self._busy = threading.Lock()
         self._counting = threading.Lock()
@@ -71,7 +71,7 @@ class UpstreamServer:
         self.start()
 
     def start(self) -> None:
-        """Begin as the process does: load what ``data/VERSION`` says, or ``data`` itself without a name."""
+        """Start as the process does: load the version that ``data/VERSION`` names, or else ``data`` without a name."""
         data = self.deploy_path / "data"
         pointer = data / "VERSION"
         version = pointer.read_text().split("\n")[0] if pointer.exists() else ""
@@ -84,7 +84,7 @@ class UpstreamServer:
         self._port = self._listener.server_address[1]
 
     def kill(self) -> None:
-        """End as a process that is killed: connections break, memory is gone, the disk stays."""
+        """End like a killed process: connections break, memory is gone, the disk stays."""
         if self._listener is not None:
             self._listener.end()
             self._listener = None
@@ -97,12 +97,12 @@ class UpstreamServer:
 
     @property
     def port(self) -> int:
-        """The one port."""
+        """The port for everything."""
         return self._port
 
     @property
     def version(self) -> str:
-        """The version string of what answers; empty without one."""
+        """The name of the version that answers; empty without one."""
         current = self._current
         return current.version if current else ""
 
@@ -197,7 +197,7 @@ class UpstreamServer:
         def shown(version: str) -> bytes:
             if not self.garbled_status:
                 return version.encode()
-            # What was freed holds other things by now: fragments of either version, or no text at all.
+            # Freed memory holds other data by now: fragments of either version, or no text at all.
             pool = (self.version + (self.background or "")).encode() + b"\x01\x02\x1f\xf8\x7f"
             return bytes(self._random.choice(pool) for _ in range(len(version) or 3))
 

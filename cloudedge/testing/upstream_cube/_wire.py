@@ -122,7 +122,7 @@ def seek_frame(correlation: int, payload: bytes) -> bytes:
 
 
 def error_frame(correlation: int, code: int, text: str) -> bytes:
-    """Write a response frame that says no."""
+    """Write a response frame that refuses."""
     return _frame(_text(2, _number(1, code) + _text(2, text.encode())) + _number(3, 0) + _number(4, correlation), b"")
 
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Unavailable
-from cloudedge.release import Refused, ReleaseUndone, Unfinished
+from cloudedge.journal import Journal
+from cloudedge.release import HubBundleSource, Refused, ReleaseContext, ReleaseUndone, Target, Unfinished
+from cloudedge.testing import FolderPlace
 from tests.release.parts import NAMES, active, all_on, folder_target, marked
 
 pytestmark = pytest.mark.rules
@@ -62,15 +64,15 @@ def test_two_releases_at_once(tmp_path, hub, made):
     clock = threading.Event()
     target, other = folder_target(tmp_path, hub), folder_target(tmp_path, hub)
     begun = threading.Event()
-    place = target._ground.places["dense/0"]
-    check = place.check
+    place = target._context.places["dense/0"]
+    check = place.verify
 
     def slow(version):
         begun.set()
         assert clock.wait(120)
         check(version)
 
-    place.check = slow
+    place.verify = slow
     release = target.apply(target.plan(made[0]))
     assert begun.wait(120)
     with pytest.raises(Conflict, match=r"ann .* is at work here"):
@@ -92,7 +94,7 @@ def test_a_failed_probe_takes_everything_back(tmp_path, hub, made):
     def damaged(version):
         raise IntegrityError("a probe was answered with 0.7 instead of 0.3")
 
-    target._ground.places["dense/1"].check = damaged
+    target._context.places["dense/1"].verify = damaged
     release = target.apply(target.plan(made[1]))
     with pytest.raises(ReleaseUndone, match=r"instead of 0\.3") as undone:
         release.wait()
@@ -133,15 +135,15 @@ def flaky(place, method, times):
 def test_what_trying_again_helps_is_tried_again(tmp_path, hub, made):
     target = folder_target(tmp_path, hub)
     for name in NAMES:
-        flaky(target._ground.places[name], "prepare", 2)
-        flaky(target._ground.places[name], "switch", 1)
+        flaky(target._context.places[name], "load", 2)
+        flaky(target._context.places[name], "activate", 1)
     assert target.run(target.plan(made[0])).state == "done"
 
 
 def test_after_the_commit_point_it_goes_forward_or_waits(tmp_path, hub, made):
     target = folder_target(tmp_path, hub)
     target.run(target.plan(made[0]))
-    flaky(target._ground.places["dense/1"], "switch", 1000)
+    flaky(target._context.places["dense/1"], "activate", 1000)
     with pytest.raises(Unfinished, match=r"dense.switch:dense/1: dense/1 does not answer") as stopped:
         target.run(target.plan(made[1]))
     assert stopped.value.exit_code == 3
@@ -160,7 +162,7 @@ def test_after_the_commit_point_it_goes_forward_or_waits(tmp_path, hub, made):
 def test_after_the_commit_point_abort_still_goes_back(tmp_path, hub, made):
     target = folder_target(tmp_path, hub)
     target.run(target.plan(made[0]))
-    flaky(target._ground.places["dense/1"], "switch", 4)
+    flaky(target._context.places["dense/1"], "activate", 4)
     with pytest.raises(Unfinished):
         target.run(target.plan(made[1], patience_s=0))
     assert target.abort().state == "undone"
@@ -171,7 +173,7 @@ def test_after_the_commit_point_abort_still_goes_back(tmp_path, hub, made):
 
 def test_a_first_release_that_moved_requests_has_nothing_to_go_back_to(tmp_path, hub, made):
     target = folder_target(tmp_path, hub)
-    flaky(target._ground.places["dense/1"], "switch", 4)
+    flaky(target._context.places["dense/1"], "activate", 4)
     with pytest.raises(Unfinished):
         target.run(target.plan(made[0], patience_s=0))
     with pytest.raises(Refused, match="nothing was live before"):
@@ -191,3 +193,31 @@ def test_a_place_that_lost_everything_is_brought_back(tmp_path, hub, made):
     assert repaired.state == "done"
     assert target.history(1)[0].kind == "repair"
     assert active(target) == all_on(made[0].pin)
+
+
+class OldPlace(FolderPlace):
+    """A place written before places had the verbs that they have now."""
+
+    def prepare(self, version, *, order):
+        return super().load(version, order=order)
+
+    def check(self, version):
+        super().verify(version)
+
+    def switch(self, shares, *, order):
+        super().activate(shares, order=order)
+
+    def forget(self, pin, *, order):
+        super().unload(pin, order=order)
+
+
+def test_a_place_with_the_old_verbs_keeps_working_and_warns(tmp_path, hub, made):
+    place = OldPlace(tmp_path / "places", "dense/0", "dense")
+    source, journal = HubBundleSource("old", hub, shards={"emb": 2}), Journal(tmp_path / "old.db")
+    with pytest.warns(DeprecationWarning, match="OldPlace: .* prepare is now load, .* forget is now unload"):
+        target = Target(ReleaseContext("old", {place.name: place}, journal, source))
+    for bundle in made[:3]:
+        assert target.run(target.plan(bundle)).state == "done"
+    assert list(place.observe().versions) == sorted(bundle.pin for bundle in made[1:3])
+    with pytest.warns(DeprecationWarning, match=r"shelf is now ReleaseContext\.bundles"):
+        assert target._context.shelf is source

@@ -56,16 +56,16 @@ def target(tmp_path, hub, made):
 
 def cut(target, *names):
     for name in names:
-        target._ground.places[name].is_cut = True
+        target._context.places[name].is_cut = True
 
 
 def mend(target):
     for name in NAMES:
-        target._ground.places[name].is_cut = False
+        target._context.places[name].is_cut = False
 
 
 def answers(target):
-    return {name: list(FolderPlace.observe(target._ground.places[name]).active) for name in NAMES}
+    return {name: list(FolderPlace.observe(target._context.places[name]).active) for name in NAMES}
 
 
 @pytest.mark.parametrize("name", ["dense/1", "sparse/emb/0/1", "edge/a"])
@@ -81,7 +81,7 @@ def test_a_rollback_goes_on_without_a_replica_that_is_down(target, made, hub, na
     status = target.status()
     assert (status.live.pin, status.lagging) == (one.pin, (name,))
     # It may be serving with what it had: that is neither unloaded elsewhere nor collected.
-    assert all(two.pin in FolderPlace.observe(target._ground.places[each]).versions for each in NAMES)
+    assert all(two.pin in FolderPlace.observe(target._context.places[each]).versions for each in NAMES)
     assert current(hub.tags("ctr"), release_tag("prod", "behind-1")).target.digest == two.digest
     with pytest.raises(Refused, match="cannot be observed"):
         target.run(target.plan(made[2]))  # a release needs them all
@@ -116,7 +116,7 @@ def test_a_replica_that_comes_back_in_time_is_brought_along(tmp_path, hub, made)
 @pytest.mark.parametrize("names", [("dense/0", "dense/1"), ("sparse/emb/1/0", "sparse/emb/1/1")])
 def test_what_nothing_stands_in_for_is_waited_for(target, made, names):
     cut(target, *names)
-    before, clock = answers(target), target._ground.clock
+    before, clock = answers(target), target._context.clock
     began = clock.elapsed
     with pytest.raises(Refused, match="cannot be observed"):
         target.rollback()
@@ -127,14 +127,14 @@ def test_what_nothing_stands_in_for_is_waited_for(target, made, names):
 
 
 def test_a_replica_that_dies_while_a_rollback_prepares_does_not_stop_it(target, made):
-    place = target._ground.places["dense/1"]
-    prepare = place.prepare
+    place = target._context.places["dense/1"]
+    prepare = place.load
 
     def dying(version, *, order):
         place.is_cut = True
         return prepare(version, order=order)
 
-    place.prepare = dying
+    place.load = dying
     outcome = target.rollback()
     assert (outcome.state, list(outcome.away)) == ("done", ["dense/1"])
     assert target.status().live.pin == made[0].pin
@@ -144,13 +144,13 @@ def test_a_release_waits_for_a_replica_that_is_started_again_after_the_commit_po
     """As slow as a supervisor that has started it a few times already."""
     target = folder_target(tmp_path, hub, places=cuttable(tmp_path))
     target.run(target.plan(made[0]))
-    dead = target._ground.places["dense/1"]
-    switch, clock, begun = dead.switch, target._ground.clock, []
+    dead = target._context.places["dense/1"]
+    switch, clock, begun = dead.activate, target._context.clock, []
 
     def dying(shares, *, order):
         dead.is_cut = True
         begun.append(clock.elapsed)
-        dead.switch = switch
+        dead.activate = switch
         raise Unavailable("dense/1 died")
 
     def sleep(seconds, sleep=clock.sleep):
@@ -158,17 +158,17 @@ def test_a_release_waits_for_a_replica_that_is_started_again_after_the_commit_po
         if begun and clock.elapsed > begun[0] + 60:
             dead.is_cut = False
 
-    dead.switch, clock.sleep = dying, sleep
+    dead.activate, clock.sleep = dying, sleep
     said = []
-    target._ground.tell = said.append
+    target._context.tell = said.append
     assert target.run(target.plan(made[1])).state == "done"
     assert target.status().is_whole
     assert any("dense/1" in line for line in said)
 
 
 def test_a_release_that_a_dead_replica_stops_can_be_finished_or_taken_back_without_it(target, made):
-    place = target._ground.places["dense/1"]
-    switch = place.switch
+    place = target._context.places["dense/1"]
+    switch = place.activate
 
     def dying(shares, *, order):
         place.is_cut = True
@@ -176,7 +176,7 @@ def test_a_release_that_a_dead_replica_stops_can_be_finished_or_taken_back_witho
 
     for way, live in (("resume", made[2]), ("abort", made[2])):
         goal = made[2] if way == "resume" else made[1]
-        place.switch = dying
+        place.activate = dying
         with pytest.raises(Unfinished, match="dense/1"):
             target.run(target.plan(goal, retain=5))
         outcome = getattr(target, way)()
@@ -188,32 +188,32 @@ def test_a_release_that_a_dead_replica_stops_can_be_finished_or_taken_back_witho
         # Whatever it answers with, its rows are there.
         mine = answers(target)["dense/1"][0]
         shards = [name for name in NAMES if "sparse" in name]
-        assert all(mine in FolderPlace.observe(target._ground.places[name]).versions for name in shards)
+        assert all(mine in FolderPlace.observe(target._context.places[name]).versions for name in shards)
         mend(target)
-        place.switch = switch
+        place.activate = switch
         target.resume()
         assert target.status().is_whole
 
 
 def test_rows_stay_for_a_replica_that_cannot_be_told_to_go_back(target, made):
     """Its canary took some requests when it was cut off: it is left as it is, and so are the rows it reads."""
-    place = target._ground.places["dense/1"]
-    switch = place.switch
+    place = target._context.places["dense/1"]
+    switch = place.activate
 
     def cut_off(shares, *, order):
         switch(shares, order=order)
         place.is_cut = True
         raise Unavailable("dense/1 does not answer any more")
 
-    place.switch = cut_off
+    place.activate = cut_off
     release = target.apply(target.plan(made[2], canary=0.5))
     with pytest.raises(ReleaseUndone, match=r"dense/1 does not answer") as undone:
         release.wait()
-    assert "a resume does: dense/1" in undone.value.hint
+    assert "Left to `cloudedge resume`: dense/1" in undone.value.hint
     assert set(answers(target)["dense/1"]) == {made[1].pin, made[2].pin}
     shards = [name for name in NAMES if "sparse" in name]
-    assert all(made[2].pin in FolderPlace.observe(target._ground.places[name]).versions for name in shards)
-    place.switch = switch
+    assert all(made[2].pin in FolderPlace.observe(target._context.places[name]).versions for name in shards)
+    place.activate = switch
     mend(target)
     target.resume()
     assert target.status().is_whole
@@ -319,29 +319,29 @@ def test_a_registry_that_says_no_leaves_nothing_open(tmp_path, hub, far, monkeyp
 
 def racing(target, operation):
     """Let whoever holds the lock end its operation between two looks of somebody else."""
-    writing = target._ground.journal.writing
+    writing = target._context.journal.writing
 
     def late(owner):
-        target._ground.journal.writing = writing
+        target._context.journal.writing = writing
         operation()
         return writing(owner)
 
-    target._ground.journal.writing = late
+    target._context.journal.writing = late
 
 
 def unfinished(tmp_path, hub, made):
     target = folder_target(tmp_path, hub, places=cuttable(tmp_path))
     target.run(target.plan(made[0]))
-    place = target._ground.places["dense/1"]
-    switch = place.switch
+    place = target._context.places["dense/1"]
+    switch = place.activate
 
     def stuck(shares, *, order):
         raise Unavailable("dense/1 does not answer")
 
-    place.switch = stuck
+    place.activate = stuck
     with pytest.raises(Unfinished):
         target.run(target.plan(made[1], patience_s=0))
-    place.switch = switch
+    place.activate = switch
     return target
 
 
@@ -370,15 +370,15 @@ def test_a_rollback_of_what_ended_meanwhile(tmp_path, hub, made, how):
 
 
 def test_a_release_takes_itself_back_and_nothing_else(target, made):
-    place = target._ground.places["dense/0"]
-    check = place.check
-    place.check = lambda version: place.forget("x", order=-1)
+    place = target._context.places["dense/0"]
+    check = place.verify
+    place.verify = lambda version: place.unload("x", order=-1)
     failed = target.apply(target.plan(made[2]))
     with pytest.raises(ReleaseUndone):
         failed.wait()
     with pytest.raises(Conflict, match="is not live"):
         failed.rollback()
-    place.check = check
+    place.verify = check
     done = target.apply(target.plan(made[2]))
     done.wait()
     target.run(target.plan(made[0]))
@@ -388,11 +388,11 @@ def test_a_release_takes_itself_back_and_nothing_else(target, made):
 
 
 def test_only_what_was_live_is_gone_back_to(target, made):
-    place = target._ground.places["dense/0"]
-    check = place.check
-    place.check = lambda version: place.forget("x", order=-1)
+    place = target._context.places["dense/0"]
+    check = place.verify
+    place.verify = lambda version: place.unload("x", order=-1)
     number = target.run(target.plan(made[2])).number
-    place.check = check
+    place.verify = check
     with pytest.raises(InputError, match="was never live: it is undone"):
         target.rollback(number)
     with pytest.raises(InputError, match="was never live on prod"):
@@ -407,24 +407,24 @@ def test_a_wish_that_comes_too_late_is_told(target, made):
 
     def meanwhile(step):
         def act(*args, **how):
-            other = Target(replace(target._ground, by="bob"))
+            other = Target(replace(target._context, by="bob"))
             try:
                 said[step] = other.abort()
             except Conflict as error:
                 said[step] = error.message
             return real(*args, **how)
 
-        real = getattr(target._ground.places["sparse/emb/0/0"], step)
+        real = getattr(target._context.places["sparse/emb/0/0"], step)
         return act
 
-    shard = target._ground.places["sparse/emb/0/0"]
-    forget = shard.forget
-    shard.forget = meanwhile("forget")
+    shard = target._context.places["sparse/emb/0/0"]
+    forget = shard.unload
+    shard.unload = meanwhile("unload")
     outcome = target.run(target.plan(made[2]))
     assert outcome.state == "done"
-    assert "too far to be taken back" in said["forget"]
-    shard.forget = forget
-    shard.switch = meanwhile("switch")  # requests have moved, and it is not marked as live yet
+    assert "too far to be taken back" in said["unload"]
+    shard.unload = forget
+    shard.activate = meanwhile("activate")  # requests have moved, and it is not marked as live yet
     outcome = target.run(target.plan(made[0]))
     assert (outcome.state, outcome.why) == ("undone", "bob asked for it")
     assert answers(target) == {name: [made[2].pin] for name in NAMES}

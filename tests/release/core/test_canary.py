@@ -42,7 +42,7 @@ def test_a_good_canary_becomes_the_release(tmp_path, hub, made):
     began = clock.elapsed
     assert target.run(target.plan(made[1], OPTIONS)).state == "done"
     assert clock.elapsed - began >= 60
-    entries = target._ground.journal.entries(2)
+    entries = target._context.journal.entries(2)
     canary = next(e for e in entries if e.step == "dense.canary:dense/0" and e.what == "intent")
     assert canary.detail["shares"] == {made[0].pin: 0.9, made[1].pin: 0.1}
     baked = next(e for e in entries if e.step == "bake" and e.what == "done")
@@ -116,15 +116,15 @@ def test_an_interrupted_bake_goes_on_where_it_was(tmp_path, hub, made):
 def test_what_would_be_done_after_the_commit_point(tmp_path, hub, made):
     target = folder_target(tmp_path, hub, places=watched(tmp_path))
     target.run(target.plan(made[0]))
-    place = target._ground.places["dense/1"]
-    switch = place.switch
+    place = target._context.places["dense/1"]
+    switch = place.activate
 
     def stuck(shares, *, order):
         if len(shares) == 1:  # it took its canary
             raise Unavailable("dense/1 does not answer")
         switch(shares, order=order)
 
-    place.switch = stuck
+    place.activate = stuck
     with pytest.raises(Unfinished):
         target.run(target.plan(made[1], OPTIONS))
     ahead = {(step.stage, step.place) for step in target.plan_resume().steps}
@@ -136,6 +136,6 @@ def test_what_would_be_done_after_the_commit_point(tmp_path, hub, made):
         ("dense.switch", "dense/0"),
         ("dense.switch", "dense/1"),
     }
-    place.switch = switch
+    place.activate = switch
     assert target.abort().state == "undone"
     assert active(target) == all_on(made[0].pin)

@@ -29,7 +29,7 @@ def test_a_full_disk_under_the_journal_leaves_what_is_live_alone(tmp_path, hub, 
     target = folder_target(tmp_path, hub)
     target.run(target.plan(made[0]))
     planned = target.plan(made[1])
-    journal, left = target._ground.journal, [8]
+    journal, left = target._context.journal, [8]
     write = journal._write
 
     def full(sql, *values):
@@ -65,7 +65,7 @@ def test_a_crash_at_every_journal_write_leaves_it_resumable(tmp_path, hub, made,
     while True:
         target = folder_target(tmp_path, hub)
         planned = target.plan(goal[0], retain=5)
-        journal, left = target._ground.journal, [position]
+        journal, left = target._context.journal, [position]
         write = journal._write
 
         def dying(sql, *values, write=write, left=left):
@@ -94,7 +94,7 @@ def test_a_crash_at_every_journal_write_leaves_it_resumable(tmp_path, hub, made,
         assert status.is_whole, (position, status)
         live = status.live.pin
         assert active(again) == all_on(live)
-        again._ground.journal.close()
+        again._context.journal.close()
         goal = [made[1], made[0]] if live == made[0].pin else [made[0], made[1]]
         position += PARTS
     assert position > 30

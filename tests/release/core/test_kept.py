@@ -61,9 +61,9 @@ def test_rows_that_serving_replicas_merge_need_memory(tmp_path, hub, made):
     pieces = tmp_path / "model1"
     delta = Bundle.pack(pieces, name="ctr", sparse=table, signature=SIGNATURE, parent=made[0], hub=hub)
     for bundle, merged in ((made[0], 0), (delta, 200 * (8 + 16))):
-        version, world = target._ground.look(f"ctr@{bundle.digest}")
+        version, world = target._context.look(f"ctr@{bundle.digest}")
         for name, cost in world.estimates.items():
-            assert cost.memory_bytes == target._ground.places[name].estimate(version).memory_bytes + merged
+            assert cost.memory_bytes == target._context.places[name].estimate(version).memory_bytes + merged
         assert len(world.estimates) == 2
         assert target.run(target.plan(bundle)).state == "done"
     assert target.status().is_whole
@@ -108,4 +108,4 @@ def test_what_was_live_long_ago_does_not_grow_with_every_release(tmp_path, hub, 
 def test_a_target_that_was_never_started_says_what_starts_it():
     away = [PlaceStatus(f"dense/{n}", "dense", "away", {}, "", {}, 0, None, error="does not answer") for n in range(2)]
     title = _status_title(Status("prod", None, "", tuple(away)))
-    assert title == "prod: nothing is live; 2 of 2 places do not answer; to start them: cloudedge up prod"
+    assert title == "prod: nothing is live; 2 of 2 places do not answer: start them with `cloudedge up prod`"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from cloudedge.bundle import Lookup, Signature, Variable
 from cloudedge.errors import InputError
 from cloudedge.release import Estimate, Health, Limits, Options, Plan, Traffic, plan
+from cloudedge.release.core import _preconditions
 from cloudedge.release.core._canary import add_up, breach
 from cloudedge.release.core._plan import plan_undo
 from cloudedge.release.core._preconditions import signature_changes
@@ -40,7 +43,7 @@ def test_a_release_brings_rows_first_and_takes_them_away_last():
     assert planned.seconds > 600
     text = planned.summary()
     assert "release of ctr:2 on prod (v1 → v2)" in text
-    assert "[undo: forget v2]" in text
+    assert "[undo: unload v2]" in text
     assert "5% of requests try v2" in text
     assert "scores against v1, about 10 min" in text
 
@@ -55,20 +58,20 @@ def test_the_plan_of_what_is_done_is_empty():
 def test_a_rollback_moves_pointers_and_nothing_else():
     both = [place(name, active="v2", pins=("v1", "v2")) for name in NAMES]
     planned = plan(version(1), world(both, lives=(2, 1)), kind="rollback")
-    assert {step.action for step in planned.steps} == {"fetch", "prepare", "gate", "switch", "settle", "tag"}
+    assert {step.action for step in planned.steps} == {"fetch", "load", "gate", "activate", "settle", "tag"}
     assert planned.size_bytes == 0  # to prepare what is loaded only claims it
 
 
 def test_what_is_older_than_the_rollback_goes_serving_replicas_first():
     three = [place(name, active="v2", pins=("v1", "v2")) for name in NAMES]
     planned = plan(version(3), world(three, lives=(2, 1)))
-    gone = [(step.stage, step.pin) for step in planned.steps if step.action == "forget"]
+    gone = [(step.stage, step.pin) for step in planned.steps if step.action == "unload"]
     assert {pin for _, pin in gone} == {"v1"}
     assert [stage for stage, _ in itertools.groupby(stage for stage, _ in gone)] == [
         "dense.forget", "edge.forget", "sparse.forget",
     ]  # fmt: skip
     assert not [
-        s for s in plan(version(3), world(three, lives=(2, 1)), Options(retain=2)).steps if s.action == "forget"
+        s for s in plan(version(3), world(three, lives=(2, 1)), Options(retain=2)).steps if s.action == "unload"
     ]
 
 
@@ -85,7 +88,7 @@ def test_room_is_made_where_three_versions_do_not_fit():
     assert not planned.refusals
     trimmed = [step for step in planned.steps if step.stage.endswith("trim")]
     assert {step.pin for step in trimmed} == {"v1"}
-    assert planned.steps.index(trimmed[-1]) < min(i for i, s in enumerate(planned.steps) if s.action == "prepare")
+    assert planned.steps.index(trimmed[-1]) < min(i for i, s in enumerate(planned.steps) if s.action == "load")
     needs = {name: Estimate(memory_bytes=200) for name in NAMES}
     assert rules(plan(version(3), world(tight, lives=(2, 1), estimates=needs))) == {"memory"}
 
@@ -238,7 +241,7 @@ def test_in_every_combination_the_plan_holds_together(states, lives, canary, kin
     assert stages == sorted(stages)
     by_name = {each.name: each for each in places}
     for step in planned.steps:
-        if step.action == "forget":
+        if step.action == "unload":
             assert step.pin not in ("v2", lives[0] if lives else "")
             assert step.pin not in by_name[step.place].active
     # Carried out, the plan leads where it should, and its second edition is empty.
@@ -246,7 +249,7 @@ def test_in_every_combination_the_plan_holds_together(states, lives, canary, kin
     assert all(each.active == {"v2": 1.0} for each in after)
     now = [2, *(n for n in lives if n != 2)]
     second = plan(version(2), world(after, lives=now), options)
-    assert {step.action for step in second.steps} <= {"fetch", "tag", "forget"}
+    assert {step.action for step in second.steps} <= {"fetch", "tag", "unload"}
     again = Plan.from_json(json.loads(json.dumps(planned.to_json())))
     assert again == replace(planned, before={k: replace(v, active=dict(v.active)) for k, v in planned.before.items()})
 
@@ -254,13 +257,13 @@ def test_in_every_combination_the_plan_holds_together(states, lives, canary, kin
 def _carried_out(each, planned):
     for step in planned.steps:
         if step.place == each.name:
-            if step.action == "prepare":
+            if step.action == "load":
                 each = replace(
                     each, versions={**each.versions, step.pin: next(iter(place("dense/0").versions.values()))}
                 )
-            elif step.action == "switch":
+            elif step.action == "activate":
                 each = replace(each, active=dict(step.shares))
-            elif step.action == "forget":
+            elif step.action == "unload":
                 each = replace(each, versions={k: v for k, v in each.versions.items() if k != step.pin})
     return each
 
@@ -274,7 +277,7 @@ def test_from_anywhere_the_undo_leads_back(done, canary):
     stages = plan_undo(planned, after, {step.id for step in part.steps})
     for steps in stages:
         for step in steps:
-            if step.action == "forget":  # pointers went back before
+            if step.action == "unload":  # pointers went back before
                 assert all("v2" not in each.active for each in after)
         after = [_carried_out(each, replace(planned, steps=steps)) for each in after]
     assert [(each.active, set(each.versions)) for each in after] == [({"v1": 1.0}, {"v1"})] * len(NAMES)
@@ -404,7 +407,7 @@ def test_the_next_version_goes_to_the_new_shards_and_what_is_live_stays():
     assert not planned.refusals
     sparse = {step.place for step in planned.steps if step.stage.startswith("sparse.")}
     assert sparse == {f"{name}of3" for name in NEW}
-    assert not [step for step in planned.steps if step.action in ("forget", "retire")]
+    assert not [step for step in planned.steps if step.action in ("unload", "retire")]
     assert planned.warnings == ("emb: cut anew, from 2 to 3 shards; the old ones stay as long as v1",)
     assert Plan.from_json(json.loads(json.dumps(planned.to_json()))).shards == {"emb": 3}
 
@@ -451,7 +454,27 @@ def test_a_replica_that_was_given_another_layout_forgets_it_before_the_rows_go()
     planned = plan(version(2, tables={"emb": facts((7, 7, 6))}), seen)
     after = [*old, *(in_three(name, active="", pins=("v2",)) for name in NEW)]
     undone = [steps for steps in plan_undo(planned, after, {step.id for step in planned.steps}) if steps]
-    forgets = [steps[0].stage for steps in undone if steps[0].action == "forget"]
+    forgets = [steps[0].stage for steps in undone if steps[0].action == "unload"]
     assert forgets == ["dense.forget", "sparse.forget"]
     assert {step.place for step in undone[-1]} == {f"{name}of3" for name in NEW}
     assert not [step for steps in plan_undo(planned, after, set()) for step in steps if step.stage == "dense.forget"]
+
+
+def test_a_rule_is_one_function(monkeypatch):
+    monkeypatch.setattr(_preconditions, "RULES", list(_preconditions.RULES))
+
+    @_preconditions.rule("friday", "Release it on Monday.")
+    def no_friday(proposal):
+        """A release on a Friday is repaired on a Saturday."""
+        yield f"{proposal.desired} would go to {proposal.world.target} on a Friday"
+
+    planned = plan(version(2), world())
+    assert [(each.rule, each.hint) for each in planned.refusals] == [("friday", "Release it on Monday.")]
+    assert planned.refusals[0].what == "ctr:2 would go to prod on a Friday"
+
+
+def test_every_rule_says_why():
+    source = ast.parse(Path(_preconditions.__file__).read_text())
+    rules = [each for each in source.body if isinstance(each, ast.FunctionDef) and each.decorator_list]
+    assert len(rules) == len(_preconditions.RULES)
+    assert all(ast.get_docstring(each) for each in rules)

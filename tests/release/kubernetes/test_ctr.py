@@ -113,7 +113,7 @@ def test_the_click_model_is_released_updated_and_taken_back_under_load(pod_image
             assert (shipped.state, back.state, back.bytes) == ("done", "done", 0)
             assert target.status().is_whole
         finally:
-            target._ground.journal.close()
+            target._context.journal.close()
             down(TARGET, config=config, everything=True)
 
 

@@ -99,47 +99,47 @@ def test_a_release_and_the_way_back(fast, versions):
         fast.place.observe()
     pods = [fast.pod().start() for _ in range(2)]
     assert fast.place.observe().versions == {}
-    assert fast.place.prepare(first, order=1).bytes == 2 * first.dense_bytes
-    fast.place.check(first)
-    fast.place.switch({first.pin: 1.0}, order=2)
+    assert fast.place.load(first, order=1).bytes == 2 * first.dense_bytes
+    fast.place.verify(first)
+    fast.place.activate({first.pin: 1.0}, order=2)
     assert dict(fast.place.observe().active) == {first.pin: 1.0}
     assert fast.place.observe().signature == first.signature
-    fast.place.prepare(second, order=3)
-    fast.place.switch({first.pin: 0.9, second.pin: 0.1}, order=4)
+    fast.place.load(second, order=3)
+    fast.place.activate({first.pin: 0.9, second.pin: 0.1}, order=4)
     assert dict(fast.place.observe().active) == {first.pin: 0.9, second.pin: 0.1}
     with pytest.raises(Conflict, match="answers with"):
-        fast.place.forget(second.pin, order=5)
-    fast.place.switch({second.pin: 1.0}, order=6)
-    fast.place.forget(first.pin, order=7)
+        fast.place.unload(second.pin, order=5)
+    fast.place.activate({second.pin: 1.0}, order=6)
+    fast.place.unload(first.pin, order=7)
     assert [dict(pod.runtime.routing.shares) for pod in pods] == [{second.pin: 1.0}] * 2
     assert list(fast.place.observe().versions) == [second.pin]
     assert fast.place.watch().traffic[second.pin].requests == 0
-    fast.place.switch({}, order=8)
+    fast.place.activate({}, order=8)
     assert (dict(fast.place.observe().active), fast.document().shares) == ({}, {})
 
 
 def test_late_orders_change_nothing(fast, versions):
     first, second, _ = versions
     fast.pod().start()
-    fast.place.prepare(first, order=4)
+    fast.place.load(first, order=4)
     for late in (
-        lambda: fast.place.prepare(second, order=3),
-        lambda: fast.place.switch({first.pin: 1.0}, order=3),
-        lambda: fast.place.forget(first.pin, order=3),
+        lambda: fast.place.load(second, order=3),
+        lambda: fast.place.activate({first.pin: 1.0}, order=3),
+        lambda: fast.place.unload(first.pin, order=3),
     ):
         with pytest.raises(Conflict, match="comes after order 4"):
             late()
     with pytest.raises(NotFound, match="does not have"):
-        fast.place.switch({second.pin: 1.0}, order=5)
-    fast.place.prepare(first, order=4)  # again is fine
+        fast.place.activate({second.pin: 1.0}, order=5)
+    fast.place.load(first, order=4)  # again is fine
     assert fast.document().order == 4
 
 
 def test_a_pod_that_comes_later_has_what_is_live_before_it_is_ready(fast, versions):
     first, *_ = versions
     fast.pod().start()
-    fast.place.prepare(first, order=1)
-    fast.place.switch({first.pin: 1.0}, order=2)
+    fast.place.load(first, order=1)
+    fast.place.activate({first.pin: 1.0}, order=2)
     fast.pods[0].end()
     late = fast.pod().start()
     wait(lambda: late.follower.has_arrived, "the pod to get there")
@@ -152,10 +152,10 @@ def test_a_pod_that_read_the_old_document_is_waited_for(fast, versions):
     first, second, _ = versions
     fast.pod().start()
     for order, version in enumerate((first, second), 1):
-        fast.place.prepare(version, order=order)
-    fast.place.switch({first.pin: 1.0}, order=3)
+        fast.place.load(version, order=order)
+    fast.place.activate({first.pin: 1.0}, order=3)
     slow = fast.pod()  # its file says: the first
-    switch = threading.Thread(target=fast.place.switch, args=({second.pin: 1.0},), kwargs={"order": 4}, daemon=True)
+    switch = threading.Thread(target=fast.place.activate, args=({second.pin: 1.0},), kwargs={"order": 4}, daemon=True)
     switch.start()
     wait(lambda: fast.document().order == 4, "the document to be written")
     wait(lambda: dict(fast.pods[0].runtime.routing.shares) == {second.pin: 1.0}, "the first pod to follow")
@@ -171,7 +171,7 @@ def test_a_pod_that_never_answers_is_waited_for_until_its_file_is_new(fast, vers
     fast.pod().start()
     broken = fast.pod()
     monkeypatch.setattr(deployment_module, "_RENEWED_S", 2.0)
-    fast.place.prepare(first, order=1)
+    fast.place.load(first, order=1)
     assert fast.place.observe().has(first.pin)  # it takes no requests
     broken.condition(Ready="True")
     with pytest.raises(Unavailable):
@@ -183,26 +183,26 @@ def test_probes_that_nobody_was_asked_are_not_passed(fast, versions):
     """The pods go between the loading and the check: what takes their place is silent, and says nothing of probes."""
     first, *_ = versions
     fast.pod().start()
-    fast.place.prepare(first, order=1)
-    fast.place.check(first)
+    fast.place.load(first, order=1)
+    fast.place.verify(first)
     fast.pods[0].end()
     with pytest.raises(Unavailable, match="no pod answers"):
-        fast.place.check(first)
+        fast.place.verify(first)
     fast.pod()  # has a node, and does not answer yet
     with pytest.raises(Unavailable, match="no pod answers"):
-        fast.place.check(first)
+        fast.place.verify(first)
 
 
 def test_a_pod_that_cannot_load_says_why_and_the_others_know_what_to_forget(fast, versions, made):
     first, second, _ = versions
     good, bad = fast.pod().start(), fast.pod().start()
-    fast.place.prepare(first, order=1)
+    fast.place.load(first, order=1)
     bad.follower._fetch = _no_room
     with pytest.raises(InputError, match=f"{bad.name}: there is no room"):
-        fast.place.prepare(second, order=2)
+        fast.place.load(second, order=2)
     wait(lambda: second.pin in {each.pin for each in good.runtime.versions()}, "the other to load it")
     assert not fast.place.observe().has(second.pin)
-    fast.place.forget(second.pin, order=3)
+    fast.place.unload(second.pin, order=3)
     assert list(fast.place.observe().versions) == [first.pin]
 
 
@@ -211,8 +211,8 @@ def test_a_version_that_is_not_asked_for_keeps_nobody_waiting(fast, versions):
     first, second, third = versions
     fast.pod().start()
     for order, version in enumerate((first, second), 1):
-        fast.place.prepare(version, order=order)
-    fast.place.switch({second.pin: 1.0}, order=3)
+        fast.place.load(version, order=order)
+    fast.place.activate({second.pin: 1.0}, order=3)
     late = fast.pod()
     late.only = {second.ref, third.ref}
     late.start()
@@ -220,11 +220,11 @@ def test_a_version_that_is_not_asked_for_keeps_nobody_waiting(fast, versions):
     assert late.follower.has_arrived
     assert not fast.place.observe().has(first.pin)
     assert fast.place.observe().has(second.pin)
-    fast.place.prepare(third, order=4)
-    fast.place.switch({third.pin: 1.0}, order=5)
+    fast.place.load(third, order=4)
+    fast.place.activate({third.pin: 1.0}, order=5)
     assert dict(late.runtime.routing.shares) == {third.pin: 1.0}
     with pytest.raises(NotFound, match=late.name):
-        fast.place.prepare(first, order=6)
+        fast.place.load(first, order=6)
 
 
 def _no_room(ref, tables):
@@ -246,5 +246,5 @@ def test_two_who_write_at_once(fast, versions, monkeypatch):
 
     monkeypatch.setattr(fast.cluster, "patch", meanwhile)
     with pytest.raises(Conflict, match="order 1 comes after order 9"):
-        fast.place.prepare(first, order=1)
+        fast.place.load(first, order=1)
     assert fast.document().order == 9

@@ -131,7 +131,7 @@ class KnativeWorld:
 
     def close(self):
         if self.target is not None:
-            self.target._ground.journal.close()
+            self.target._context.journal.close()
 
     def release(self, made, **choices):
         return self.target.run(self.target.plan(made.bundle, **choices))
@@ -247,26 +247,26 @@ def test_killed_after_any_change_one_resume_makes_it_whole(world, monkeypatch, p
 @pytest.mark.cluster
 def test_late_orders_change_nothing(world, made):
     first, second, _ = (Version.of(each.bundle, shards={}) for each in world.good)
-    world.place.prepare(first, order=4)
+    world.place.load(first, order=4)
     for late in (
-        lambda: world.place.prepare(second, order=3),
-        lambda: world.place.switch({first.pin: 1.0}, order=3),
-        lambda: world.place.switch({}, order=3),
-        lambda: world.place.forget(first.pin, order=3),
+        lambda: world.place.load(second, order=3),
+        lambda: world.place.activate({first.pin: 1.0}, order=3),
+        lambda: world.place.activate({}, order=3),
+        lambda: world.place.unload(first.pin, order=3),
     ):
         with pytest.raises(Conflict, match="order 3 comes after order 4"):
             late()
     with pytest.raises(NotFound, match="does not have"):
-        world.place.switch({second.pin: 1.0}, order=5)
+        world.place.activate({second.pin: 1.0}, order=5)
     with pytest.raises(Conflict, match="answers with"):
-        world.place.forget(first.pin, order=5)
-    world.place.prepare(second, order=6)
-    world.place.prepare(second, order=6)  # again is fine
-    world.place.switch({first.pin: 0.995, second.pin: 0.005}, order=7)
+        world.place.unload(first.pin, order=5)
+    world.place.load(second, order=6)
+    world.place.load(second, order=6)  # again is fine
+    world.place.activate({first.pin: 0.995, second.pin: 0.005}, order=7)
     assert dict(world.place.observe().active) == {first.pin: 0.99, second.pin: 0.01}, "whole percents, and not none"
-    world.place.switch({first.pin: 1.0}, order=8)
-    world.place.forget(second.pin, order=9)
-    world.place.switch({}, order=10)
+    world.place.activate({first.pin: 1.0}, order=8)
+    world.place.unload(second.pin, order=9)
+    world.place.activate({}, order=10)
     assert world.place.observe().versions == {}
     assert world.cluster.get(Kind.KNATIVE_SERVICE, SERVICE) is None
 
@@ -275,28 +275,28 @@ def test_late_orders_change_nothing(world, made):
 def test_scaled_to_zero_it_is_there_and_nobody_can_be_asked(world):
     first, *_ = (Version.of(each.bundle, shards={}) for each in world.good)
     world.replicas.is_asleep = True
-    world.place.prepare(first, order=1)
+    world.place.load(first, order=1)
     assert world.place.observe().has(first.pin)
     assert world.place.watch().traffic == {}
     with pytest.raises(Unavailable, match="no pod answers"):
-        world.place.check(first)
+        world.place.verify(first)
 
 
 @pytest.mark.cluster
 def test_what_the_pods_did_is_watched(world):
     first, second, _ = (Version.of(each.bundle, shards={}) for each in world.good)
-    world.place.prepare(first, order=1)
-    world.place.prepare(second, order=2)
+    world.place.load(first, order=1)
+    world.place.load(second, order=2)
     assert {pin: each.requests for pin, each in world.place.watch().traffic.items()} == {first.pin: 0, second.pin: 0}
 
 
 @pytest.mark.cluster
 def test_another_scale_is_no_change_that_a_release_makes(world):
     first, second, _ = (Version.of(each.bundle, shards={}) for each in world.good)
-    world.place.prepare(first, order=1)
+    world.place.load(first, order=1)
     other = Site("kn", section(knative={"min_scale": 2}), world.site.cluster)
     with pytest.raises(Conflict, match="another scale"):
-        KnativePlace(other, hub=LocalHub()).prepare(second, order=2)
+        KnativePlace(other, hub=LocalHub()).load(second, order=2)
     assert world.pins() == [first.pin, None]
 
 
@@ -319,7 +319,7 @@ def test_somebody_elses_service_is_left_alone(world):
     with pytest.raises(Conflict, match="no release put there"):
         world.place.observe()
     with pytest.raises(Conflict, match="no release put there"):
-        world.place.switch({"x": 1.0}, order=1)
+        world.place.activate({"x": 1.0}, order=1)
     world.site.paddle_services().delete(SERVICE)
 
 

@@ -75,7 +75,7 @@ def kept(volume, pod_images, tmp_path):
         assert target.status().is_whole
         yield cluster, config, target
     finally:
-        target._ground.journal.close()
+        target._context.journal.close()
         down("kept", config=config, everything=True)
     assert cluster.list(Kind.PVC) == []
 
@@ -101,7 +101,7 @@ def test_a_shard_that_missed_a_switch_comes_back_and_is_not_ready(kept, tmp_path
         raise Unavailable("it went just now")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShardPlace, "switch", away)
+        patch.setattr(ShardPlace, "activate", away)
         with pytest.raises(Unfinished, match="it went just now"):
             target.apply(target.plan(made.bundle, attempts=1)).wait(300)
     cluster.delete(Kind.POD, POD, wait_s=300)

@@ -131,7 +131,7 @@ class KubeWorld:
 
     def close(self) -> None:
         if self.target is not None:
-            self.target._ground.journal.close()
+            self.target._context.journal.close()
 
     @property
     def url(self) -> str:
@@ -158,10 +158,10 @@ class KubeWorld:
 
     def begun(self, stage: str):
         """Return something that tells whether a step of a stage was intended since now."""
-        journal = self.target._ground.journal
+        journal = self.target._context.journal
 
         def last() -> int:
-            steps = [f"{stage}:{place}" for place in self.target._ground.places]
+            steps = [f"{stage}:{place}" for place in self.target._context.places]
             entry = journal.newest(steps, "intent")
             return entry.id if entry else 0
 

@@ -103,7 +103,7 @@ def test_a_canary_that_drifts_is_taken_back(world):
 def test_a_canary_that_drifts_may_rest_until_somebody_decides(world):
     before = world.live
     with world.load() as load:
-        with pytest.raises(Unfinished, match="rests with its canary"):
+        with pytest.raises(Unfinished, match="Its canary stays"):
             world.release(world.drifting, canary=0.3, bake_s=120, limits=PATIENT, on_breach="pause")
         assert world.target.status().unfinished
         load.until(10, world.drifting.pin)  # its share goes on
@@ -220,9 +220,9 @@ class SetBack:
 
 def test_a_clock_set_back_an_hour_changes_no_order(world):
     before, after = world.live, world.fresh()
-    ground = world.target._ground
+    ground = world.target._context
     slow = SetBack(ground.clock)
-    ground.clock = ground.journal._clock = ground.shelf._clock = slow
+    ground.clock = ground.journal._clock = ground.bundles._clock = slow
     try:
         with world.load() as load:
             number = world.release(after).number
@@ -231,7 +231,7 @@ def test_a_clock_set_back_an_hour_changes_no_order(world):
             world.target.rollback()
             load.until(20, before.pin)
     finally:
-        ground.clock = ground.journal._clock = ground.shelf._clock = slow._clock
+        ground.clock = ground.journal._clock = ground.bundles._clock = slow._clock
     assert load.broken == ([], [])
     newest, earlier, *_ = world.target.history()
     assert (newest.number, earlier.number) == (number + 1, number)
@@ -243,10 +243,10 @@ def test_a_place_refuses_the_last_words_of_a_release_that_was_killed(world):
     before, after = world.live, world.fresh()
     early = world.journal.newest(["tag"], "done").id
     world.release(after)
-    for place in world.target._ground.places.values():
+    for place in world.target._context.places.values():
         for late in (
-            lambda place=place: place.switch({before.pin: 1.0}, order=early),
-            lambda place=place: place.forget(before.pin, order=early),
+            lambda place=place: place.activate({before.pin: 1.0}, order=early),
+            lambda place=place: place.unload(before.pin, order=early),
         ):
             with pytest.raises(Conflict, match=f"order {early} comes after order"):
                 late()

@@ -45,7 +45,7 @@ def test_a_port_that_somebody_else_has(layout, monkeypatch):
     (seat,) = layout.sparse()
     with socket.create_server(("127.0.0.1", seat.admin_port)):
         with pytest.raises(
-            Conflict, match=f"sparse/t/0of1/0 of small cannot listen on port {seat.admin_port}: somebody"
+            Conflict, match=f"sparse/t/0of1/0 of small cannot listen on port {seat.admin_port}: another process"
         ):
             up("small", config=CONFIG)
         assert not is_up(layout.folder)

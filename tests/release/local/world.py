@@ -176,7 +176,7 @@ class World:
 
     @property
     def journal(self):
-        return self.target._ground.journal
+        return self.target._context.journal
 
     @property
     def live(self) -> Made:

@@ -10,7 +10,7 @@ from cloudedge.config import TargetConfig
 from cloudedge.cube.delivery import ArtifactCache, DeliveryPolicy, TableVersion
 from cloudedge.hub import LocalHub
 from cloudedge.release.local import places
-from cloudedge.release.local._processes import Seat
+from cloudedge.release.local._processes import ServerProcess
 from cloudedge.release.places._servers import Dispatch
 from cloudedge.serving import AdminClient
 
@@ -66,8 +66,8 @@ def test_what_another_shard_is_still_fetching_is_not_cleaned_away(tmp_path):
     """Many tables at once name more artifacts than are kept afterwards."""
     kept = DeliveryPolicy().artifacts_kept
     workshop = ArtifactCache(tmp_path / "artifacts")
-    seat = Seat("sparse/emb/0of1/0", 1, 2, "emb", 0, 1)
-    dispatch = Dispatch([seat], token="t", workshop=workshop, hub=LocalHub(tmp_path / "hub"))
+    seat = ServerProcess("sparse/emb/0of1/0", 1, 2, "emb", 0, 1)
+    dispatch = Dispatch([seat], token="t", artifacts=workshop, hub=LocalHub(tmp_path / "hub"))
     tables = [table(tmp_path, number) for number in range(kept + 2)]
     with dispatch.delivering():
         (slow,) = workshop.base(tables[0], 1)

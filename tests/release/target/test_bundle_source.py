@@ -6,17 +6,18 @@ import dataclasses
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from cloudedge.bundle import Bundle, new_key_pair, sign_bundle
 from cloudedge.clock import ManualClock
-from cloudedge.config import Config
+from cloudedge.config import Config, _targets
 from cloudedge.errors import Unavailable
 from cloudedge.hub import collect, current, release_tag
 from cloudedge.journal import Journal
-from cloudedge.release import HubBundleSource, ReleaseContext, Target
+from cloudedge.release import HubBundleSource, ReleaseContext, Target, register_kind
 from cloudedge.release.target import _target_kinds as _kinds
 from tests.models import change_table, make_model, make_table
-from tests.release.parts import SHARDS, SIGNATURE, bundles, folder_places, folder_target
+from tests.release.parts import NAMES, SHARDS, SIGNATURE, bundles, folder_places, folder_target
 
 pytestmark = pytest.mark.rules
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.rules
 def test_bundles_come_from_the_targets_hub_and_both_hubs_keep_what_is_live(tmp_path, hub, far):
     one, two, three = bundles(tmp_path, far)
     target = far_target(tmp_path, hub, far)
-    clock = target._ground.clock
+    clock = target._context.clock
     for bundle in (one, two, three):
         target.run(target.plan(f"ctr:{bundle.version}"))
     for each in (hub, far):
@@ -58,7 +59,7 @@ def test_a_plan_brings_nothing_and_the_release_counts_what_it_brings(tmp_path, h
     assert (planned.steps[0].id, planned.steps[0].size_bytes) == ("fetch", blobs)
     assert "bring what is missing from the hub" in planned.summary()
     done = target.run(planned)
-    entries = target._ground.journal.entries(done.number)
+    entries = target._context.journal.entries(done.number)
     assert [e.detail["bytes"] for e in entries if (e.step, e.what) == ("fetch", "done")] == [blobs]
     assert done.bytes == sum(e.detail.get("bytes", 0) for e in entries if e.what == "done") > blobs
     assert target.history()[0].bytes == done.bytes
@@ -123,7 +124,7 @@ def test_a_bundle_that_the_wrong_people_signed_is_refused(tmp_path, hub):
     shelf = HubBundleSource("prod", hub, key=tmp_path / "ours.pub", shards={"emb": SHARDS})
     sign_bundle(bundle, tmp_path / "theirs.key", b"a passphrase")
     target = folder_target(tmp_path, hub)
-    target._ground.shelf = shelf
+    target._context.bundles = shelf
     refused = target.plan(bundle)
     assert [refusal.rule for refusal in refused.refusals] == ["signature"]
     sign_bundle(bundle, tmp_path / "ours.key", b"a passphrase")
@@ -133,8 +134,20 @@ def test_a_bundle_that_the_wrong_people_signed_is_refused(tmp_path, hub):
 def test_a_target_is_built_from_its_section(tmp_path, monkeypatch):
     section = {"kind": "local", "sparse": {"shards": SHARDS, "replicas": 2}, "hub": "far"}
     config = Config.model_validate({"hubs": {"far": {"url": str(tmp_path / "far")}}, "targets": {"prod": section}})
-    monkeypatch.setitem(_kinds.KINDS, "local", lambda name, section: folder_places(tmp_path / "places"))
+    monkeypatch.setattr(_kinds, "_kinds", dict(_kinds._kinds))
+    register_kind("local", lambda name, section: folder_places(tmp_path / "places"))
     target = Target.load("prod", config=config)
     assert target.name == "prod"
     assert target.status().live is None
-    assert target._ground.shelf._shards == {"emb": SHARDS}
+    assert target._context.bundles._shards == {"emb": SHARDS}
+
+
+def test_a_kind_of_your_own_is_one_registration(tmp_path, monkeypatch):
+    monkeypatch.setattr(_kinds, "_kinds", dict(_kinds._kinds))
+    monkeypatch.setattr(_targets, "_kinds", list(_targets._kinds))
+    section = {"targets": {"prod": {"kind": "folders"}}}
+    with pytest.raises(ValidationError, match="'bie'"):
+        Config.model_validate(section)
+    register_kind("folders", lambda name, section: folder_places(tmp_path / name))
+    target = Target.load("prod", config=Config.model_validate(section))
+    assert [place.name for place in target.status().places] == list(NAMES)
