@@ -21,7 +21,7 @@ from cloudedge.cache.local._warm import WarmFiles
 from cloudedge.cache.paths import check_paths
 from cloudedge.errors import InputError, NotFound, StorageError
 from cloudedge.findings import refuse_errors
-from cloudedge.hub import storage_errors
+from cloudedge.io import storage_errors
 
 __all__ = ["LocalDataset", "LocalStatus", "Synced", "Warmed"]
 

@@ -16,7 +16,8 @@ from cloudedge.cache.local._meta import Meta
 from cloudedge.cache.local._settings import DatasetSettings, refuse_password
 from cloudedge.config import home
 from cloudedge.errors import Conflict, InputError, NotFound, Rejected, Unavailable
-from cloudedge.hub import canonical_json, parse_json, storage_errors
+from cloudedge.hub import canonical_json, parse_json
+from cloudedge.io import storage_errors
 
 __all__ = ["LocalDatasets"]
 

@@ -9,6 +9,8 @@ from cloudedge.bundle import ProbeRequest
 from cloudedge.bundle.contents import compare_answer, largest_difference
 from cloudedge.errors import InputError
 
+pytestmark = pytest.mark.rules
+
 PROBE = ProbeRequest(feed={}, expect={"y": [[1.0, 2.0]], "text": "yes"}, tolerance=0.1)
 
 

@@ -15,6 +15,8 @@ from cloudedge.release import HubBundleSource, ReleaseContext, Target
 from cloudedge.release.local._processes import ServerProcess
 from cloudedge.release.places import Dispatch, ShardPlace
 
+pytestmark = pytest.mark.parts
+
 TOKEN = "for tests"
 PLACE = "sparse/emb/0of1/0"
 
