@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudedge._lazy import lazy_names
-from cloudedge.kube._kinds import Kind, Object, identity
+from cloudedge.kube._kinds import Kind, Object, identity, metadata
 
 if TYPE_CHECKING:
     from cloudedge.kube._cluster import FIELD_MANAGER, Cluster
@@ -44,6 +44,7 @@ __all__ = [
     "Ran",
     "dropped",
     "identity",
+    "metadata",
     "schema_has",
     "state_of",
 ]

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from cloudedge.errors import InputError, NotFound
 
-__all__ = ["Kind", "Object", "api_version", "identity", "not_served", "root"]
+__all__ = ["Kind", "Object", "api_version", "identity", "metadata", "not_served", "root"]
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server writes it."""
@@ -117,6 +117,17 @@ def identity(obj: Mapping[str, Any]) -> str:
     name = metadata.get("name") or f"{metadata.get('generateName', '')}..."
     where = metadata.get("namespace")
     return f"{obj.get('kind', 'object')} {where}/{name}" if where else f"{obj.get('kind', 'object')} {name}"
+
+
+def metadata(
+    name: str,
+    namespace: str = "",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Make an object's metadata; what is empty is left out, so that applying it takes no ownership of it."""
+    optional = {"namespace": namespace, "labels": dict(labels or {}), "annotations": dict(annotations or {})}
+    return {"name": name, **{field: value for field, value in optional.items() if value}}
 
 
 _CORE = "", "v1"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from cloudedge.cache.cluster._fields import SECRET_REF, check_object
 from cloudedge.errors import InputError
 from cloudedge.findings import Finding, error, refuse_errors, warning
-from cloudedge.kube import Kind
+from cloudedge.kube import Kind, metadata
 
 __all__ = ["MOUNT_OPTIONS", "SOURCES", "Level", "SampleSet", "SecretRef"]
 
@@ -167,15 +167,9 @@ class SampleSet:
             spec["nodeAffinity"] = dict(self.node_affinity)
         if self.tolerations:
             spec["tolerations"] = [dict(each) for each in self.tolerations]
-        metadata: dict[str, Any] = {"name": self.name}
-        if self.namespace:
-            metadata["namespace"] = self.namespace
-        if self.labels:
-            metadata["labels"] = dict(self.labels)
-        if self.annotations:
-            metadata["annotations"] = dict(self.annotations)
         kind = Kind.SAMPLE_SET
-        return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+        named = metadata(self.name, self.namespace, self.labels, self.annotations)
+        return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": named, "spec": spec}
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> SampleSet:

@@ -11,7 +11,7 @@ import yaml
 
 from cloudedge.errors import InputError
 from cloudedge.findings import Finding, error, refuse_errors, warning
-from cloudedge.kube import PADDLE_SERVICES, Kind
+from cloudedge.kube import PADDLE_SERVICES, Kind, metadata
 from cloudedge.serving.knative._parts import Autoscale, Endpoint, check_endpoint
 
 __all__ = ["PaddleService"]
@@ -161,14 +161,8 @@ class PaddleService:
         if self.volumes:
             spec["volumes"] = [dict(each) for each in self.volumes]
             spec["volumeMounts"] = [dict(each) for each in self.volume_mounts]
-        metadata: dict[str, Any] = {"name": self.name}
-        if self.namespace:
-            metadata["namespace"] = self.namespace
-        if self.labels:
-            metadata["labels"] = dict(self.labels)
-        if self.annotations:
-            metadata["annotations"] = dict(self.annotations)
-        return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+        named = metadata(self.name, self.namespace, self.labels, self.annotations)
+        return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": named, "spec": spec}
 
     def _names(self) -> Iterator[Finding]:
         if not _LABEL.fullmatch(self.name) or len(self.name) > _NAME_MAX:
