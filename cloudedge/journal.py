@@ -72,7 +72,7 @@ class Operation:
 
     @property
     def is_open(self) -> bool:
-        """Whether it still has to be finished or undone."""
+        """True while it has to be finished or undone."""
         return self.state in _OPEN
 
 

@@ -17,7 +17,7 @@ def read_body(answer: requests.Response, limit: int) -> bytes:
 
     Raises:
         requests.RequestException: the connection broke before its end. Reading `answer.raw` raises urllib3's own
-            errors, which nobody who expects those of requests catches.
+            errors, which callers that expect those of requests do not catch.
     """
     body = bytearray()
     for piece in answer.iter_content(min(limit, _CHUNK)):

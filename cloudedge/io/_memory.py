@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""The memory that this process may still take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_memory_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
-    """Return what the machine has available, or less where a container's limit leaves less; None if nobody says."""
+    """Return the memory that the machine, or a tighter container limit, leaves; None if the kernel reports neither."""
     known = [each for each in (_available(meminfo), _left_in(cgroup)) if each is not None]
     return min(known) if known else None
 
@@ -28,7 +28,7 @@ def _left_in(cgroup: Path) -> int | None:
     try:
         limit, used = ((cgroup / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
-        # Pages of files that nobody writes to are given up before a limit hurts.
+        # Pages of files that no process writes to are given up before a limit hurts.
         return None if limit == "max" else max(0, int(limit) - int(used) + int(stat.get("inactive_file", 0)))
     except (OSError, ValueError):
         return None

@@ -146,7 +146,7 @@ class SimulatedWorld:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a transaction of the journal is open: no other process gets in between."""
+        """True while a transaction of the journal is open: no other process gets in between."""
         return self.journal is not None and self.journal.is_in_transaction
 
     def meet(self, at: int, rival: Callable[[], None]) -> None:
@@ -262,7 +262,7 @@ class SimJournal(Journal):
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether a transaction is open."""
+        """True while a transaction is open."""
         return self._db.in_transaction
 
     def has_unfinished(self) -> bool:

@@ -77,7 +77,7 @@ class ReleaseContext:
     bundles: BundleSource
     clock: Clock = field(default_factory=SystemClock)
     runner: Runner = in_threads
-    by: str = "somebody"
+    by: str = "unknown"
     jobs: int = 16
     layouts: Layouts = field(default_factory=FixedLayout)
     tell: Callable[[str], None] = lambda _: None

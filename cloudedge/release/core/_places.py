@@ -82,7 +82,7 @@ class Observed:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the place answered."""
+        """True if the place answered."""
         return not self.error
 
     def has(self, pin: str) -> bool:

@@ -101,7 +101,7 @@ def _stands_in(other: Observed, place: Observed) -> bool:
     """Tell whether another place can answer the requests of this one."""
     if place.leg == "sparse" and place.table:
         return (other.table, other.shard, other.shards) == (place.table, place.shard, place.shards)
-    return other.leg == place.leg  # a shard that cannot be told from others: the rule `shards` finds what is missing
+    return other.leg == place.leg  # a shard of unknown number: the rule `shards` finds what is missing
 
 
 @rule("signature", "Its owner signs it with `cloudedge bundle sign REF --key KEY`.")
@@ -133,7 +133,7 @@ def table_not_packed(proposal: Proposal) -> Iterator[Refusal]:
 
 @rule("no-shards", "Give the target's sparse leg shards for it.")
 def no_shards_for_table(proposal: Proposal) -> Iterator[str]:
-    """Where a target has shards, serving replicas read every table there; without a sparse leg, from the bundle."""
+    """Serving replicas read every table from shards if the target has any; without a sparse leg, from the bundle."""
     sparse = proposal.world.legs["sparse"]
     for table in proposal.desired.tables if sparse else ():
         if table not in {place.table for place in sparse}:

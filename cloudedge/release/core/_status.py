@@ -64,7 +64,7 @@ class Status:
 
     @property
     def is_skewed(self) -> bool:
-        """Whether places of one leg answer with different versions."""
+        """True if places of one leg answer with different versions."""
         return bool(self.skew)
 
     @property
@@ -81,7 +81,7 @@ class Status:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every place answers with what is live and nothing is left to do."""
+        """True if every place answers with what is live and nothing is left to do."""
         return self.live is not None and not self.unfinished and not self.lagging
 
     def to_json(self) -> dict[str, Any]:

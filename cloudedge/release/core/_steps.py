@@ -202,7 +202,7 @@ class Step:
 
     @property
     def action(self) -> Action:
-        """What the step does."""
+        """The act of the step."""
         return STAGES[self.stage]
 
 
@@ -248,7 +248,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every place is already as it should be."""
+        """True if every place is already as it should be."""
         return not self.steps and not self.refusals
 
     @property

@@ -77,7 +77,7 @@ class Site:
 
     @property
     def is_knative(self) -> bool:
-        """Whether serving is a PaddleService."""
+        """True if serving is a PaddleService."""
         return bool(self.config.dense and self.config.pods and self.config.pods.serving.knative)
 
     def paddle_services(self, order: int = 0) -> PaddleServices:

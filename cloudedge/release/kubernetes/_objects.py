@@ -272,7 +272,7 @@ def _serving(target: str, config: TargetConfig, pods: PodsConfig, facts: Facts) 
                 for each in ("admin", "state", "serving")
             ),
         ],
-        # Proxies still send requests here for a moment after the pod is told to end.
+        # Proxies still send requests here for a moment after the pod got the signal to end.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_NOTICE_S)]}}},
         **_probes("admin", slow_s=300),
         **_secured(settings),

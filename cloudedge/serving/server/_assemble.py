@@ -58,7 +58,7 @@ class ReplicaSettings:
 
 @dataclass(frozen=True)
 class ReplicaHooks:
-    """What a replica gets from its surroundings and reports to them."""
+    """The surroundings of a replica: what it gets from them and reports to them."""
 
     hub: LocalHub
     stop: threading.Event
