@@ -15,7 +15,7 @@ HANDED_OVER = "⇢"
 """Marks a function that the one before does not call itself: a thread, a process or a port lies between them."""
 ROW = re.compile(rf"^\| ({HANDED_OVER} )?\[`([\w.]+)`\]\(\.\./([\w/.]+)\) \|", re.MULTILINE)
 HOPS_BEFORE = 150
-"""How many functions a row passed between the trainer and the answer before the package was divided into rooms."""
+"""Functions between the trainer and the answer, counted by a reader before the package was divided into rooms."""
 
 
 def walks():

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudedge.admin._orders import order_header, piece_header
 from cloudedge.admin._wire_errors import read_error
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError, Rejected, Unavailable
-from cloudedge.io import read_body
+from cloudedge.io import Backoff, read_body, retry
 
 if TYPE_CHECKING:
     import requests
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["AdminHttpClient"]
 
 _MAX_ANSWER = 16 << 20
-_FIRST_RETRY_S = 0.1
+_BACKOFF = Backoff(0.2, 5.0, 0.5, 1.5)
 _FIRST_POLL_S, _POLL_GROWTH = 0.002, 1.5
 _DENIED = (401, 403)
 _SHOWN = 200
@@ -93,15 +94,13 @@ class AdminHttpClient:
             Rejected: the server does not accept the token.
             CloudEdgeError: the server refused, with the class that it named.
         """
-        most = self._attempts if attempts is None else attempts
-        for attempt in range(1, most + 1):
-            try:
-                return self._once(method, path, body, piece, offset)
-            except CloudEdgeError as error:
-                if attempt >= most or not error.retry_helps:
-                    raise
-            self.clock.sleep(_FIRST_RETRY_S * 2**attempt * (0.5 + self.clock.random()))
-        raise AssertionError("a call is attempted at least once")
+        return retry(
+            partial(self._once, method, path, body, piece, offset),
+            attempts=self._attempts if attempts is None else attempts,
+            backoff=_BACKOFF,
+            clock=self.clock,
+            may_repeat=lambda error: isinstance(error, CloudEdgeError) and error.retry_helps,
+        )
 
     def is_ok(self, path: str) -> bool:
         """Tell whether a path that needs no token answers with a status of success."""
