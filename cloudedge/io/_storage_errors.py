@@ -33,12 +33,12 @@ def storage_errors(what: str, path: Path) -> Iterator[None]:
     except CloudEdgeError:
         raise
     except FileNotFoundError as error:
-        raise NotFound(f"{what}: {error.filename or path} is not there", path=str(path)) from error
+        raise NotFound(f"{what}: {error.filename or path} does not exist", path=str(path)) from error
     except OSError as error:
         why = _WHY.get(error.errno or 0, error.strerror or str(error))
         raise StorageError(
             f"{what}: {why} ({error.filename or path})",
-            hint="Nothing that was there before has changed. Make room or give write access, then repeat the command.",
+            hint="Free space or grant write access, then run the command again. Nothing that existed has changed.",
             path=str(path),
             errno=error.errno,
         ) from error

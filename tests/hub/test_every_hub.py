@@ -149,5 +149,5 @@ def test_a_backend_is_one_module_and_one_line(monkeypatch, tmp_path):
     assert isinstance(hub, LayoutHub)
     assert hub.url == str(tmp_path / "somewhere")
     assert isinstance(open_store(HubConfig(url="memory://somewhere")), DirectoryStore)
-    with pytest.raises(ValueError, match="region means nothing to a memory hub"):
+    with pytest.raises(ValueError, match="region does not apply to a memory hub"):
         HubConfig(url="memory://somewhere", region="bj")

@@ -133,7 +133,7 @@ def lab(*definitions: str, with_pods: bool = False) -> Iterator[Cluster]:
 
 def documented_role() -> dict:
     """Return the Role that the guide says is all that `up`, releases and `down` need."""
-    page = (ROOT / "docs" / "release-kubernetes.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "release-kubernetes.md").read_text()
     return yaml.safe_load(
         textwrap.dedent("    apiVersion: rbac" + page.split("    apiVersion: rbac")[1].split("\n\n")[0])
     )

@@ -220,7 +220,7 @@ def test_the_command(cluster, tmp_path):
     done = run("--target", "here", CLOUDEDGE_CONFIG=config)
     assert (done.returncode, "kind local" in done.stderr) == (1, True)
     done = run("--target", "nowhere", CLOUDEDGE_CONFIG=config)
-    assert (done.returncode, "Known: here, prod" in done.stderr) == (1, True)
+    assert (done.returncode, "Targets: here, prod" in done.stderr) == (1, True)
 
 
 @pytest.mark.parts

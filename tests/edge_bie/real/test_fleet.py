@@ -60,5 +60,5 @@ def test_releases_a_failure_and_a_change_by_somebody_else(baetyl, tmp_path):
             bie.put_app(replace(app, services=(service,)))
             outcome = fleet.rollout(plan)
             assert outcome.state == "undone"
-            assert "otherwise than was signed" in outcome.why
+            assert "is not as signed" in outcome.why
             assert nodes.answers(leg.port) == {"fleet-1": 2, "fleet-2": 2}

@@ -100,11 +100,11 @@ def test_looking_makes_no_token_and_who_looked_before_the_first_up_hears_of_it(c
     layout = cut(1)
     shard = shard_replica(layout.sparse()[0], layout.token)
     serving = ServingPlace(layout.dense()[0], token=layout.token, hub=LocalHub(layout.hub))
-    assert (shard._token, serving._admin._authorization()) == ("", {})
+    assert (shard._http.token, serving._admin._http.token) == ("", "")
     assert not layout.folder.exists()
     layout.specs()
     token = layout.token()
-    assert (shard._token, serving._admin._authorization()) == (token, {"Authorization": f"Bearer {token}"})
+    assert (shard._http.token, serving._admin._http.token) == (token, token)
     assert (layout.folder / "token").stat().st_mode & 0o777 == 0o600
     layout.specs()
     assert layout.token() == token

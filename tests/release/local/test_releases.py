@@ -160,7 +160,7 @@ def test_two_releases_planned_at_once(world):
             except Conflict as conflict:
                 came.append(conflict.hint)
     assert sorted(came)[1] == "done"
-    assert "Plan again." in came or any("Wait until that ends" in each for each in came)
+    assert "Plan again." in came or any("Wait until it ends" in each for each in came)
     assert load.broken == ([], [])
 
 
@@ -182,7 +182,7 @@ def test_a_full_disk_under_the_journal(world):
         finally:
             journal._db.execute("PRAGMA max_page_count = 1000000")
         load.until(20)
-        assert "Make room" in full.value.hint
+        assert "Free space" in full.value.hint
         world.target.resume()
         assert world.target.status().is_whole
     assert load.broken == ([], [])
