@@ -52,7 +52,7 @@ class AdminHttp(ABC):
 
     Args:
         name: Of the thread, and what answers call themselves: ``cloudedge-NAME``.
-        host: Where to listen; loopback unless told otherwise.
+        host: The address to listen on; loopback by default.
         port: 0 takes any free one.
         token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
         orders: File for the number of the last order that was obeyed; forgotten with the process if left out.
@@ -74,7 +74,7 @@ class AdminHttp(ABC):
         if not token and not is_loopback(host):
             raise ConfigError(
                 f"the admin API would listen on {host} without a token",
-                hint="set a token, or listen on 127.0.0.1",
+                hint="Set a token, or listen on 127.0.0.1.",
             )
         self.name = name
         self._token = token

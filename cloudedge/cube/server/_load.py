@@ -1,4 +1,4 @@
-"""How a server makes a version of a part's files: upstream's index and data files, read into memory."""
+"""Loading of a version from a part's files: upstream's index and data files, read into memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cloudedge.native import file_errors
 
 __all__ = ["load_patch", "load_version"]
 
-_HINT = "Build or fetch the version again; what is loaded keeps answering."
+_HINT = "Build or fetch the version again; loaded versions keep answering."
 
 
 def load_version(path: str, name: str) -> _core.Version:
     """Read ``index.*`` and ``data.*`` under a path.
 
     Raises:
-        InputError: there is no such part, or its files do not fit together; names file and offset.
+        InputError: there is no such part, or its files do not fit together; the message names file and offset.
         IntegrityError: the rows are not those that were built.
     """
     with file_errors(f"load version {name!r}", hint=_HINT):

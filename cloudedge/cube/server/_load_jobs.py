@@ -1,4 +1,4 @@
-"""What a server does in the background because its admin API was asked to: fetching and loading versions."""
+"""Background jobs of a cube server's admin API: staging and loading of versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FETCHES = 2  # at the same time: one waits for the network while the other hash
 
 @dataclass
 class _Job:
-    """Something asked for: ``queued``, under way, then ``failed`` or gone from here into the versions."""
+    """A job that was asked for: ``queued``, under way, then ``failed``, or listed among the versions instead."""
 
     name: str
     state: str = states.QUEUED
@@ -33,7 +33,7 @@ class _Job:
 
 @dataclass
 class Load(_Job):
-    """Load a version from a path, or from its fetched files when there is none."""
+    """Load a version from a path, or from its staged files when there is none."""
 
     path: str = ""
     base: str | None = None
@@ -42,7 +42,7 @@ class Load(_Job):
 
 @dataclass
 class Stage(_Job):
-    """Fetch a version's files."""
+    """Stage a version's files."""
 
     artifact: Artifact | None = None
     sources: tuple[Source, ...] = field(default=(), repr=False)
@@ -51,7 +51,7 @@ class Stage(_Job):
 
 
 class Jobs:
-    """Loads versions one after the other and fetches a few at a time, in the background; remembers what failed."""
+    """Loads versions one after the other and stages a few at a time, in the background; remembers failures."""
 
     def __init__(self, server: Server, holdings: VersionStore | None) -> None:
         self._server = server
@@ -63,10 +63,10 @@ class Jobs:
         self._shipped: dict[str, int] = {}
 
     def load(self, job: Load) -> None:
-        """Load a version soon.
+        """Begin to load a version.
 
         Raises:
-            Conflict: it is loaded, or something is under way with it.
+            Conflict: it is loaded, or a job works on it.
         """
         if not job.path and self._holdings is None:
             raise InputError("path is a non-empty string: this server keeps no versions of its own")
@@ -75,21 +75,21 @@ class Jobs:
         self._begin(self._loader, job, states.LOADING, lambda: self._load(job))
 
     def stage(self, job: Stage) -> None:
-        """Fetch a version's files soon.
+        """Begin to stage a version's files.
 
         Raises:
             InputError: this server keeps no versions.
-            Conflict: something is under way with it.
+            Conflict: a job works on it.
         """
         if self._holdings is None:
-            raise InputError("this server keeps no versions of its own", hint="Start it with --state DIR.")
+            raise InputError("this server keeps no versions of its own", hint="Start it with `--state DIR`.")
         self._begin(self._fetcher, job, states.STAGING, lambda: self._stage(job))
 
     def require_idle(self, name: str) -> None:
-        """Make sure that nothing is under way with a version.
+        """Require that no job works on a version.
 
         Raises:
-            Conflict: something is.
+            Conflict: one does.
         """
         with self._lock:
             before = self._jobs.get(name)
@@ -109,7 +109,7 @@ class Jobs:
         job.state = doing
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - whatever it was, the version's state reports it
+        except Exception as error:  # noqa: BLE001 - the version's state reports any failure
             about = error_fields(error)
             job.error, job.hint, job.kind = about["error"], about["hint"], about["kind"]
             job.state = states.FAILED
@@ -131,10 +131,10 @@ class Jobs:
             self._shipped[job.name] = self._shipped.get(job.name, 0) + shipped
 
     def forget(self, name: str) -> None:
-        """Forget that something failed.
+        """Forget that a job failed.
 
         Raises:
-            Conflict: it is still under way.
+            Conflict: the job is still under way.
         """
         with self._lock:
             job = self._jobs.get(name)
@@ -144,7 +144,7 @@ class Jobs:
             self._shipped.pop(name, None)
 
     def list(self) -> list[dict[str, Any]]:
-        """List what is loaded or staged, and what is under way or failed."""
+        """List loaded and staged versions, and jobs that are under way or failed."""
         if self._holdings is None:
             there = [{**asdict(version), "state": states.LOADED} for version in self._server.versions()]
         else:
@@ -161,7 +161,7 @@ class Jobs:
         return found + [job for name, job in waiting.items() if name not in loaded]
 
     def close(self) -> None:
-        """Begin nothing more; what is under way ends first."""
+        """Begin no further jobs; those under way end first."""
         self._fetcher.shutdown(cancel_futures=True)
         self._loader.shutdown(cancel_futures=True)
 
