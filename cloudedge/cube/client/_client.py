@@ -126,11 +126,11 @@ class SeekResult:
     values: NDArray[Any]
     """One row per key; zeros where `found` is False and the shard answered."""
     found: NDArray[np.bool_]
-    """Which keys are in the table."""
+    """A mask of the keys that are in the table."""
     version: str | None
     """The version all rows come from; None when no shard was asked or none answered."""
     defaulted: NDArray[np.bool_]
-    """Which keys got the declared default because their shard did not answer."""
+    """A mask of the keys that got the declared default because their shard did not answer."""
     failed_shards: tuple[int, ...] = ()
 
     @property

@@ -78,7 +78,7 @@ class Workspace:
             sync_directory(self.version)
             meta = self._output / META_DIRECTORY
             meta.mkdir(exist_ok=True)
-            # Copies: if the build is killed from here on, the copies can be told apart from the originals.
+            # Copies: if the build is killed from here on, the copies can be distinguished from the originals.
             for path in sorted(self.meta.iterdir()):
                 unfinished = meta / f".{path.name}"
                 unfinished.unlink(missing_ok=True)

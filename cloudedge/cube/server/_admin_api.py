@@ -80,7 +80,7 @@ class AdminServer(AdminHttp):
         orders = None if holdings is None else holdings.directory / "order"
         super().__init__("cube", host=host, port=port, token=token, orders=orders)
         self.server = server
-        self._holdings = holdings
+        self._store = holdings
         self._jobs = Jobs(server, holdings)
         self._files = None if holdings is None else FileServer(holdings.versions, host, token=token)
         self._on_drained = on_drained
@@ -90,8 +90,8 @@ class AdminServer(AdminHttp):
 
     def close(self) -> None:
         """Stop listening; a load under way ends first, a fetch breaks off."""
-        if self._holdings is not None:
-            self._holdings.close()
+        if self._store is not None:
+            self._store.close()
         super().close()
         self._jobs.close()
         if self._files is not None:
@@ -127,9 +127,9 @@ class AdminServer(AdminHttp):
             "versions": [with_pin(each) for each in self._jobs.list()],
             "active": self.server.active,
         }
-        if self._holdings is not None and self._files is not None:
-            found["previous"] = self._holdings.previous
-            found["free_disk_bytes"] = self._holdings.staging.free_disk_bytes()
+        if self._store is not None and self._files is not None:
+            found["previous"] = self._store.previous
+            found["free_disk_bytes"] = self._store.staging.free_disk_bytes()
             found["files_port"] = self._files.port
         return with_free_memory({**found, "free_memory_bytes": free_memory_bytes()})
 
@@ -156,32 +156,32 @@ class AdminServer(AdminHttp):
 
     @property
     def _keeping(self) -> VersionStore:
-        if self._holdings is None:
+        if self._store is None:
             raise InputError("this server keeps no versions of its own", hint="Start it with `--state DIR`.")
-        return self._holdings
+        return self._store
 
     def _unload(self, name: str, body: dict[str, Any]) -> Reply:
         previous = body.get("previous", False)
         if body.keys() - {"previous"} or not isinstance(previous, bool):
             raise InputError('an unload has the body {"previous": true}, or none')
         self._jobs.forget(name)
-        if self._holdings is not None:
-            self._holdings.unload(name, previous=previous)
+        if self._store is not None:
+            self._store.unload(name, previous=previous)
         else:
             self.server.unload(name)
         return HTTPStatus.OK, {"name": name, "state": states.UNLOADED}
 
     def _activate(self, name: str) -> Reply:
-        (self._holdings or self.server).activate(name)
+        (self._store or self.server).activate(name)
         self._switched = self.obeyed
         return HTTPStatus.OK, {"active": name}
 
     def _deactivate(self) -> Reply:
-        (self._holdings or self.server).deactivate()
+        (self._store or self.server).deactivate()
         return HTTPStatus.OK, {"active": None}
 
     def _find(self, name: str) -> Reply:
-        kept = [] if self._holdings is None else self._holdings.kept()
+        kept = [] if self._store is None else self._store.kept()
         for version in [*self._jobs.list(), *kept]:
             if version["name"] == name:
                 return HTTPStatus.OK, with_pin(version)

@@ -53,9 +53,9 @@ class Stage(_Job):
 class Jobs:
     """Loads versions one after the other and stages a few at a time, in the background; remembers failures."""
 
-    def __init__(self, server: Server, holdings: VersionStore | None) -> None:
+    def __init__(self, server: Server, store: VersionStore | None) -> None:
         self._server = server
-        self._holdings = holdings
+        self._store = store
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="cube-load")
         self._fetcher = ThreadPoolExecutor(_FETCHES, thread_name_prefix="cube-stage")
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Jobs:
         Raises:
             Conflict: it is loaded, or a job works on it.
         """
-        if not job.path and self._holdings is None:
+        if not job.path and self._store is None:
             raise InputError("path is a non-empty string: this server keeps no versions of its own")
         if any(version.name == job.name for version in self._server.versions()):
             raise Conflict(f"version {job.name!r} is loaded already, and a version does not change under its name")
@@ -81,7 +81,7 @@ class Jobs:
             InputError: this server keeps no versions.
             Conflict: a job works on it.
         """
-        if self._holdings is None:
+        if self._store is None:
             raise InputError("this server keeps no versions of its own", hint="Start it with `--state DIR`.")
         self._begin(self._fetcher, job, states.STAGING, lambda: self._stage(job))
 
@@ -118,16 +118,16 @@ class Jobs:
             del self._jobs[job.name]
 
     def _load(self, job: Load) -> None:
-        if self._holdings is None:
+        if self._store is None:
             self._server.load(job.path, job.name, base=job.base, activate=job.activate)
             return
-        self._holdings.load(job.name, path=job.path, base=job.base)
+        self._store.load(job.name, path=job.path, base=job.base)
         if job.activate:
-            self._holdings.activate(job.name)
+            self._store.activate(job.name)
 
     def _stage(self, job: Stage) -> None:
-        if self._holdings is not None and job.artifact is not None:
-            shipped = self._holdings.staging.stage(job.name, job.artifact, job.sources, deadline_s=job.deadline_s)
+        if self._store is not None and job.artifact is not None:
+            shipped = self._store.staging.stage(job.name, job.artifact, job.sources, deadline_s=job.deadline_s)
             self._shipped[job.name] = self._shipped.get(job.name, 0) + shipped
 
     def forget(self, name: str) -> None:
@@ -145,10 +145,10 @@ class Jobs:
 
     def list(self) -> list[dict[str, Any]]:
         """List loaded and staged versions, and jobs that are under way or failed."""
-        if self._holdings is None:
+        if self._store is None:
             there = [{**asdict(version), "state": states.LOADED} for version in self._server.versions()]
         else:
-            there = self._holdings.describe()
+            there = self._store.describe()
         with self._lock:
             waiting = {job.name: _about(job) for job in self._jobs.values()}
             shipped = dict(self._shipped)
