@@ -1,8 +1,8 @@
-"""What a trainer finished, by its donefiles: which version should be live, and its rows brought here as a table.
+"""Source of versions from a trainer's donefiles: decides which version should be live, and merges its rows to a table.
 
-Deciding is pure: `choose` takes what the donefiles say and what was delivered last. The newest base counts, with all
-its patches in the order of their ids when patches are wanted. Entries that cannot be right become problems with a file
-and a next step, and do not keep the rest back.
+The decision is pure: `choose` takes the entries of the donefiles and the last delivery. The newest base counts, with
+all its patches in the order of their ids when patches are wanted. Entries that cannot be right become problems with a
+file and a next step, and do not keep the rest back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BASE, PATCH = "base.txt", "patch.txt"
 
 @dataclass(frozen=True)
 class Donefiles:
-    """What both files say."""
+    """The entries of both files."""
 
     bases: tuple[DoneEntry, ...] = ()
     patches: tuple[DoneEntry, ...] = ()
@@ -39,14 +39,14 @@ class Donefiles:
 
 @dataclass(frozen=True)
 class Work:
-    """A version to deliver: a base with patches laid over it in order."""
+    """A version to deliver: a base, and patches to apply in order."""
 
     base: DoneEntry
     patches: tuple[DoneEntry, ...] = ()
 
     @property
     def entries(self) -> tuple[DoneEntry, ...]:
-        """Everything it is made of, in order."""
+        """All its entries, in order."""
         return (self.base, *self.patches)
 
     @property
@@ -60,26 +60,26 @@ class Work:
 
     @classmethod
     def from_json(cls, entries: list[dict[str, Any]]) -> Work:
-        """Read what `as_json` returned."""
+        """Read the entries that `as_json` returned."""
         base, *patches = (DoneEntry(**entry) for entry in entries)
         return cls(base, tuple(patches))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to deliver now, if anything, and what is wrong with the donefiles."""
+    """The version to deliver now, if any, and the problems of the donefiles."""
 
     work: Work | None
     problems: tuple[str, ...] = ()
 
 
 def choose(files: Donefiles, *, patches: bool, delivered: Work | None, where: str = "") -> Choice:
-    """Decide what to deliver. Pure.
+    """Decide which version to deliver. Pure.
 
     Args:
-        files: What the donefiles say.
-        patches: Whether patches are wanted (``mode: base_delta``).
-        delivered: What was delivered last; still known when the donefiles no longer name it.
+        files: The entries of the donefiles.
+        patches: True if patches are wanted (``mode: base_delta``).
+        delivered: The last delivery; still known when the donefiles no longer name it.
         where: The donefiles' directory, for problems.
     """
     problems: list[str] = []
@@ -115,7 +115,7 @@ def choose(files: Donefiles, *, patches: bool, delivered: Work | None, where: st
 
 
 def _remember(was: Sequence[DoneEntry], now: dict[int, DoneEntry], where: str, problems: list[str]) -> None:
-    """Let what was delivered count as it was; a line that changed since is a problem."""
+    """Keep delivered entries as they were; a line that changed since is a problem."""
     for entry in was:
         if now.get(entry.id, entry) != entry:
             problems.append(
@@ -139,7 +139,7 @@ def _distinct(entries: Sequence[DoneEntry], where: str, problems: list[str]) -> 
 
 
 class DonefileSource:
-    """A directory of donefiles and what they point to.
+    """A directory of donefiles, and the rows that they point to.
 
     Args:
         address: A local path, ``http(s)://``, ``ftp://``, ``s3://`` or ``bos://``.
@@ -159,11 +159,11 @@ class DonefileSource:
 
     @property
     def address(self) -> str:
-        """Where the donefiles are, for messages."""
+        """The directory of the donefiles, for messages."""
         return self._place.address(self._directory)
 
     def read(self) -> Donefiles:
-        """Read both files, unless neither has changed since; one that is not there is empty.
+        """Read both files, unless neither has changed since; an absent one is empty.
 
         Raises:
             InputError: a line is no entry.
@@ -187,10 +187,10 @@ class DonefileSource:
         return tuple(parse_donefile(text, source=self._place.address(path), warn=warn))
 
     def bring(self, work: Work, into: Path, *, within_s: float) -> Table:
-        """Fetch a version's rows and lay them over each other, as one table in the directory `into`.
+        """Fetch a version's rows and merge them into one table in the directory `into`.
 
-        What an earlier call fetched or finished is not done again, unless the donefiles' lines or the files they point
-        to have changed since: the table is named by them.
+        Rows that an earlier call fetched or merged are reused, unless the donefiles' lines or the files they point to
+        have changed since: the table is named by them.
 
         Raises:
             NotFound: an entry points nowhere.
@@ -221,7 +221,7 @@ class DonefileSource:
         return rows
 
     def clean(self, into: Path, work: Work, rows: Table) -> None:
-        """Remove all that was fetched but a version's inputs and the table made of them."""
+        """Remove all fetched files but a version's inputs and the table made of them."""
         names = {path.name for path in rows.files} | {_input_name(entry) for entry in work.entries}
         try:
             for path in into.iterdir() if into.is_dir() else ():
@@ -231,7 +231,7 @@ class DonefileSource:
             raise StorageError(f"cannot clean {into}: {error.strerror}", path=str(into)) from error
 
     def _bring(self, entry: DoneEntry, into: Path, deadline: float) -> Layer:
-        """Return where an entry's files are, and how to call each of them in messages."""
+        """Return the directory of an entry's files, and the names of the files for messages."""
         place, path = (self._place, entry.input)
         is_local = isinstance(place, LocalPlace)
         if not path.isprintable() or (path.startswith("file:") and not is_local):
@@ -251,17 +251,17 @@ class DonefileSource:
 
 
 def _input_name(entry: DoneEntry) -> str:
-    """Name what an entry's files are fetched into; a line that is corrected gets another one."""
+    """Name the directory that an entry's files are fetched into; a corrected line gets another one."""
     return (
         f"input-{entry.key}-{entry.id}-{hashlib.sha256(entry.input.encode(errors='backslashreplace')).hexdigest()[:8]}"
     )
 
 
 def _identity(work: Work, layers: Sequence[Layer]) -> str:
-    """Tell rows apart by where they come from and what their files look like from outside.
+    """Return an identity of rows: their origin, and the sizes and times of their files.
 
     Raises:
-        InputError: a file cannot be looked at.
+        InputError: a file cannot be read.
     """
     seen: list[Any] = []
     for entry, (directory, called) in zip(work.entries, layers, strict=True):
@@ -270,7 +270,7 @@ def _identity(work: Work, layers: Sequence[Layer]) -> str:
                 about = path.stat()
             except OSError as error:
                 raise InputError(
-                    f"cannot read {called(path)}: {error.strerror}", hint="See whether it is still being written."
+                    f"cannot read {called(path)}: {error.strerror}", hint="Check that it is no longer being written."
                 ) from error
             seen.append([entry.id, entry.input, str(path), about.st_size, about.st_mtime_ns, about.st_ino])
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
