@@ -27,7 +27,7 @@ class Copy:
 
     @property
     def is_sound(self) -> bool:
-        """Whether its bytes are those of its name."""
+        """True if its bytes are those of its name."""
         return self.bytes == self.pin
 
 

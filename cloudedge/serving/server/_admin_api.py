@@ -117,7 +117,7 @@ class AdminServer(AdminHttp):
 
     def _ready(self) -> Reply:
         has_arrived = self._follower is None or self._follower.has_arrived
-        is_leaving = self.is_told_to_drain or self._server.is_draining
+        is_leaving = self.has_begun_to_drain or self._server.is_draining
         if has_arrived and not is_leaving and self._runtime.is_ready():
             return HTTPStatus.OK, "ready\n"
         return HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n"
