@@ -16,7 +16,7 @@ from typing import Any
 from cloudedge import _core
 from cloudedge.cube.builder._build_inputs import Input
 from cloudedge.cube.builder._build_plan import BuildPlan, plan_build
-from cloudedge.cube.formats import PartLists, Workspace, md5_line, pack, part_name, write_rows_note
+from cloudedge.cube.formats import PartLists, Workspace, md5_line, pack, part_name, write_checksum_file
 from cloudedge.errors import InputError, StorageError
 from cloudedge.io import map_in_threads, sync_directory, write_synced
 from cloudedge.native import file_errors
@@ -149,7 +149,7 @@ def run_build(
                 for directory, (_, added, duplicates, total) in zip(directories, built, strict=True):
                     if duplicates:  # the sum over all entries counts rows that later ones replace
                         total = _core.load_version(directory, "built", mapped=True).checksum  # noqa: PLW2901
-                    write_rows_note(directory, added - duplicates, total)
+                    write_checksum_file(directory, added - duplicates, total)
             directory = work.publish()
     except OSError as error:
         raise StorageError(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloudedge.cube.builder._merge_seqfiles import lay_rows
+from cloudedge.cube.builder._merge_seqfiles import merge_rows
 from cloudedge.cube.builder._part_store import PartStore
 from cloudedge.cube.formats import Parameter, TableFile, looks_like_parameter, quantise, read_text
 from cloudedge.errors import Conflict, InputError
@@ -140,7 +140,7 @@ def _dump_table(source: Path, output: Path, form: str, *, quantised: bool) -> Du
     try:
         if form != "sequence":
             dump(source, between, form=form, to="sequence", quantised=quantised)
-        table = lay_rows([(source, str) if form == "sequence" else (between, lambda _: str(source))], output)
+        table = merge_rows([(source, str) if form == "sequence" else (between, lambda _: str(source))], output)
     finally:
         between.unlink(missing_ok=True)
     return DumpReport(output, form, len(table), output.stat().st_size)

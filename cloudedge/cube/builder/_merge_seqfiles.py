@@ -22,7 +22,7 @@ from cloudedge.cube.formats import verify_md5
 from cloudedge.errors import InputError, IntegrityError, StorageError
 from cloudedge.io import publish
 
-__all__ = ["Layer", "kind_of", "lay_rows", "row_files"]
+__all__ = ["Layer", "kind_of", "merge_rows", "row_files"]
 
 _MD5 = ".md5"
 
@@ -30,7 +30,7 @@ Layer = tuple[Path, Callable[[Path], str]]
 """A directory or file, and a function that names a file of it in messages."""
 
 
-def lay_rows(layers: Sequence[Layer], target: Path) -> Table:
+def merge_rows(layers: Sequence[Layer], target: Path) -> Table:
     """Write a table of the rows in `layers`, later ones over earlier ones, unless it is there already.
 
     Raises:

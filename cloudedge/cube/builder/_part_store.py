@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cloudedge import _core
-from cloudedge.cube.formats import noted_checksum
+from cloudedge.cube.formats import read_checksum_file
 from cloudedge.errors import InputError, IntegrityError
 from cloudedge.native import file_errors
 
@@ -70,7 +70,7 @@ class PartStore:
             parts = sorted(p.parent.name for p in path.glob("*/index.n"))[:3] if path.is_dir() else []
             hint = f"Open one of its parts: {', '.join(parts)}." if parts else "A part's directory holds index.n."
             raise InputError(f"{path} is not a part: it has no index.n", hint=hint, path=str(path))
-        total = noted_checksum(path) if checksum is None else _sum(checksum)
+        total = read_checksum_file(path) if checksum is None else _sum(checksum)
         with file_errors("load the part", damaged=IntegrityError, hint=_HINT):
             native = _core.load_version(path, path.name if name is None else name, mapped, total, shard or (0, 0))
         return cls(native)

@@ -13,20 +13,20 @@ from pathlib import Path
 from cloudedge.errors import IntegrityError
 from cloudedge.io import write_synced
 
-__all__ = ["noted_checksum", "write_rows_note"]
+__all__ = ["read_checksum_file", "write_checksum_file"]
 
 _MOST_BYTES = 4096
 _HALF = 64
 _Sum = tuple[int, int]
 
 
-def write_rows_note(directory: Path, rows: int, checksum: _Sum) -> None:
+def write_checksum_file(directory: Path, rows: int, checksum: _Sum) -> None:
     """Write the checksum of a part's rows: the low and the high half."""
     low, high = checksum
     write_synced(_beside(directory), json.dumps({"checksum": f"{high:016x}{low:016x}", "rows": rows}) + "\n")
 
 
-def noted_checksum(directory: Path) -> _Sum | None:
+def read_checksum_file(directory: Path) -> _Sum | None:
     """Return the checksum that the rows of a part must have; None if no checksum file is there.
 
     Raises:

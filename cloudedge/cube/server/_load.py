@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cloudedge import _core
-from cloudedge.cube.formats import noted_checksum
+from cloudedge.cube.formats import read_checksum_file
 from cloudedge.native import file_errors
 
 __all__ = ["load_patch", "load_version"]
@@ -21,7 +21,7 @@ def load_version(path: str, name: str) -> _core.Version:
         IntegrityError: the rows are not those that were built.
     """
     with file_errors(f"load version {name!r}", hint=_HINT):
-        return _core.load_version(Path(path), name, False, noted_checksum(Path(path)))
+        return _core.load_version(Path(path), name, False, read_checksum_file(Path(path)))
 
 
 def load_patch(base: _core.Version, path: str, name: str) -> _core.Version:

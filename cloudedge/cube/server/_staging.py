@@ -39,7 +39,7 @@ _SPARE_DISK = 64 << 20
 """Bytes of the disk left free for the state file and other programs."""
 
 
-class _Gate(Throttle):
+class _ClosableThrottle(Throttle):
     """A bandwidth limit that stops all transfers once it is closed."""
 
     is_closed = False
@@ -66,12 +66,12 @@ class Staging:
         self.versions = versions
         self._is_held = is_held
         self._clock = clock
-        self._gate = _Gate(math.inf if limit_bytes_per_s is None else limit_bytes_per_s, clock)
+        self._throttle = _ClosableThrottle(math.inf if limit_bytes_per_s is None else limit_bytes_per_s, clock)
         self._receiving = threading.Lock()
 
     def close(self) -> None:
         """Break off fetches; they continue after the next start."""
-        self._gate.is_closed = True
+        self._throttle.is_closed = True
 
     def stage(self, name: str, artifact: Artifact, sources: Sequence[Source], *, deadline_s: float) -> int:
         """Fetch and verify a version's files, continuing an earlier call.
@@ -290,7 +290,7 @@ class Staging:
                     size=file.size,
                     deadline=deadline,
                     token=source.token or None,
-                    limit=self._gate,
+                    limit=self._throttle,
                     clock=self._clock,
                     attempts=1,
                 ).received_bytes

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from cloudedge.clock import Clock
 from cloudedge.config import HubConfig
-from cloudedge.cube.upstream._remote_files import RemoteFile, RemotePlace, bounded, save
+from cloudedge.cube.upstream._remote_files import ListedFiles, RemoteFile, bounded, save
 from cloudedge.hub import ObjectStore
 
-__all__ = ["StorePlace", "same_bucket"]
+__all__ = ["BucketFiles", "same_bucket"]
 
 
-class StorePlace(RemotePlace):
+class BucketFiles(ListedFiles):
     """A bucket, read through any `ObjectStore` that begins at its root."""
 
     def __init__(self, store: ObjectStore, clock: Clock | None = None) -> None:

@@ -18,9 +18,9 @@ from typing import Any
 from cloudedge.bundle import Table
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import HubConfig
-from cloudedge.cube.builder import Layer, lay_rows, row_files
+from cloudedge.cube.builder import Layer, merge_rows, row_files
 from cloudedge.cube.formats import DoneEntry, parse_donefile
-from cloudedge.cube.upstream._remote_files import LocalPlace, open_place
+from cloudedge.cube.upstream._remote_files import LocalFiles, open_remote_files
 from cloudedge.errors import InputError, NotFound, StorageError
 
 __all__ = ["Choice", "DonefileSource", "Donefiles", "Work", "choose"]
@@ -152,7 +152,7 @@ class DonefileSource:
     ) -> None:
         self._hubs = hubs or {}
         self._clock = clock or SystemClock()
-        self._place, directory = open_place(address, self._hubs, self._clock)
+        self._remote, directory = open_remote_files(address, self._hubs, self._clock)
         self._directory = directory.rstrip("/")
         self._seen: tuple[str | None, str | None] | None = None
         self._files = Donefiles()
@@ -160,17 +160,17 @@ class DonefileSource:
     @property
     def address(self) -> str:
         """The directory of the donefiles, for messages."""
-        return self._place.address(self._directory)
+        return self._remote.address(self._directory)
 
     def read(self) -> Donefiles:
         """Read both files, unless neither has changed since; an absent one is empty.
 
         Raises:
             InputError: a line is no entry.
-            Unavailable: the place did not answer.
+            Unavailable: the host did not answer.
         """
         paths = [f"{self._directory}/{name}" for name in (BASE, PATCH)]
-        versions = (self._place.version(paths[0]), self._place.version(paths[1]))
+        versions = (self._remote.version(paths[0]), self._remote.version(paths[1]))
         if versions != self._seen or "" in versions:
             warnings: list[str] = []
             bases, patches = (self._entries(path, warnings.append) for path in paths)
@@ -181,10 +181,10 @@ class DonefileSource:
 
     def _entries(self, path: str, warn: Callable[[str], None]) -> tuple[DoneEntry, ...]:
         try:
-            text = self._place.read(path).decode(errors="replace")
+            text = self._remote.read(path).decode(errors="replace")
         except NotFound:
             return ()
-        return tuple(parse_donefile(text, source=self._place.address(path), warn=warn))
+        return tuple(parse_donefile(text, source=self._remote.address(path), warn=warn))
 
     def bring(self, work: Work, into: Path, *, within_s: float) -> Table:
         """Fetch a version's rows and merge them into one table in the directory `into`.
@@ -211,7 +211,7 @@ class DonefileSource:
                 ) from error
         identity = _identity(work, layers)
         target = into / f"{work.name}-{identity}.safetensors"
-        rows = lay_rows(layers, target)
+        rows = merge_rows(layers, target)
         if _identity(work, layers) != identity:
             target.unlink(missing_ok=True)
             raise InputError(
@@ -232,8 +232,8 @@ class DonefileSource:
 
     def _bring(self, entry: DoneEntry, into: Path, deadline: float) -> Layer:
         """Return the directory of an entry's files, and the names of the files for messages."""
-        place, path = (self._place, entry.input)
-        is_local = isinstance(place, LocalPlace)
+        remote, path = (self._remote, entry.input)
+        is_local = isinstance(remote, LocalFiles)
         if not path.isprintable() or (path.startswith("file:") and not is_local):
             raise InputError(
                 f"{self.address}: entry {entry.id} points to {path!r}, which is not taken from there",
@@ -241,13 +241,13 @@ class DonefileSource:
                 id=entry.id,
             )
         if "://" in entry.input:
-            place, path = open_place(entry.input, self._hubs, self._clock)
+            remote, path = open_remote_files(entry.input, self._hubs, self._clock)
         elif is_local and not entry.input.startswith("/"):
             path = f"{self._directory}/{entry.input}"
-        here = place.bring(path, into, deadline)
-        if isinstance(place, LocalPlace):
+        here = remote.bring(path, into, deadline)
+        if isinstance(remote, LocalFiles):
             return here, str
-        return here, lambda file: place.address(f"{path.rstrip('/')}/{file.relative_to(here)}")
+        return here, lambda file: remote.address(f"{path.rstrip('/')}/{file.relative_to(here)}")
 
 
 def _input_name(entry: DoneEntry) -> str:

@@ -10,11 +10,11 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from cloudedge.clock import Clock
-from cloudedge.cube.upstream._remote_files import RemoteFile, RemotePlace, bounded, save
+from cloudedge.cube.upstream._remote_files import ListedFiles, RemoteFile, bounded, save
 from cloudedge.errors import InputError, NotFound, Rejected, Unavailable
 from cloudedge.io import Backoff, retry
 
-__all__ = ["FtpPlace"]
+__all__ = ["FtpFiles"]
 
 _TIMEOUT_S = 30
 _DEEPEST = 32
@@ -27,7 +27,7 @@ _BLOCK = 1 << 16
 T = TypeVar("T")
 
 
-class FtpPlace(RemotePlace):
+class FtpFiles(ListedFiles):
     """One FTP server; every call has a connection of its own, since servers close idle ones."""
 
     def __init__(self, address: str, clock: Clock | None = None) -> None:

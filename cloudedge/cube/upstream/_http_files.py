@@ -15,13 +15,13 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from cloudedge.clock import Clock
 from cloudedge.cube.server import fetch, plain_url
-from cloudedge.cube.upstream._remote_files import RemoteFile, RemotePlace, bounded
+from cloudedge.cube.upstream._remote_files import ListedFiles, RemoteFile, bounded
 from cloudedge.errors import InputError, NotFound, Rejected, Unavailable
 
 if TYPE_CHECKING:
     import requests
 
-__all__ = ["HttpPlace", "links"]
+__all__ = ["HttpFiles", "links"]
 
 _TIMEOUT_S = (5.0, 30.0)
 _DEEPEST = 32
@@ -55,7 +55,7 @@ def links(page: str, url: str) -> list[str]:
     return names
 
 
-class HttpPlace(RemotePlace):
+class HttpFiles(ListedFiles):
     """One web server: ``http://host:port``."""
 
     def __init__(self, root: str, clock: Clock | None = None) -> None:

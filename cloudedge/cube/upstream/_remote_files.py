@@ -25,12 +25,12 @@ from cloudedge.io import publish
 
 __all__ = [
     "MAX_DONEFILE",
-    "LocalPlace",
+    "ListedFiles",
+    "LocalFiles",
     "RemoteFile",
     "RemoteFiles",
-    "RemotePlace",
     "bounded",
-    "open_place",
+    "open_remote_files",
     "save",
 ]
 
@@ -78,7 +78,7 @@ class RemoteFiles(Protocol):
         """
 
 
-class LocalPlace:
+class LocalFiles:
     """This machine. Nothing is copied."""
 
     def address(self, path: str) -> str:
@@ -112,7 +112,7 @@ class LocalPlace:
         return Path(path)
 
 
-class RemotePlace(ABC):
+class ListedFiles(ABC):
     """The common part of remote hosts: a listing is fetched file by file, and a second call continues the first."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -180,7 +180,7 @@ class RemotePlace(ABC):
         note.write_text(listing)
 
 
-def open_place(
+def open_remote_files(
     address: str, hubs: Mapping[str, HubConfig] | None = None, clock: Clock | None = None
 ) -> tuple[RemoteFiles, str]:
     """Return the host of an address, and the path there.
@@ -196,21 +196,21 @@ def open_place(
     parts = urlsplit(address)
     scheme = parts.scheme if "://" in address else "file"
     if scheme == "file":
-        return LocalPlace(), str(Path(address.removeprefix("file://")).absolute())
+        return LocalFiles(), str(Path(address.removeprefix("file://")).absolute())
     if scheme in {"http", "https"}:
-        from cloudedge.cube.upstream._http_files import HttpPlace  # noqa: PLC0415 - requests is slow to import
+        from cloudedge.cube.upstream._http_files import HttpFiles  # noqa: PLC0415 - requests is slow to import
 
-        return HttpPlace(f"{scheme}://{parts.netloc}", clock), unquote(parts.path)
+        return HttpFiles(f"{scheme}://{parts.netloc}", clock), unquote(parts.path)
     if scheme == "ftp":
-        from cloudedge.cube.upstream._ftp_files import FtpPlace  # noqa: PLC0415
+        from cloudedge.cube.upstream._ftp_files import FtpFiles  # noqa: PLC0415
 
-        return FtpPlace(address, clock), unquote(parts.path)
+        return FtpFiles(address, clock), unquote(parts.path)
     if scheme in {"s3", "bos"}:
-        from cloudedge.cube.upstream._bucket_files import StorePlace, same_bucket  # noqa: PLC0415
+        from cloudedge.cube.upstream._bucket_files import BucketFiles, same_bucket  # noqa: PLC0415
 
-        return StorePlace(open_store(same_bucket(scheme, parts.netloc, hubs or {})), clock), parts.path
+        return BucketFiles(open_store(same_bucket(scheme, parts.netloc, hubs or {})), clock), parts.path
     raise ConfigError(
-        f"{scheme}:// is no place donefiles are read from",
+        f"donefiles cannot be read from {scheme}://",
         hint="Give a local path, or http://, https://, ftp://, s3:// or bos://.",
     )
 
