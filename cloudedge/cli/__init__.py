@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
 def _app(only: str = "") -> typer.Typer:
     """Make the command line; with `only`, no more of it than that command or group.
 
-    Most of the start-up time of a command would go into modules of the other commands.
+    Importing the other commands would take most of the time in which a command starts.
     """
     made = typer.Typer(
         name="cloudedge",
