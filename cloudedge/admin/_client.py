@@ -37,9 +37,9 @@ class AdminHttpClient:
     Args:
         address: ``host:port``, or a URL.
         what: The server's name in messages; the URL if left out.
-        token: What the server wants, if it wants one; or a function that returns it, called for each request.
+        token: The server's token, if it needs one; or a function that returns it, called for each request.
         timeout_s: For each attempt.
-        attempts: How often a call is made that got no answer, or an answer after which a retry helps.
+        attempts: The number of attempts of a call that got no answer, or an answer after which a retry helps.
         keep_alive: Keep connections between calls; a client that keeps them has to be closed.
         clock: Time and randomness, for waits.
     """
@@ -66,7 +66,7 @@ class AdminHttpClient:
 
     @property
     def token(self) -> str:
-        """The token, as it is now; empty if the server wants none."""
+        """The current token; empty if the server needs none."""
         return (self._token() if callable(self._token) else self._token) or ""
 
     def call(
@@ -82,11 +82,11 @@ class AdminHttpClient:
         """Make a call and return the JSON object of its answer.
 
         Args:
-            method: Of HTTP.
-            path: Quoted.
+            method: The HTTP method.
+            path: The quoted path.
             body: Sent as JSON.
             piece: Part of a file, sent instead of a JSON body.
-            offset: Where the piece belongs in its file.
+            offset: The position of the piece in its file.
             attempts: For this call, instead of the client's.
 
         Raises:
@@ -121,11 +121,11 @@ class AdminHttpClient:
         late: Callable[[], CloudEdgeError],
         longest_pause_s: float = 0.25,
     ) -> _Found:
-        """Look again and again, on the client's clock, until there is something; the pauses grow.
+        """Call `look` repeatedly, on the client's clock, until it returns something; the pauses grow.
 
         Args:
-            look: Returns what was waited for, None to wait on; raises what ends the wait.
-            within_s: How long to wait.
+            look: Returns the awaited value, or None to wait on; raises to end the wait.
+            within_s: The time to wait.
             late: Makes the error to raise once that time is over.
             longest_pause_s: Between two looks.
         """

@@ -39,7 +39,7 @@ Reply = tuple[HTTPStatus, Any]
 """A status and its content; text stays text, everything else becomes JSON."""
 
 _MAX_CONNECTIONS = 128
-"""Served at once, each by a thread; one more is refused with status 503."""
+"""Connections served at once, each by a thread; one more is refused with status 503."""
 _MAX_IGNORED = 64 * 1024
 """Bytes of an unwanted body that are read all the same, so that its sender gets to see the answer."""
 _OPEN = {"/health", "/ready"}
@@ -51,8 +51,8 @@ class AdminHttp(ABC):
     """Serves an admin API until closed.
 
     Args:
-        name: Of the thread, and what answers call themselves: ``cloudedge-NAME``.
-        host: Where to listen; loopback unless told otherwise.
+        name: The name of the thread, and of the server in answers: ``cloudedge-NAME``.
+        host: The address to listen on; loopback by default.
         port: 0 takes any free one.
         token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
         orders: File for the number of the last order that was obeyed; forgotten with the process if left out.
@@ -60,7 +60,7 @@ class AdminHttp(ABC):
 
     max_body_bytes = 64 * 1024
     max_piece_bytes = 0
-    """Of a piece of a file, which `answer` gets as ``{"offset", "content"}``; 0: this API takes no files."""
+    """The most bytes of a piece of a file, which `answer` gets as ``{"offset", "content"}``; 0: no files."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class AdminHttp(ABC):
         if not token and not is_loopback(host):
             raise ConfigError(
                 f"the admin API would listen on {host} without a token",
-                hint="set a token, or listen on 127.0.0.1",
+                hint="Set a token, or listen on 127.0.0.1.",
             )
         self.name = name
         self._token = token
@@ -85,10 +85,10 @@ class AdminHttp(ABC):
         self._http = _Http(self, host, port)
 
     def route(self, method: str, path: str, routes: Mapping[str, Callable[..., Reply]]) -> Reply:
-        """Do what `routes` has for a request; names in the path, as in ``/versions/NAME``, are its arguments.
+        """Call a request's function in `routes`; names in the path, as in ``/versions/NAME``, are its arguments.
 
         Raises:
-            NotFound: there is nothing.
+            NotFound: no route matches.
         """
         match path.strip("/").split("/"):
             case ["versions", name]:
@@ -106,10 +106,10 @@ class AdminHttp(ABC):
     def drain(
         self, body: Mapping[str, Any], drain: Callable[[float], object], then: Callable[[], None] | None
     ) -> Reply:
-        """Begin to drain in the background, for as long as the body says; `then` is called when that has ended.
+        """Begin to drain in the background, for as long as the body states; `then` is called at the end.
 
         Raises:
-            Conflict: that is under way already.
+            Conflict: a drain is under way already.
         """
         within_s = body.get("within_s", _DRAIN_S)
         if isinstance(within_s, bool) or not isinstance(within_s, int | float) or not 0 <= within_s <= _LONGEST_DRAIN_S:
@@ -126,13 +126,13 @@ class AdminHttp(ABC):
         return HTTPStatus.ACCEPTED, {"state": DRAINING}
 
     @property
-    def is_told_to_drain(self) -> bool:
-        """Whether `drain` was called: true from its answer on, though the server may only be about to begin."""
+    def has_begun_to_drain(self) -> bool:
+        """True from the answer of `drain` on, though the server may only be about to begin."""
         return self._draining.locked()
 
     @abstractmethod
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
-        """Do what a request asks for."""
+        """Answer a request."""
 
     def obey(self, order: str, method: str, path: str, body: dict[str, Any]) -> Reply:
         """Answer a request, in its order if it has one."""
@@ -160,14 +160,14 @@ class AdminHttp(ABC):
         if self._orders is None:
             return
         # Not synced: it has to outlive the process, and a machine that went down has no late calls left. Where there
-        # is no room for a number, there will be none for what was ordered, and that says so.
+        # is no room for a number, there will be none for the ordered work either, and that reports it.
         with suppress(OSError):
             unfinished = self._orders.with_name(f".{self._orders.name}")
             unfinished.write_text(str(self._obeyed), encoding="ascii")
             unfinished.replace(self._orders)
 
     def listen(self) -> None:
-        """Begin to answer; called once everything that `answer` needs is there."""
+        """Begin to answer; called once `answer` has everything it needs."""
         self._http.start()
 
     @property
@@ -176,7 +176,7 @@ class AdminHttp(ABC):
         return self._http.port
 
     def authorised(self, header: str) -> bool:
-        """Tell whether a request may do more than ask for health."""
+        """Tell whether a request carries the token."""
         return self._token is None or hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode())
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class _Handler(ThreadedHandler):
         self._send(*reply)
 
     def _ignore_body(self) -> None:
-        """Read no further than it takes for the answer to arrive; what is left of the body ends the connection."""
+        """Read enough of an unwanted body for the answer to arrive; the rest ends the connection."""
         if not self.has_body:
             return
         length = self.headers.get("Content-Length", "0")

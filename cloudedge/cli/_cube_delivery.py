@@ -1,4 +1,4 @@
-"""Deliveries of tables: opened by what names their servers on the command line, and shown."""
+"""Deliveries of tables for the command line: opened from the options that name the servers, and printed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_delivery(
     """Open a delivery to an entry of cloudedge.yaml, to a layout, or to a transfer.conf's servers.
 
     Raises:
-        InputError: servers are named twice or not at all, or with options that mean nothing there.
+        InputError: servers are named twice or not at all, or with options that do not apply.
     """
     from cloudedge.cube.upstream import ConfiguredTransfer  # noqa: PLC0415 - numpy is not needed for --help
 
@@ -46,7 +46,7 @@ def open_delivery(
     if to:
         if work or files_host or limit_mb_s or through_agent:
             raise InputError(
-                "--work, --files-host, --limit-mb-s and --through-agent do not go with --to; cloudedge.yaml says them"
+                "--work, --files-host, --limit-mb-s and --through-agent do not go with --to; cloudedge.yaml has them"
             )
         return ConfiguredTransfer(to, configuration(), token=token).delivery()
     if config:
@@ -75,7 +75,7 @@ def delivery_to(
 
 @contextmanager
 def _to_upstream(config: Path, files_host: str, limit_mb_s: float | None, *, through_agent: bool) -> Iterator[Delivery]:
-    """Open a delivery to a transfer.conf's servers, with the journal that `cube transfer` has."""
+    """Open a delivery to a transfer.conf's servers, with the journal of `cube transfer`."""
     from cloudedge.cube import TransferConf  # noqa: PLC0415
     from cloudedge.cube.upstream import TransferOptions, UpstreamFleet  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def _to_upstream(config: Path, files_host: str, limit_mb_s: float | None, *, thr
 
 
 def show_plan(plan: DeliveryPlan | None, guarantee: str, *, as_json: bool) -> None:
-    """Print what a delivery would do, and what readers can count on meanwhile."""
+    """Print the plan of a delivery, and the guarantee that readers have meanwhile."""
     if as_json:
         steps = {"bytes": 0, "steps": [], "refusals": []} if plan is None else plan.as_json()
         json_out({**steps, "guarantee": guarantee})
@@ -107,5 +107,5 @@ def show_plan(plan: DeliveryPlan | None, guarantee: str, *, as_json: bool) -> No
 
 
 def mixed_for(switch: SwitchReport | None) -> str:
-    """Say how long versions were mixed, where they were."""
+    """Return the time that versions were mixed, as text; empty without a switch."""
     return f", mixed for at most {switch.mixed_at_most_s * 1000:.1f} ms" if switch else ""

@@ -1,4 +1,4 @@
-"""``cloudedge cube``, the half that works on files: dump, build, inspect, check."""
+"""``cloudedge cube dump | build | inspect | check``: the commands that work on files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dump(
     quantise: bool = typer.Option(False, help="Write 8-bit rows (a quarter of the size) instead of float32."),
     as_json: bool = JSON,
 ) -> None:
-    """Turn a table into a SequenceFile, what cube's builder reads, or into a safetensors table.
+    """Turn a table into a SequenceFile, which cube's builder reads, or into a safetensors table.
 
     Rows of a parameter or a plain array get their row number as key; an .npz brings its own 'keys' and 'values'.
 
@@ -53,15 +53,15 @@ def build(
     inputs: list[Path] = typer.Argument(
         ..., metavar="INPUT...", help="SequenceFiles, directories of them, or safetensors tables; later ones win."
     ),
-    output: Path = typer.Option(..., help="The directory of all versions of this dictionary."),
-    dict_name: str = typer.Option(..., "--dict", help="The dictionary; parts are named NAME_part0, NAME_part1, ..."),
-    shards: int = typer.Option(..., help="How many parts to make: key mod N chooses."),
+    output: Path = typer.Option(..., help="The directory of all versions of this table."),
+    dict_name: str = typer.Option(..., "--dict", help="The table; parts are named NAME_part0, NAME_part1, ..."),
+    shards: int = typer.Option(..., help="Number of parts to make: key mod N chooses."),
     version: int = typer.Option(..., help="The version to build, such as a unix time; below 2^31."),
     base: int = typer.Option(None, help="Build a cumulative delta on this base version instead of a base."),
     last: int = typer.Option(None, help="With --base: the version to continue from, if it is not the base."),
     tar: bool = typer.Option(True, help="Also pack each part with its MD5, as upstream's agents fetch it."),
     reserve_key: bool = typer.Option(False, help="Give a shard without keys one row that no model asks for."),
-    skip_damage: bool = typer.Option(False, help="Leave damaged stretches of SequenceFiles out and count them."),
+    skip_damage: bool = typer.Option(False, help="Skip damaged stretches of SequenceFiles and count them."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
@@ -112,10 +112,10 @@ def _show_report(report: BuildReport) -> None:
 @app.command()
 def inspect(
     path: Path = typer.Argument(..., help="A SequenceFile, table, parameter, part or version."),
-    rows: int = typer.Option(3, min=0, help="How many first rows of a SequenceFile to show."),
+    rows: int = typer.Option(3, min=0, help="Number of first rows of a SequenceFile to show."),
     as_json: bool = JSON,
 ) -> None:
-    """Say what a file or directory is, from its head and its lists; quick, whatever the size.
+    """Describe a file or directory from its head and its lists; quick at any size.
 
     Example: cloudedge cube inspect /data/cube/100_100
     """
@@ -138,7 +138,7 @@ def check(
     path: Path = typer.Argument(..., help="A SequenceFile, a part, or a version as built."),
     as_json: bool = JSON,
 ) -> None:
-    """Read everything, to the last byte, and compare it with what speaks of it; exit 1 when something is wrong.
+    """Read every byte and compare it with lists and checksums; exit 1 when something is wrong.
 
     For a version: files against their lists, addresses against records, keys against shards, tar against MD5 and
     against the directory, meta files against parts.

@@ -1,4 +1,4 @@
-"""`cloudedge cube deliver | reshard`: a bundle's tables to every replica of every shard."""
+"""`cloudedge cube deliver | reshard`: bring a bundle's tables to every replica of every shard."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ app = typer.Typer(help="Deliver tables to their servers.", no_args_is_help=True)
 
 LAYOUT = typer.Option(None, help="YAML with the servers and their admin ports by table and shard.")
 CONF = typer.Option(None, help="A cube.conf instead; admin ports are those after the data ports.")
-WORK = typer.Option(None, help="Where artifacts are made and the journal is kept; ./cube-work if left out.")
+WORK = typer.Option(None, help="Directory of artifacts and the journal; ./cube-work if left out.")
 HUB = typer.Option(None, metavar="DIR", help="The local hub; ~/.cloudedge/hub if left out.")
 FILES_HOST = typer.Option(
-    "", help="Where the servers fetch from: an address of this machine, loopback if left out; others need the token."
+    "", help="Address of this machine that servers fetch from; loopback if left out, others need the token."
 )
-LIMIT = typer.Option(None, min=0.001, metavar="MB/S", help="For all that leaves this machine.")
+LIMIT = typer.Option(None, min=0.001, metavar="MB/S", help="For all bytes that leave this machine.")
 
 
 @app.command()
 def deliver(
     bundle: str = typer.Argument("", help="A bundle in the local hub; none with --rollback and --abort."),
-    to: str = typer.Option("", "--to", help="An entry of `transfers` in cloudedge.yaml, which says all the rest."),
+    to: str = typer.Option("", "--to", help="An entry of `transfers` in cloudedge.yaml, which has all other settings."),
     layout: Path | None = LAYOUT,
     conf: Path | None = CONF,
     config: Path | None = typer.Option(
@@ -48,21 +48,21 @@ def deliver(
     files_host: str = FILES_HOST,
     limit_mb_s: float | None = LIMIT,
     through_agent: bool = typer.Option(
-        False, help="With --config: control commands by the agents, not to the servers."
+        False, help="With --config: send control commands through the agents, not to the servers."
     ),
     hub: Path | None = HUB,
-    rollback: bool = typer.Option(False, "--rollback", help="Activate what was active before; nothing travels."),
+    rollback: bool = typer.Option(False, "--rollback", help="Activate the versions before; nothing travels."),
     abort: bool = typer.Option(False, "--abort", help="Give up a delivery that was cut short before it activated."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Bring a bundle's tables to all their servers and activate them together; run again, it goes on where it stopped.
+    """Bring a bundle's tables to all their servers and activate them together; run again to continue where it stopped.
 
-    Upstream's servers get whole parts and are switched in one go; how long they were apart is measured and shown.
+    Upstream's servers get whole parts and are switched together; the time with mixed versions is measured and shown.
     The admin token comes from CLOUDEDGE_CUBE_TOKEN. Example: cloudedge cube deliver ctr:7 --to ctr
     """
     if bool(bundle) + rollback + abort != 1:
-        raise InputError("say one thing to do: a bundle to deliver, --rollback, or --abort")
+        raise InputError("name one thing to do: a bundle to deliver, --rollback, or --abort")
     opening = open_delivery(
         to, layout=layout, conf=conf, config=config, work=work, files_host=files_host, limit_mb_s=limit_mb_s,
         through_agent=through_agent,
@@ -100,16 +100,16 @@ def reshard(
     files_host: str = FILES_HOST,
     limit_mb_s: float | None = LIMIT,
     hub: Path | None = HUB,
-    free: bool = typer.Option(False, "--free", help="Afterwards: drain the old servers once nobody asks them."),
-    rest_s: float = typer.Option(5, min=0.1, help="With --free: how long nobody may have asked them."),
-    within_s: float = typer.Option(600, min=0, help="With --free: when to give up waiting for that."),
+    free: bool = typer.Option(False, "--free", help="Afterwards: drain the old servers once no reader asks them."),
+    rest_s: float = typer.Option(5, min=0.1, help="With --free: seconds without a request before they drain."),
+    within_s: float = typer.Option(600, min=0, help="With --free: seconds to wait for that."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
     """Move a bundle's tables to another number of shards; both layouts answer until readers have changed over.
 
-    The version before goes too, where the old servers and the hub have it: it can be rolled back to on the new ones.
-    An entry of `transfers` in cloudedge.yaml says how to deliver as well: token, work, files_host, bandwidth.
+    The previous version goes too, if the old servers and the hub have it: the new servers can roll back to it.
+    An entry of `transfers` in cloudedge.yaml has the settings of the delivery too: token, work, files_host, bandwidth.
     Example: cloudedge cube reshard ctr:7 --old four.yaml --new eight.yaml --conf cube.conf
     Then: cloudedge cube reshard --free --old four.yaml --conf cube.conf
     """
@@ -124,7 +124,7 @@ def reshard(
     before, token, _ = _place(old)
     if free:
         if bundle or new:
-            raise InputError("--free lets the servers of --old go and takes neither a bundle nor --new")
+            raise InputError("--free drains the servers of --old and takes neither a bundle nor --new")
         _free(before, conf, token, rest_s=rest_s, within_s=within_s, dry_run=dry_run, as_json=as_json)
         return
     if not bundle or not new:
@@ -157,7 +157,7 @@ def reshard(
 
 
 def _place(named: str) -> tuple[ServerLayout, str, ConfiguredTransfer | None]:
-    """Return servers by a layout's file or by the name of a transfer, and their token."""
+    """Return the servers of a layout file or of a transfer's name, and their token."""
     from cloudedge.cube.delivery import ServerLayout  # noqa: PLC0415
     from cloudedge.cube.upstream import ConfiguredTransfer  # noqa: PLC0415
 
@@ -201,7 +201,7 @@ def _free(
         if named:
             raise ConfigError(
                 f"{conf} sends readers of table {table!r} to {min(named)}",
-                hint="Move them first: cloudedge cube reshard.",
+                hint="Move them first with `cloudedge cube reshard`.",
             )
     seen = [(each, observe(each)) for each in places.replicas(token=token)]
     servers = [each for each, found in seen if found.status is not None]
@@ -217,7 +217,7 @@ def _free(
 
 
 def _read(name: str, hub: Path | None, delivery: Delivery) -> tuple[list[TableVersion], list[TableVersion]]:
-    """Return a bundle's tables, and what deltas of them can be made from."""
+    """Return a bundle's tables, and the versions that deltas of them can be made from."""
     from cloudedge.bundle import Bundle  # noqa: PLC0415 - numpy is not needed for --help
 
     bundle = Bundle.open(name, hub=local_hub(hub))
@@ -233,7 +233,7 @@ def _versions(bundle: Bundle) -> list[TableVersion]:
 
 
 def _bases(bundle: Bundle, delivery: Delivery) -> list[TableVersion]:
-    """Return the versions that replicas have, as far as the hub still has them: what deltas can be made from."""
+    """Return the versions of replicas that the hub still has: deltas can be made from them."""
     seen = [each.status for each in delivery.observe()]
     loaded = {pin for status in seen if status and status.can_delta for pin in status.loaded()}
     found: list[TableVersion] = []

@@ -1,4 +1,4 @@
-"""`cloudedge cube serve | get | stat | bench`: running a cube server and talking to one."""
+"""`cloudedge cube serve | get | stat | bench`: run a cube server, read from one, and measure it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,18 @@ def serve(
     port: int = typer.Option(8027, help="Data port; 0 takes any free one."),
     host: str = typer.Option("127.0.0.1", help="Address of the data port; beyond loopback with --open."),
     is_open: bool = typer.Option(
-        False, "--open", help="Beyond loopback anybody who reaches the data port may ask; the protocol has no token."
+        False,
+        "--open",
+        help="Let any client beyond loopback that reaches the data port read; the protocol has no token.",
     ),
     version: str = typer.Option("", help="Serve DIR/<version>, or name the part DIR."),
     empty: bool = typer.Option(
         False, "--empty", help="Load nothing; wait for the admin API or a control command (without --state)."
     ),
     threads: int = typer.Option(0, help="Threads that answer; 0: one per core."),
-    spin_us: int = typer.Option(100, help="How long a busy thread looks for the next request before it sleeps."),
+    spin_us: int = typer.Option(
+        100, help="Microseconds that a busy thread polls for the next request before it sleeps."
+    ),
     max_connections: int = typer.Option(20_000, min=1, help="Connections at once; one more is closed."),
     max_keys: int = typer.Option(262_144, min=1, help="Keys in one request."),
     max_body_mb: float = typer.Option(64, min=0.001, help="MiB of one request or answer."),
@@ -58,13 +62,13 @@ def serve(
     admin_port: int = typer.Option(8028, help="Port of the admin API; 0 takes any free one."),
     admin_host: str = typer.Option("127.0.0.1", help=f"Its address; others than loopback need {TOKEN_VARIABLE}."),
     token_file: Path | None = typer.Option(None, help=f"File with the admin token, instead of {TOKEN_VARIABLE}."),
-    remote_control: bool = typer.Option(False, help="Take upstream's control commands from other machines too."),
-    drain_s: float = typer.Option(10, help="How long to go on answering after SIGTERM, at most."),
+    remote_control: bool = typer.Option(False, help="Accept upstream's control commands from other machines too."),
+    drain_s: float = typer.Option(10, help="Seconds to go on answering after SIGTERM, at most."),
     state: Path | None = typer.Option(
-        None, help="Keep versions here: deliveries come here, and a restart comes back with what was loaded and active."
+        None, help="Keep versions here: deliveries come here, and a restart restores the loaded and active ones."
     ),
     wanted: Path | None = typer.Option(
-        None, metavar="FILE", help='Says {"order", "pin"}: ready is only a server with that version active.'
+        None, metavar="FILE", help='Holds {"order", "pin"}: the server is ready only with that version active.'
     ),
     fetch_limit: float | None = typer.Option(None, metavar="BYTES/S", help="Bandwidth for fetching versions."),
     as_json: bool = JSON,
@@ -130,7 +134,7 @@ def get(
     keys: list[str] = typer.Argument(..., help="Unsigned 64-bit keys."),
     server: list[str] = SERVERS,
     pin: str | None = typer.Option(None, help="The version that has to answer."),
-    dtype: str = typer.Option("float32", help="What the bytes of a value are, as numpy says it; uint8 for raw bytes."),
+    dtype: str = typer.Option("float32", help="Numpy type of a value's elements; uint8 for raw bytes."),
     timeout_ms: int = typer.Option(1000, help="For the whole call."),
     as_json: bool = JSON,
 ) -> None:
@@ -142,7 +146,7 @@ def get(
 
     for key in keys:
         if not key.isdecimal() or int(key) >= 1 << 64:
-            raise InputError(f"{key!r} is not a key", hint="keys are integers from 0 to 2^64 - 1")
+            raise InputError(f"{key!r} is not a key", hint="Keys are integers from 0 to 2^64 - 1.")
     with Client(ClientConfig([replicas.split(",") for replicas in server], timeout_ms=timeout_ms)) as client:
         result = client.seek([int(key) for key in keys], pin=pin, dtype=dtype)
     rows: list[dict[str, Any]] = [
@@ -163,7 +167,7 @@ def get(
 
 @app.command()
 def stat(server: list[str] = SERVERS, as_json: bool = JSON) -> None:
-    """Ask servers what they serve and what they have done; works with upstream's too."""
+    """Show the version and the counters of servers; works with upstream's too."""
     found = [_stat(address) for replicas in server for address in replicas.split(",")]
     if as_json:
         json_out({"servers": found})
@@ -200,22 +204,22 @@ def _number(text: str) -> int | str:
 def bench(
     server: list[str] = SERVERS,
     conf: Path | None = typer.Option(None, help="A cube.conf with the servers, instead of --server."),
-    dict_name: str = typer.Option("", "--dict", help="Which of its dictionaries, if there are several."),
+    dict_name: str = typer.Option("", "--dict", help="One of its tables, if there are several."),
     keys: int = typer.Option(1_000_000, help="Keys are drawn from 0 to this, exclusive."),
     batch: int = typer.Option(260, help="Keys per call."),
     connections: int = typer.Option(8, help="Callers at once, each with one call under way."),
-    seconds: float = typer.Option(5, help="How long to measure."),
+    seconds: float = typer.Option(5, help="Seconds to measure."),
     pin: str | None = typer.Option(None, help="The version that has to answer."),
-    timeout_ms: int = typer.Option(5000, help="For a whole call; with --conf, what it says."),
+    timeout_ms: int = typer.Option(5000, help="For a whole call; with --conf, the file's."),
     seed: int = typer.Option(1, help="Of the keys drawn."),
     raw: bool = typer.Option(
         False,
         "--raw",
-        help="Send ready-made frames to one server from one thread: what the server can do, not a client.",
+        help="Send ready-made frames to one server from one thread: measures the server, not a client.",
     ),
     as_json: bool = JSON,
 ) -> None:
-    """Load servers from native code, all shards through the client, and say how fast they answered.
+    """Load servers from native code, all shards through the client, and measure how fast they answer.
 
     Example: cloudedge cube bench --conf cube.conf --dict ctr --batch 260 --connections 32
     Example: cloudedge cube bench --raw -s 127.0.0.1:8027 --batch 260 --connections 32
@@ -244,7 +248,7 @@ def bench(
             "mixed": measured["mixed"],
         }
         if measured["calls"] == measured["failed"]:
-            raise Unavailable(f"no call was answered: {measured['failure']}", hint="Are there cube servers?")
+            raise Unavailable(f"no call was answered: {measured['failure']}", hint="Check that cube servers run there.")
     json_out(row) if as_json else table_out(tuple(row), [tuple(row.values())])
 
 
@@ -254,7 +258,7 @@ def _dictionary(conf: Path, name: str) -> CubeDict:
     found = CubeConf.from_file(conf)
     if not name and len(found.dicts) != 1:
         names = ", ".join(each.dict_name for each in found.dicts)
-        raise InputError(f"{conf} has {len(found.dicts)} dictionaries", hint=f"Name one with --dict: {names}.")
+        raise InputError(f"{conf} has {len(found.dicts)} tables", hint=f"Name one with `--dict`: {names}.")
     return found[name or found.dicts[0].dict_name]
 
 
@@ -278,5 +282,5 @@ def _raw_load(server: str, *, seconds: float, **load: Any) -> dict[str, Any]:
             warmup_seconds=min(1.0, seconds / 5), **load,
         )  # fmt: skip
     except RuntimeError as error:
-        raise Unavailable(str(error), hint="is there a cube server on that address?") from error
+        raise Unavailable(str(error), hint="Check that a cube server runs on that address.") from error
     return _rates(measured, measured["requests"]) | {"missing_share": round(measured["missing_share"], 4)}

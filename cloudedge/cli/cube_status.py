@@ -1,4 +1,4 @@
-"""`cloudedge cube status`: every replica of every shard, and whether they agree."""
+"""`cloudedge cube status`: the state of every replica of every shard, and whether they agree."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _COLUMNS = ("replica", "active", "lag", "rows", "checksum", "memory", "misses", 
 
 @app.command()
 def status(
-    of: str = typer.Option("", "--of", help="An entry of `transfers` in cloudedge.yaml, whose servers to look at."),
+    of: str = typer.Option("", "--of", help="An entry of `transfers` in cloudedge.yaml, whose servers to show."),
     layout: Path | None = typer.Option(None, help="YAML with the servers and their admin ports by table and shard."),
     conf: Path | None = typer.Option(None, help="A cube.conf instead; admin ports are those after the data ports."),
     config: Path | None = typer.Option(None, "--config", help="Upstream's transfer.conf: its servers."),
     key: list[str] = typer.Option([], help="A key to read on every replica of its shard; TABLE=KEY or KEY."),
     bundle: str | None = typer.Option(None, help="A bundle in the local hub whose probe keys and rows are expected."),
     hub: Path | None = typer.Option(None, metavar="DIR", help="Where that is; ~/.cloudedge/hub if left out."),
-    watch: bool = typer.Option(False, "--watch", help="Look again and again, until a replica is away or differs."),
-    every_s: float = typer.Option(2.0, min=0.1, help="How often to look."),
+    watch: bool = typer.Option(False, "--watch", help="Repeat until a replica is away or differs."),
+    every_s: float = typer.Option(2.0, min=0.1, help="Seconds between two reports."),
     as_json: bool = JSON,
 ) -> None:
-    """Show what every replica has and whether they agree; fails when one is away or answers otherwise.
+    """Show the versions of every replica and whether they agree; fails when one is away or answers otherwise.
 
-    Something wrong is looked at twice, a second apart, since a delivery that is just switching over is nothing wrong.
+    A fault counts only if it is still there a second later: a delivery that is just switching over is no fault.
     The admin token comes from CLOUDEDGE_CUBE_TOKEN. Example: cloudedge cube status --conf cube.conf --key 17 --watch
     """
     from cloudedge.cube.delivery import (  # noqa: PLC0415 - imports numpy
@@ -85,7 +85,7 @@ def _replicas(of: str, layout: Path | None, conf: Path | None, config: Path | No
 
 
 def read_layout(layout: Path | None, conf: Path | None) -> ServerLayout:
-    """Read which servers there are from one of the two files that can say it."""
+    """Read the servers from one of the two files that name them."""
     from cloudedge.cube import CubeConf  # noqa: PLC0415
     from cloudedge.cube.delivery import ServerLayout  # noqa: PLC0415
 
@@ -97,7 +97,7 @@ def read_layout(layout: Path | None, conf: Path | None) -> ServerLayout:
 
 
 def _expected(shards: Mapping[str, int], keys: list[str], bundle: str | None, hub: Path | None) -> dict[str, Expected]:
-    """Return what to read: the keys that were named, and a bundle's probes with the rows it has for them."""
+    """Return the keys to read: those that were named, and a bundle's probes with its rows for them."""
     from cloudedge.bundle import Bundle  # noqa: PLC0415
     from cloudedge.cube.delivery import Expected, find_rows  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`cloudedge cube transfer`: upstream's cube-transfer, from its own transfer.conf or from cloudedge.yaml."""
+"""`cloudedge cube transfer`: a replacement of upstream's cube-transfer, from transfer.conf or from cloudedge.yaml."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ app = typer.Typer(help="Deliver what donefiles announce.", no_args_is_help=True)
 @app.command()
 def transfer(
     name: str = typer.Argument("", help="An entry of `transfers` in cloudedge.yaml; none with --config."),
-    table: str = typer.Option("", help="Which of its tables, if several have donefiles."),
+    table: str = typer.Option("", help="One of its tables, if several have donefiles."),
     config: Path | None = typer.Option(None, "--config", help="Upstream's transfer.conf, as it is."),
-    once: bool = typer.Option(False, "--once", help="Deliver what is new, if anything, and stop."),
-    rollback: bool = typer.Option(False, "--rollback", help="Go back to the version before, and stop."),
-    poll_s: float | None = typer.Option(None, min=0.1, help="Seconds between looks at the donefiles; 300."),
+    once: bool = typer.Option(False, "--once", help="Deliver the new version, if there is one, and stop."),
+    rollback: bool = typer.Option(False, "--rollback", help="Roll back to the previous version, and stop."),
+    poll_s: float | None = typer.Option(None, min=0.1, help="Seconds between two readings of the donefiles; 300."),
     port: int = typer.Option(8099, help="Status and notifications, as upstream's -p; 0 takes any free one."),
     host: str = typer.Option("127.0.0.1", help=f"Its address; others than loopback need {TOKEN_VARIABLE}."),
     files_host: str = typer.Option("", help="Address the artifacts are served on; transfer_address if left out."),
     limit_mb_s: float | None = typer.Option(None, min=0.001, help="For all downloads together, in MB per second."),
-    through_agent: bool = typer.Option(False, help="Send control commands by the agents, not to the servers."),
+    through_agent: bool = typer.Option(False, help="Send control commands through the agents, not to the servers."),
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Keep cube servers on what the donefiles say; without --once until SIGTERM.
+    """Keep cube servers on the version that donefiles announce; without --once until SIGTERM.
 
-    Settings are those of NAME in cloudedge.yaml, or of --config and the options that it has no words for.
+    Settings come from NAME in cloudedge.yaml, or from --config and the options that it does not have.
     Example: cloudedge cube transfer ctr --once --dry-run
     """
     from cloudedge.cube import TransferConf  # noqa: PLC0415 - numpy is not needed for --help
@@ -57,9 +57,7 @@ def transfer(
     wait_s = 300.0
     if config is None:
         if files_host or limit_mb_s is not None or through_agent:
-            raise InputError(
-                "--files-host, --limit-mb-s and --through-agent go with --config; cloudedge.yaml says them"
-            )
+            raise InputError("--files-host, --limit-mb-s and --through-agent go with --config; cloudedge.yaml has them")
         named = ConfiguredTransfer(name, settings, token=os.environ.get(TOKEN_VARIABLE, ""))
         daemon, wait_s = named.transfer(table), named.config.poll.total_seconds()
     else:
@@ -85,7 +83,7 @@ def transfer(
 def _run(daemon: Transfer, *, host: str, port: int, poll_s: float, as_json: bool) -> None:
     from cloudedge.cube.upstream import StatusServer  # noqa: PLC0415
 
-    def told(report: TransferReport | CloudEdgeError) -> None:
+    def show(report: TransferReport | CloudEdgeError) -> None:
         if isinstance(report, CloudEdgeError):
             say("[bold red]error[/]: {} {}", report.message, report.hint)
         elif report.delivered or report.problems:
@@ -95,7 +93,7 @@ def _run(daemon: Transfer, *, host: str, port: int, poll_s: float, as_json: bool
     with StatusServer(daemon, host=host, port=port, token=os.environ.get(TOKEN_VARIABLE, "")) as status:
         on_signals(daemon.stop, *STOP)
         say("watching {}, status on {}:{}; stop with SIGTERM", daemon.source.address, host, status.port)
-        daemon.run(poll_s=poll_s, on_report=told)
+        daemon.run(poll_s=poll_s, on_report=show)
 
 
 def _show_plan(daemon: Transfer, *, as_json: bool) -> None:
@@ -114,10 +112,10 @@ def _show_plan(daemon: Transfer, *, as_json: bool) -> None:
 
 
 def _require_sound(report: TransferReport) -> None:
-    """Fail where lines of the donefiles are wrong, once all that is right has been delivered."""
+    """Fail if lines of the donefiles are wrong, once all correct ones are delivered."""
     if report.problems:
         raise InputError(
-            "\n  ".join(report.problems), hint="Mend those lines; everything else is delivered.", table=report.table
+            "\n  ".join(report.problems), hint="Correct those lines; everything else is delivered.", table=report.table
         )
 
 

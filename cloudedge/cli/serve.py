@@ -1,4 +1,4 @@
-"""`cloudedge serve`: a serving replica."""
+"""`cloudedge serve`: run a serving replica."""
 
 from __future__ import annotations
 
@@ -43,15 +43,17 @@ def serve(
     cube: Path | None = typer.Option(
         None, metavar="CUBE.CONF", help="Read rows from these shards, not from the bundle."
     ),
-    on_missing_shard: str = typer.Option("error", help="error, or default: zeros, counted and said in the answer."),
+    on_missing_shard: str = typer.Option("error", help="error, or default: zeros, counted and reported in the answer."),
     ops: str = typer.Option("", metavar="MODULE:NAME", help="Hooks around Pipeline predictions, file.py:Name as well."),
-    state: Path | None = typer.Option(None, metavar="FILE", help="Remembers what is loaded and active."),
+    state: Path | None = typer.Option(None, metavar="FILE", help="Keeps the loaded and active versions."),
     follow: Path | None = typer.Option(
-        None, metavar="FILE", help="Have and answer what this document says, whenever it changes; needs --state."
+        None,
+        metavar="FILE",
+        help="Load and activate the versions of this document, whenever it changes; needs --state.",
     ),
-    pull: str = typer.Option("", metavar="HUB", help="With --follow: where bundles come from that are not here."),
+    pull: str = typer.Option("", metavar="HUB", help="With --follow: the hub of bundles that are not here."),
     listen_when_loaded: bool = typer.Option(
-        False, "--listen-when-loaded", help="With --follow: open the ports once all that it names is loaded."
+        False, "--listen-when-loaded", help="With --follow: open the ports once all its versions are loaded."
     ),
     workers: int = typer.Option(0, help="Threads that run models; 0: one per core."),
     max_rows: int = typer.Option(1024, help="In one request; more are refused."),
@@ -66,14 +68,14 @@ def serve(
     max_calls: int = typer.Option(256, help="Of gRPC, at once."),
     access_log: float = typer.Option(0.0, help="Share of requests to log, one JSON line each, on standard error."),
     traces: bool = typer.Option(
-        False, "--traces", help="Send a span per prediction by OpenTelemetry (OTEL_* say where)."
+        False, "--traces", help="Send a span per prediction by OpenTelemetry, configured by OTEL_* variables."
     ),
-    drain_s: float = typer.Option(10, help="How long to go on answering after SIGTERM, at most."),
+    drain_s: float = typer.Option(10, help="Seconds to go on answering after SIGTERM, at most."),
     as_json: bool = JSON,
 ) -> None:
     """Serve models until SIGTERM, which lets requests under way finish.
 
-    The first BUNDLE is activated unless the state file says who was. Others are loaded beside it.
+    The first BUNDLE is activated unless the state file names an active one. Others are loaded beside it.
 
     Example: cloudedge serve ctr:3 --port 9393 --state serving.json
     """
@@ -81,7 +83,7 @@ def serve(
     from cloudedge.serving.server import ReplicaHooks, ReplicaSettings, run_replica  # noqa: PLC0415
 
     if follow is not None and cube is not None:
-        raise ConfigError("--follow needs --state FILE, and neither bundles nor --cube: the document says which")
+        raise ConfigError("--follow needs --state FILE, and neither bundles nor --cube: the document names them")
     policy = _missing_shard(on_missing_shard)
     settings = ReplicaSettings(
         ServerConfig(
@@ -128,7 +130,7 @@ def _missing_shard(given: str) -> Literal["error", "default"]:
 
 
 def _desired_rows(policy: Literal["error", "default"]) -> Callable[[Desired, Bundle, Mapping[str, str]], RowSource]:
-    """Return what makes the source of rows for a bundle of a document."""
+    """Return a function that makes the source of rows for a bundle of a document."""
 
     def rows(desired: Desired, bundle: Bundle, tables: Mapping[str, str]) -> RowSource:
         import numpy as np  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """Cube: the sparse half of a model, in Paddle Serving's formats.
 
-`build` makes parts of SequenceFiles and tables. `PartStore` looks rows up in parts, `Server` and `AdminServer` serve
+`build` makes parts from SequenceFiles and tables. `PartStore` looks rows up in parts, `Server` and `AdminServer` serve
 them, `Client` and `AsyncClient` read rows from many shards. cube.conf, transfer.conf, gflags.conf and donefiles are
 read and written as Paddle Serving does.
 """

@@ -2,7 +2,7 @@
 
 Parsing is httptools' (the parser of Node.js). A request costs no task: handlers are driven by hand (`_drive`).
 
-What clients may do is bounded: length of head, body and answer, bytes held for requests until they are answered,
+The use by clients is bounded: length of head, body and answer, bytes held for requests until they are answered,
 connections, pipelined requests, and the time for a request, for reading an answer, and for silence.
 """
 
@@ -31,9 +31,9 @@ Handler = Callable[[HttpCall], "HttpAnswer | Coroutine[Any, Any, HttpAnswer]"]
 _PIPELINED = 16
 """Requests read ahead of their answers; then the connection is not read until some are answered."""
 _PARTING = 256
-"""How many clients may go on sending at once after they were refused."""
+"""The number of clients that may go on sending after they were refused."""
 _DROPPED_BODIES = 4
-"""As many of the largest are read and dropped after a refusal, so that the client gets to see it."""
+"""The largest bodies that are read and dropped after a refusal, so that the client gets to see it."""
 _CHUNK = 256 * 1024
 """Of a file, read at a time."""
 
@@ -48,27 +48,27 @@ class Foreign(Protocol):
 
     @property
     def is_answering(self) -> bool:
-        """Whether calls are under way."""
+        """True while calls are under way."""
         ...
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Begin the connection."""
         ...
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """End the connection."""
         ...
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes."""
+        """Receive bytes."""
         ...
 
     def pause_writing(self) -> None:
-        """Wait: the client does not read."""
+        """Pause: the client does not read."""
         ...
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Resume writing."""
         ...
 
 
@@ -77,7 +77,7 @@ class OtherProtocol(NamedTuple):
 
     magic: bytes
     make: Callable[[Callable[[], None]], Foreign]
-    """Gets what ends the connection once everything is sent."""
+    """Gets the callback that ends the connection once everything is sent."""
 
 
 class Connection(asyncio.Protocol):
@@ -100,24 +100,24 @@ class Connection(asyncio.Protocol):
         self._answering = 0
         """Bytes of the request that is being answered."""
         self._coroutine: Coroutine[Any, Any, HttpAnswer | None] | None = None
-        """Makes the answer, or sends its file."""
+        """The coroutine that makes the answer, or sends its file."""
         self._keep_alive = True
         self._is_head = False
-        """Whether the request that is being answered asks for the head of the answer only."""
+        """True if the request that is being answered asks for the head of the answer only."""
         self._closed = False
         self._refusal: HttpAnswer | None = None
         self._write_paused = False
         self._can_write: asyncio.Future[None] | None = None
-        """What the sending of a file waits for, while the client does not read."""
+        """The future that the sending of a file waits for, while the client does not read."""
         self._body_left = _DROPPED_BODIES * server.limits.max_body_bytes
-        """What a client that was refused may still send."""
+        """Bytes that a refused client may still send."""
         self.since = server.now
-        """When it last began to wait for something."""
+        """The time at which it last began to wait."""
 
     # -- asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Begin the connection."""
         self._transport = transport
         self._peer = (transport.get_extra_info("peername") or ("",))[0]
         server = self._server
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
             self._foreign.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes."""
+        """Receive bytes."""
         if self._closed or self._refusal is not None:
             self._body_left -= len(data)
             if self._body_left < 0:
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(HTTPStatus.BAD_REQUEST, f"not HTTP/1.1: {error}")
 
     def _begin(self, data: bytes) -> bytes:
-        """Find out from the first bytes which protocol it is; returns those that can be read now."""
+        """Recognise the protocol by the first bytes; returns those that can be read now."""
         other = self._server.other
         if other is not None and len(data) < len(other.magic) and other.magic.startswith(data):
             self._start = data
@@ -185,14 +185,14 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """Pause: the client does not read."""
         self._write_paused = True
         self.since = self._server.now
         if self._foreign is not None:
             self._foreign.pause_writing()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Resume: the client reads again."""
         self._write_paused = False
         if self._foreign is not None:
             self._foreign.resume_writing()
@@ -208,19 +208,19 @@ class Connection(asyncio.Protocol):
     # -- httptools ---------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begin a request."""
         self._url, self._headers, self._body = b"", {}, []
         self._head_bytes = self._body_bytes = 0
         self._in_message = True
         self.since = self._server.now
 
     def on_url(self, url: bytes) -> None:
-        """Its target."""
+        """Take the target of a request."""
         self._url += url
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """Take one header."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
         self._count_head(len(name) + len(value))
 
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too long")
 
     def on_headers_complete(self) -> None:
-        """The head is there: refuse what would be too much before it is sent."""
+        """End the head: refuse a body that is too long before it is sent."""
         length = self._headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._server.limits.max_body_bytes:
             self._refuse_body()
@@ -238,7 +238,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
-        """Some of the body."""
+        """Take a piece of the body."""
         if self._closed or self._refusal is not None:
             return
         self._body_bytes += len(data)
@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
         self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {limit} bytes")
 
     def on_message_complete(self) -> None:
-        """A whole request."""
+        """End a request: it is whole."""
         if self._closed or self._refusal is not None:
             return
         self._in_message = False
@@ -275,7 +275,7 @@ class Connection(asyncio.Protocol):
         self._body, self._body_bytes = [], 0
 
     def _drop(self) -> None:
-        """Forget what was received and is not being answered."""
+        """Forget received requests that are not being answered."""
         self._release_body()
         self._server.held.give(sum(len(call.body) for call, _ in self._waiting))
         self._waiting.clear()
@@ -284,14 +284,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being received or answered."""
+        """True while a request is being received or answered."""
         if self._is_half_received or self._coroutine is not None or self._waiting:
             return True
         return self.is_sending or (self._foreign is not None and self._foreign.is_answering)
 
     @property
     def is_sending(self) -> bool:
-        """Whether the client has not yet taken everything that was answered."""
+        """True while the client has not yet taken every answer."""
         return bool(self._transport.get_write_buffer_size())
 
     @property
@@ -308,7 +308,7 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
             try:
                 answer = self._server.handler(call)
-            except Exception:  # noqa: BLE001 - whatever it was, the client gets an answer
+            except Exception:  # noqa: BLE001 - after any failure the client gets an answer
                 _log.exception("answering %s %s", call.method, call.path)
                 answer = self._server.crashed
             if isinstance(answer, HttpAnswer):
@@ -323,7 +323,7 @@ class Connection(asyncio.Protocol):
     def _drive(self, _: object = None) -> None:
         """Run the handler until it waits for something, and come back when that is there.
 
-        What a task does, without one: handlers wait for futures, and nobody cancels them or asks for their task.
+        This replaces a task: handlers wait for futures, and no code cancels them or asks for their task.
         """
         coroutine = self._coroutine
         if coroutine is None:
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol):
             self._coroutine = None
             if done.value is not None:
                 self._send(done.value)
-        except Exception:  # noqa: BLE001 - whatever it was, the client gets an answer
+        except Exception:  # noqa: BLE001 - after any failure the client gets an answer
             _log.exception("answering a request")
             self._coroutine = None
             self._send(self._server.crashed)
@@ -420,7 +420,7 @@ class Connection(asyncio.Protocol):
         return None
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        """Answer what cannot be taken, after everything before it, and hang up: what follows cannot be trusted."""
+        """Refuse a request, after all answers before it, and hang up: the following bytes cannot be trusted."""
         if self._closed or self._refusal is not None:
             return
         self._in_message = False
@@ -430,7 +430,7 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def check_time(self, now: float) -> None:
-        """Hang up if something takes too long."""
+        """Hang up if a time-out has passed."""
         limits = self._server.limits
         waited = now - self.since
         if self._closed:
@@ -449,10 +449,10 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def part(self) -> None:
-        """Send what is written and say that nothing more comes; what still arrives is read and dropped.
+        """Send the written bytes and close for writing; bytes that still arrive are read and dropped.
 
-        Closing at once would reset a connection with something on its way, and take from the client what was sent
-        before: the answer that says why.
+        Closing at once would reset a connection with bytes on their way, and take from the client what was sent before:
+        the answer with the reason.
         """
         server = self._server
         if self._closed:

@@ -1,4 +1,4 @@
-"""The connections of one listener, and what they share: limits, time-outs, the bytes they hold.
+"""The connections of one listener with their shared state: limits, time-outs, the bytes they hold.
 
 One sweep for all connections enforces the time-outs: a request needs no timer of its own.
 """
@@ -27,16 +27,16 @@ def _too_long(size: int, limit: int) -> HttpAnswer:
 
 
 class Connections:
-    """All connections of a listener, and what they share: the protocol factory of ``loop.create_server``.
+    """All connections of a listener with their shared state: the protocol factory of ``loop.create_server``.
 
     Args:
         handler: Answers requests: with an answer, or with a coroutine of one.
-        limits: What clients may do.
-        loop: Where it runs.
+        limits: The limits of clients.
+        loop: The event loop it runs on.
         other: Another protocol on the same port.
         held: The count of bytes held for requests, where other servers share it.
         crashed: The answer to a request whose handler failed.
-        too_long: Makes the answer that replaces one of so many bytes, where only so many are sent.
+        too_long: Makes the answer that replaces one above the limit, from its bytes and the limit.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Connections:
     async def hang_up(self) -> None:
         """End all connections for writing, and give clients a moment to read what was sent.
 
-        Closing them at once would reset those with something on its way, and take from clients what was sent before.
+        Closing them at once would reset those with bytes on their way, and take from clients what was sent before.
         """
         for connection in list(self.open):
             connection.part()

@@ -22,11 +22,11 @@ class EventLoopThread:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread is there."""
+        """True while the thread runs."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:

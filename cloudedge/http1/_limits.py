@@ -11,16 +11,16 @@ __all__ = ["ConnectionLimits", "HeldBytes"]
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What one server accepts from its clients. Immutable; checked when made."""
+    """The limits of one server's clients. Immutable; checked when made."""
 
     max_body_bytes: int = 64 * 1024 * 1024
-    """Of a request, in every protocol, compressed or not."""
+    """The most bytes of a request, in every protocol, compressed or not."""
     max_answer_bytes: int = 64 * 1024 * 1024
-    """Of an answer, in every protocol."""
+    """The most bytes of an answer, in every protocol."""
     max_head_bytes: int = 32 * 1024
-    """Of a request's line and headers."""
+    """The most bytes of a request's line and headers."""
     max_held_bytes: int = 512 * 1024 * 1024
-    """Of requests from their first byte until they are answered, over all connections."""
+    """The most bytes of requests from their first byte until they are answered, over all connections."""
     max_connections: int = 4096
     idle_timeout_s: float = 75.0
     """For a connection between two requests."""
@@ -43,10 +43,10 @@ class HeldBytes:
         self.count = 0
 
     def take(self, count: int) -> bool:
-        """Count more, and tell whether that is still within bounds; they are to be given back either way."""
+        """Add bytes, and tell whether the sum is within the limit; the caller gives them back either way."""
         self.count += count
         return self.count <= self._limit
 
     def give(self, count: int) -> None:
-        """Count fewer."""
+        """Subtract bytes."""
         self.count -= count

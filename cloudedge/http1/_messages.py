@@ -31,7 +31,7 @@ class FilePart:
     start: int
     length: int
     cut: int | None = None
-    """Where to break off, as a bad network does; None sends all."""
+    """The offset at which to break off, as a bad network does; None sends all."""
     on_sent: Callable[[int], None] | None = None
     """Called with the size of each piece."""
 

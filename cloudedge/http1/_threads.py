@@ -21,7 +21,7 @@ __all__ = ["ThreadedHandler", "ThreadedServer", "is_loopback"]
 
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _POLL_S = 0.05
-"""How often the listener looks whether it was closed."""
+"""Seconds between two checks of the listener whether it was closed."""
 
 
 def is_loopback(host: str) -> bool:
@@ -36,13 +36,13 @@ class ThreadedServer(ThreadingHTTPServer):
     """Listens on construction, and answers from `start` until closed.
 
     Args:
-        host: Where to listen.
+        host: The address to listen on.
         port: 0 takes any free one.
         handler: Answers requests.
         name: Of the listener's thread.
         max_connections: Served at once.
         wait: Let further connections wait in the listener's queue, instead of refusing them.
-        title: What listens, for the message when it cannot.
+        title: The listener's name in the message of a failure.
 
     Raises:
         Conflict: the address is in use, or not of this machine.
@@ -88,7 +88,7 @@ class ThreadedServer(ThreadingHTTPServer):
         """Stop listening.
 
         Args:
-            break_off: Also end the connections, whatever is under way on them.
+            break_off: Also break connections with requests under way.
         """
         self._closing = True
         if self._listener.is_alive():
@@ -135,7 +135,7 @@ class ThreadedHandler(BaseHTTPRequestHandler):
 
     @property
     def has_body(self) -> bool:
-        """Whether the request announces a body."""
+        """True if the request announces a body."""
         return self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
 
     def send_head(self, status: HTTPStatus, length: int | None, headers: Mapping[str, str] | None = None) -> None:

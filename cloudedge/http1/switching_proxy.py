@@ -1,12 +1,12 @@
-"""The front of a service: one address that stays while what answers behind it is replaced.
+"""The switching proxy of a service: one stable address while the servers behind it are replaced.
 
 It runs on an edge node, or inside a container of the service's own image, as a single file that needs only Python 3.9
-and its standard library. It passes HTTP/1.1 on request by request: each goes, whole, to the server that the target file
-names when it arrives, so that a connection that a client keeps open moves to the new server between two requests, and a
+and its standard library. It forwards HTTP/1.1 request by request: each goes, whole, to the server that the target file
+names when the request arrives. So a client's open connection moves to the new server between two requests, and a
 request under way ends where it began. The server may have closed a connection that was kept open: a request that finds
-it so, and was answered nothing, is sent again on a fresh one. Connections that speak HTTP/2 or baidu_std are passed on
-as they are, and stay with the server they began with; those of HTTP/2, which is gRPC, go where the file of the same
-name with `.grpc` at its end says, if there is one. SIGHUP has the targets read again.
+it closed, and got no answer, is sent again on a fresh one. Connections that speak HTTP/2 or baidu_std are forwarded
+as they are, and stay with the server they began with. Those of HTTP/2, which is gRPC, go to the server in the file of
+the same name with `.grpc` at its end, if there is one. SIGHUP makes it read the targets again.
 
     python front.py PORT TARGET_FILE [ADDRESS]
 """
@@ -24,12 +24,12 @@ __all__ = ["Front", "main"]
 MAX_HEAD = 64 * 1024
 CHUNK = 256 * 1024
 MAX_AGAIN = 1024 * 1024
-"""Of a request: longer ones are not kept to be sent again."""
+"""Bytes of a request: longer ones are not kept to be sent again."""
 CONNECT_S = 5.0
 ANSWER_S = 300.0
 IDLE_S = 300.0
 HTTP2, BAIDU_STD = b"PRI ", b"PRPC"
-"""How connections begin that stay with the server they began with."""
+"""The first bytes of connections that stay with the server they began with."""
 TUNNEL_IDLE_S = 3600.0
 
 
@@ -38,11 +38,11 @@ class Broken(Exception):
 
 
 class NoServer(Exception):
-    """Nobody listens where the target is; nothing was answered."""
+    """The target does not accept connections; nothing was answered."""
 
 
 class Message:
-    """The head of a request or an answer, and how long its body is."""
+    """The head of a request or an answer, and the length of its body."""
 
     def __init__(self, head: bytes) -> None:
         self.head = head
@@ -53,7 +53,7 @@ class Message:
         for line in lines:
             name, colon, value = line.partition(b":")
             name, value = name.lower(), value.strip()
-            # Two readings of one message are how requests are smuggled past a front.
+            # Two readings of one message are how requests are smuggled past a proxy.
             if (
                 not colon
                 or name.strip() != name
@@ -79,20 +79,20 @@ class Message:
 
 
 class Front:
-    """Passes requests on to the target."""
+    """Forwards requests to the target."""
 
     def __init__(self, target_file: Path) -> None:
         self.target_file = target_file
         self.read_target()
 
     def read_target(self) -> None:
-        """Read who answers from now on."""
+        """Read the target from its file."""
         self.target = self.grpc_target = address_in(self.target_file)
         with contextlib.suppress(FileNotFoundError):
             self.grpc_target = address_in(self.target_file.with_name(f"{self.target_file.name}.grpc"))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one client until it goes away."""
+        """Serve one client until it disconnects."""
         try:
             start = await begin(reader)
             if start in {HTTP2, BAIDU_STD}:
@@ -104,12 +104,12 @@ class Front:
             with contextlib.suppress(OSError):
                 writer.write(answer(400, b""))
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
-            pass  # one side went away; closing tells the other
+            pass  # one side disconnected; closing informs the other
         finally:
             writer.close()
 
     async def pass_on(self, start: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass requests on one by one, each to the target of its moment."""
+        """Forward requests one by one, each to the current target."""
         upstream = Upstream(self)
         try:
             while True:
@@ -134,7 +134,7 @@ def address_in(file: Path) -> tuple[str, int]:
 async def tunnel(
     target: tuple[str, int], start: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Pass a connection on as it is, until either side ends it."""
+    """Forward a connection as it is, until either side ends it."""
     up_reader, up_writer = await asyncio.wait_for(asyncio.open_connection(*target), CONNECT_S)
     try:
         up_writer.write(start)
@@ -150,17 +150,17 @@ class Upstream:
         self.front = front
         self.bound: tuple[str, int] | None = None
         self.kept: bytearray | None = None
-        """What was said on a connection that was used before, until an answer shows that it was heard."""
+        """The bytes sent on a reused connection, until an answer shows that they were received."""
 
     async def begin(self) -> None:
-        """Get ready for a request."""
+        """Prepare for a request."""
         if self.bound == self.front.target and not self.reader.at_eof():
             self.kept = bytearray()
         else:
             await self.connect()
 
     async def connect(self) -> None:
-        """Connect to the target of this moment."""
+        """Connect to the current target."""
         self.close()
         self.bound = self.kept = None
         target = self.front.target
@@ -186,7 +186,7 @@ class Upstream:
                 raise
 
     async def first_head(self) -> Message:
-        """Read how an answer begins; where there is none because the connection was closed, ask again on another."""
+        """Read the beginning of an answer; if the connection was closed instead, send the request again on another."""
         try:
             return await next_head(self.reader)
         except ConnectionError:
@@ -213,7 +213,7 @@ async def begin(reader: asyncio.StreamReader) -> bytes:
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass bytes on until there are no more, and say so."""
+    """Forward bytes to the end, and close for writing."""
     while True:
         data = await asyncio.wait_for(reader.read(CHUNK), TUNNEL_IDLE_S)
         if not data:
@@ -227,7 +227,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 async def exchange(
     request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: Upstream
 ) -> bool:
-    """Pass one request and its answer; whether another may follow on both connections."""
+    """Forward one request and its answer; returns whether another may follow on both connections."""
     upstream.write(request.head)
     expects = request.fields.get(b"expect", b"").lower() == b"100-continue"
     if expects:  # the body comes only after the other side asks for it
@@ -256,7 +256,7 @@ async def next_head(reader: asyncio.StreamReader) -> Message:
 
 async def read_head(reader: asyncio.StreamReader, timeout_s: float, start: bytes = b"") -> Message | None:
     """Read a head, whose first bytes may have been read already; None when there is no more to come."""
-    if b"\r\n" in start:  # or what ends the head could be cut in two
+    if b"\r\n" in start:  # the end of the head could be cut in two otherwise
         raise Broken("a first line is not one")
     try:
         return Message(start + await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), timeout_s))
@@ -276,7 +276,7 @@ async def copy_body(
     is_answer: bool = False,
     to_head: bool = False,
 ) -> bool:
-    """Pass a body on; false when only the end of the connection ends it."""
+    """Forward a body; returns False when only the end of the connection ends it."""
     if is_answer and (to_head or message.status in {b"204", b"304"}):
         return True
     if message.chunked:

@@ -16,7 +16,7 @@ from cloudedge.testing._target_parts import SimBundleSource, SimLayouts, sim_tar
 __all__ = ["Result", "run_seed"]
 
 _TURNS = (2, 3)
-"""How often cloudedge is started in one scenario before the faults end."""
+"""Starts of cloudedge in one scenario before the faults end."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class SimCube(Client):
         self._readers, self._groups, self._reader = readers, groups, reader
         self._answers: list[tuple[ShardAnswer, int]] = []
         self.is_cut_off = False
-        """Whether the serving replica could not reach a server."""
+        """True if the serving replica could not reach a server."""
 
     @property
     def left(self) -> int:

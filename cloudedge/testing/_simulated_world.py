@@ -76,7 +76,7 @@ class SimulatedWorld:
     points: int = 0
     kill_at: int = -1
     is_calm: bool = False
-    """Whether all faults have ended."""
+    """True once all faults have ended."""
     places: dict[str, SimPlace] = field(default_factory=dict)
     down: list[SimPlace] = field(default_factory=list)
     clients: Clients | None = None
@@ -90,7 +90,7 @@ class SimulatedWorld:
     room: int | None = None
     """The number of versions that fit into a place's memory; None: no limit."""
     has_changed: bool = False
-    """Whether a place or the journal changed since they were last compared."""
+    """True if a place or the journal changed since they were last compared."""
     explain: Callable[[], None] = lambda: None
     """Compares the places with the journal."""
     rival_at: int = -1

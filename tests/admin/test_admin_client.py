@@ -25,6 +25,8 @@ from cloudedge.errors import (
     Rejected,
     Unavailable,
 )
+from cloudedge.release.kubernetes._deployment_place import _reported
+from cloudedge.release.kubernetes._pods import Pod
 from cloudedge.serving import AdminClient
 
 pytestmark = pytest.mark.parts
@@ -122,6 +124,18 @@ def test_a_replica_never_resolves_a_kind_by_its_name(server, replica, kind):
     with pytest.raises(CloudEdgeError, match=r"emb/0/127.0.0.1:1.*: no") as raised:
         replica.load("v1")
     assert type(raised.value) is CloudEdgeError
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_pod_never_resolves_a_kind_by_its_name(kind):
+    raised = _reported(Pod("serving-0", "10.0.0.1", is_ready=True), {"error": "no", "kind": kind})
+    assert (type(raised), raised.message) == (InputError, "serving-0: no")
+
+
+def test_a_pod_honours_a_kind_that_is_listed():
+    failed = {"error": "bad bytes", "hint": "Pack again.", "kind": "IntegrityError"}
+    raised = _reported(Pod("serving-0", "10.0.0.1", is_ready=True), failed)
+    assert (type(raised), raised.hint) == (IntegrityError, "Pack again.")
 
 
 def test_a_replica_honours_a_kind_that_is_listed(server, replica):

@@ -4,7 +4,7 @@ import pytest
 
 from cloudedge.clock import ManualClock
 from cloudedge.cube.delivery._delivery_plan import DeliveryPolicy
-from cloudedge.cube.delivery._replica_steps import Hands
+from cloudedge.cube.delivery._replica_steps import StepRunner
 from cloudedge.errors import DeadlineExceeded, Rejected, Unavailable
 from cloudedge.io import Backoff, Patience, retry
 
@@ -99,7 +99,7 @@ class Away:
 def test_a_delivery_owns_its_retries_and_a_release_does_not_repeat_them():
     clock, step = ManualClock(), Failing(99)
     with pytest.raises(Unavailable, match=r"failed \(6 times\)") as given_up:
-        Hands(DeliveryPolicy(), clock).call(Away(), "staging", step, deadline=3600)
+        StepRunner(DeliveryPolicy(), clock).call(Away(), "staging", step, deadline=3600)
     assert step.calls == 6
     assert 5 < clock.elapsed < 25
     assert given_up.value.was_repeated
@@ -112,4 +112,4 @@ def test_a_delivery_counts_the_failure_that_ended_it():
         return first() if first.calls < 2 else Failing(1, Rejected)()
 
     with pytest.raises(Rejected, match=r"failed \(3 times\)"):
-        Hands(DeliveryPolicy(), ManualClock()).call(Away(), "staging", step, deadline=3600)
+        StepRunner(DeliveryPolicy(), ManualClock()).call(Away(), "staging", step, deadline=3600)

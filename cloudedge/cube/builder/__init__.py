@@ -8,7 +8,7 @@ from cloudedge.cube.builder._build_plan import BuildPlan, plan_build
 from cloudedge.cube.builder._check import CheckReport, check
 from cloudedge.cube.builder._dump import DumpReport, dump
 from cloudedge.cube.builder._inspect import inspect
-from cloudedge.cube.builder._merge_seqfiles import Layer, lay_rows, row_files
+from cloudedge.cube.builder._merge_seqfiles import Layer, merge_rows, row_files
 from cloudedge.cube.builder._part_store import MAX_VALUE_BYTES, PartStore
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "check",
     "dump",
     "inspect",
-    "lay_rows",
+    "merge_rows",
     "plan_build",
     "reserved_key",
     "row_files",

@@ -1,7 +1,7 @@
-"""Rows become the parts of a version, built beside their place and published whole.
+"""Building of a version's parts from rows: beside their final place, then published whole.
 
-Refused, because upstream accepts it and then chokes on it: an empty shard in a base, a value above 1024 bytes. A key
-that comes twice counts once, its last row winning in the order of the inputs.
+Two inputs are refused because upstream accepts them and then fails: an empty shard in a base, and a value above 1024
+bytes. Of a key that comes twice, the last row in the order of the inputs counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from cloudedge import _core
 from cloudedge.cube.builder._build_inputs import Input
 from cloudedge.cube.builder._build_plan import BuildPlan, plan_build
-from cloudedge.cube.formats import PartLists, Workspace, md5_line, pack, part_name, write_rows_note
+from cloudedge.cube.formats import PartLists, Workspace, md5_line, pack, part_name, write_checksum_file
 from cloudedge.errors import InputError, StorageError
 from cloudedge.io import map_in_threads, sync_directory, write_synced
 from cloudedge.native import file_errors
@@ -24,9 +24,9 @@ from cloudedge.native import file_errors
 __all__ = ["DATA_FILE_LIMIT", "BuildReport", "PartReport", "build", "reserved_key", "run_build"]
 
 DATA_FILE_LIMIT = 1 << 30
-"""Bytes a data file may have; a record that would pass it starts the next one."""
+"""The most bytes of a data file; a record that would exceed it starts the next file."""
 
-_STEP = 64 << 20  # bytes of input between two looks at progress and at Ctrl-C
+_STEP = 64 << 20  # bytes of input between two reports of progress and checks for Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PartReport:
     added: int
     """Entries of this build."""
     duplicates: int
-    """Of those, entries whose key comes again later."""
+    """Entries among them whose key comes again later."""
     entries: int
     """Entries in all, those of the base included."""
     data_files: int
@@ -48,12 +48,12 @@ class PartReport:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What was built."""
+    """The parts that a build made."""
 
     directory: Path
     parts: tuple[PartReport, ...]
     skipped_bytes: int
-    """Damaged bytes of SequenceFiles that were left out."""
+    """Damaged bytes of SequenceFiles that were skipped."""
 
     @property
     def rows(self) -> int:
@@ -116,19 +116,19 @@ def run_build(
     threads: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> BuildReport:
-    """Build what was planned.
+    """Build a version as planned.
 
     Args:
         plan: From `plan_build`.
         reserve_key: Give each shard that would be empty one row with a key that no model uses.
-        skip_damage: Leave damaged stretches of SequenceFiles out instead of refusing the file.
-        data_file_limit: Bytes a data file may have.
-        threads: How many to use; the number of processors when not given.
-        progress: Told of bytes of input as they are used.
+        skip_damage: Skip damaged stretches of SequenceFiles instead of refusing the file.
+        data_file_limit: The most bytes of a data file.
+        threads: The number of threads; one per processor when not given.
+        progress: Called with the number of bytes of input that were used since the last call.
 
     Raises:
         InputError: an input is damaged or holds a value that is too long, or a shard is empty.
-        Conflict: the version was built by someone else meanwhile.
+        Conflict: another build published the version meanwhile.
         StorageError: the output cannot be written.
     """
     threads = threads or os.cpu_count() or 1
@@ -147,9 +147,9 @@ def run_build(
                 write_synced(work.meta / plan.name.meta_file(i), PartLists.from_native(lists).meta_json())
             if not plan.name.is_delta:
                 for directory, (_, added, duplicates, total) in zip(directories, built, strict=True):
-                    if duplicates:  # what all entries add up to counts rows that later ones replace
+                    if duplicates:  # the sum over all entries counts rows that later ones replace
                         total = _core.load_version(directory, "built", mapped=True).checksum  # noqa: PLW2901
-                    write_rows_note(directory, added - duplicates, total)
+                    write_checksum_file(directory, added - duplicates, total)
             directory = work.publish()
     except OSError as error:
         raise StorageError(
@@ -204,7 +204,7 @@ def _fill_empty(builder: _core.Builder, plan: BuildPlan, *, reserve: bool) -> di
         named = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")  # noqa: PLR2004 - a line's worth
         raise InputError(
             f"no key belongs to shard {named} (of {plan.shards}), and no server loads an empty one",
-            hint="Use fewer shards, or --reserve-key (reserve_key=True) to give each one row that no model asks for.",
+            hint="Use fewer shards, or `--reserve-key` (reserve_key=True) to give each one row that no model asks for.",
             empty_shards=empty,
         )
     width = _first_width(plan.inputs) if empty else 0
@@ -215,7 +215,7 @@ def _fill_empty(builder: _core.Builder, plan: BuildPlan, *, reserve: bool) -> di
 
 
 def reserved_key(shard: int, shards: int) -> int:
-    """Return the first key of a shard from 2^63 on: as signed ids, the most negative ones, which nobody uses."""
+    """Return the first key of a shard from 2^63 on: as signed ids, the most negative ones, which no model uses."""
     return 2**63 + (shard - 2**63) % shards
 
 

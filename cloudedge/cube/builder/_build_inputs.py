@@ -1,4 +1,4 @@
-"""What a build is made from: SequenceFiles and tables, in an order that does not depend on the file system."""
+"""Inputs of a build: SequenceFiles and tables, in an order that does not depend on the file system."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Input:
 
     path: Path
     size_bytes: int
-    """Bytes that reading it will go through."""
+    """Bytes to read."""
     table: TableFile | None = None
-    """Where its rows are, for a table; None for a SequenceFile."""
+    """The positions of its rows, for a table; None for a SequenceFile."""
 
     @property
     def format(self) -> str:
-        """What kind of file it is."""
+        """The kind of file."""
         return "SequenceFile" if self.table is None else "table"
 
     def open(self, *, skip_damage: bool) -> _core.SequenceReader | _core.TableSource:
-        """Return what the compiled builder takes rows from."""
+        """Open the file as a source of rows for the compiled builder."""
         if self.table is None:
             return Reader(self.path, skip_damage=skip_damage).native
         t = self.table
@@ -47,7 +47,7 @@ def find_inputs(paths: Sequence[str | os.PathLike[str]]) -> list[Input]:
     left out; unlike upstream, a file that is neither a SequenceFile nor a table is refused.
 
     Raises:
-        InputError: there is nothing to build from, or something that is neither.
+        InputError: there is nothing to build from, or a file is neither.
     """
     inputs = [_identify(file) for path in paths for file in _walk(Path(path))]
     if not inputs:
@@ -75,7 +75,7 @@ def _walk(path: Path) -> Iterator[Path]:
 def _identify(path: Path) -> Input:
     try:
         if is_sequence_file(path):
-            Reader(path)  # a wrong header is better known before anything is written
+            Reader(path)  # finds a wrong header before anything is written
             return Input(path, path.stat().st_size)
     except OSError as error:
         raise InputError(f"cannot read the input {path}: {error.strerror}", path=str(path)) from error
@@ -84,7 +84,7 @@ def _identify(path: Path) -> Input:
     except InputError as error:
         raise InputError(
             f"{path} is neither a SequenceFile nor a table: {error.message}",
-            hint="Turn text, numpy and Paddle parameter files into SequenceFiles with: cloudedge cube dump",
+            hint="Convert text, numpy and Paddle parameter files with `cloudedge cube dump`.",
             **error.facts,
         ) from error
     return Input(path, table.row_bytes, table)

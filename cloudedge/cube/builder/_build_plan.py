@@ -1,4 +1,4 @@
-"""What a build will read and write, decided before anything is written; what cannot work is refused here."""
+"""Plan of a build: its inputs and outputs, decided before anything is written, with impossible builds refused."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _MAX_SHARDS = 10_000  # a typing mistake, not a cluster
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What a build will read and write."""
+    """The inputs and outputs of a build."""
 
     inputs: tuple[Input, ...]
     output: Path
     dict_name: str
     name: BuildName
     before: tuple[PartLists, ...]
-    """For each shard the files it continues from; empty lists for a base."""
+    """For each shard, the files it continues from; empty lists for a base."""
     tar: bool
 
     @property
     def shards(self) -> int:
-        """How many parts there will be."""
+        """The number of parts to make."""
         return len(self.before)
 
     @property
     def directory(self) -> Path:
-        """Where the version will appear."""
+        """The directory in which the version will appear."""
         return self.output / self.name.directory
 
     @property
     def input_bytes(self) -> int:
-        """Bytes to read."""
+        """The bytes to read."""
         return sum(each.size_bytes for each in self.inputs)
 
     def as_json(self) -> dict[str, Any]:
@@ -71,26 +71,26 @@ def plan_build(
     last: int | None = None,
     tar: bool = True,
 ) -> BuildPlan:
-    """Decide what a build will read and write, and refuse what cannot work; writes nothing.
+    """Plan a build and refuse one that cannot work; writes nothing.
 
     Args:
         inputs: SequenceFiles, directories of them, or safetensors tables.
-        output: The directory of all versions of this dictionary.
-        dict_name: What the parts' names begin with.
-        shards: How many parts to make.
+        output: The directory of all versions of this table.
+        dict_name: The name of the table, with which the parts' names begin.
+        shards: The number of parts to make.
         version: The version to build, 1 to 2^31 - 1.
         base: For a cumulative delta, the version of its base.
         last: For a cumulative delta, the version it continues from: `base`, or the delta before this one.
-        tar: Whether to pack each part as it is delivered.
+        tar: Also pack each part as it is delivered.
 
     Raises:
         InputError: an argument or an input cannot be used.
         Conflict: the version has been built already.
-        StorageError: there is clearly not enough space.
+        StorageError: there is not enough space for certain.
     """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", dict_name):
         raise InputError(
-            f"{dict_name!r} cannot name a dictionary",
+            f"{dict_name!r} cannot name a table",
             hint="Use letters, digits, '_', '.' and '-'.",
             dict_name=dict_name,
         )

@@ -1,4 +1,4 @@
-"""Is it whole? SequenceFiles, parts and whole versions, read to the last byte and compared with what speaks of them.
+"""Integrity check of SequenceFiles, parts and versions: every byte is read and compared with lists and checksums.
 
 Reports every fault it finds; changes nothing.
 """
@@ -35,7 +35,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a path holds and what is wrong with it."""
+    """The kind of a path's content, and its faults."""
 
     path: str
     kind: str
@@ -46,7 +46,7 @@ class CheckReport:
 
     @property
     def all_faults(self) -> list[str]:
-        """Its own faults and those of its parts."""
+        """The faults of the path itself and of its parts."""
         return self.faults + [fault for part in self.parts for fault in part.all_faults]
 
     def as_json(self) -> dict[str, Any]:
@@ -56,14 +56,14 @@ class CheckReport:
 
 
 def check(path: str | os.PathLike[str], *, shard: tuple[int, int] | None = None) -> CheckReport:
-    """Read everything at a path and compare it with what speaks of it.
+    """Read everything at a path and compare it with its lists and checksums.
 
     Args:
         path: A SequenceFile, a part's directory, or a version's directory as built.
         shard: For a part, ``(number, of)``: its keys must belong to that shard.
 
     Raises:
-        InputError: there is nothing of the kind.
+        InputError: the path holds neither a SequenceFile nor a part nor a version.
     """
     path = Path(path)
     if (path / "index.n").is_file():
@@ -155,7 +155,7 @@ def _check_version(path: Path) -> CheckReport:
 
 
 def _total(sums: list[int]) -> str:
-    """Add checksums lane by lane, which gives that of all rows together."""
+    """Add checksums lane by lane; the sum is the checksum of all rows together."""
     low, high = sum(s % 2**64 for s in sums) % 2**64, sum(s >> 64 for s in sums) % 2**64
     return f"{high:016x}{low:016x}"
 
@@ -167,16 +167,16 @@ def _parts(path: Path) -> tuple[str, list[int]] | None:
         if entry.is_dir() and mark and number.isdecimal() and number.isascii():
             found.setdefault(name, []).append(int(number))
     if len(found) > 1:
-        raise InputError(f"{path} holds parts of several dictionaries: {', '.join(sorted(found))}", path=str(path))
+        raise InputError(f"{path} holds parts of several tables: {', '.join(sorted(found))}", path=str(path))
     return next(((name, sorted(numbers)) for name, numbers in found.items()), None)
 
 
 def _is_complete(part: Path) -> bool:
-    """Whether every listed file is there: a delta's directory has its base's files only once they are put beside."""
+    """Tell whether every listed file is there: a delta's directory has its base's files only once they are added."""
     try:
         data, index, _ = _core.read_part_files(part)
     except _core.FileError:
-        return True  # let the full check word it
+        return True  # the full check reports it
     names = [f"data.{i}" for i in range(len(data))] + [f"index.{i}" for i in range(len(index))]
     return all((part / name).exists() for name in names)
 
@@ -235,10 +235,10 @@ def _first_difference(a: bytes, b: bytes) -> int:
 
 def _meta_faults(part: Path, meta: Path) -> Iterator[str]:
     try:
-        told = PartLists.read_meta(meta)
-        if told != PartLists.from_native(_core.read_part_files(part)):
+        lists = PartLists.read_meta(meta)
+        if lists != PartLists.from_native(_core.read_part_files(part)):
             yield f"{meta} does not agree with index.n and data.n of {part}"
     except InputError as error:
         yield error.message
     except _core.FileError:
-        pass  # the part's own check has said so
+        pass  # the part's own check has reported it

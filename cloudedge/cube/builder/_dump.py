@@ -1,9 +1,9 @@
-"""Tables in whatever form a trainer left them become SequenceFiles, or safetensors tables.
+"""Conversion of tables, in any form that a trainer writes, to SequenceFiles or safetensors tables.
 
-Takes a Paddle parameter (LoDTensor), a numpy array (.npy, or .npz with `keys` and `values`), a bundle's safetensors
+Accepts a Paddle parameter (LoDTensor), a numpy array (.npy, or .npz with `keys` and `values`), a bundle's safetensors
 table, text, a SequenceFile, or a built part. Rows of a parameter or a plain array have their row number as key. Values
-become float32, the only type that upstream's serving ops read, or 8-bit rows; those of a SequenceFile or a part, which
-do not say what they are, stay as they are.
+become float32, the only type that upstream's serving ops read, or 8-bit rows. Values of a SequenceFile or a part carry
+no type and stay as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloudedge.cube.builder._merge_seqfiles import lay_rows
+from cloudedge.cube.builder._merge_seqfiles import merge_rows
 from cloudedge.cube.builder._part_store import PartStore
 from cloudedge.cube.formats import Parameter, TableFile, looks_like_parameter, quantise, read_text
 from cloudedge.errors import Conflict, InputError
@@ -36,7 +36,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f
 
 @dataclass(frozen=True)
 class DumpReport:
-    """What was written."""
+    """The file that was written, and its rows."""
 
     output: Path
     format: str
@@ -59,7 +59,7 @@ class _Rows:
 
 
 def detect_format(path: str | os.PathLike[str]) -> str:
-    """Recognise a file by its first bytes; what is nothing else is text."""
+    """Recognise the format of a file by its first bytes; any other file is text."""
     path = Path(path)
     if path.is_dir():
         return "part" if (path / "index.n").is_file() else "sequence"
@@ -99,19 +99,19 @@ def dump(
         sync: A SequenceFile's sync marker; random when not given.
 
     Raises:
-        InputError: `source` is not a table in that form.
+        InputError: `source` is not a table in that format.
         Conflict: `output` exists.
-        StorageError: it cannot be written.
+        StorageError: `output` cannot be written.
     """
     form = form or detect_format(source)
     if form not in FORMATS:
-        raise InputError(f"{form!r} is no input format", hint=f"One of: {', '.join(FORMATS)}.", format=form)
+        raise InputError(f"{form!r} is no input format", hint=f"Use one of: {', '.join(FORMATS)}.", format=form)
     to = to or ("safetensors" if Path(output).suffix == ".safetensors" else "sequence")
     if to not in TARGETS:
-        raise InputError(f"{to!r} is no output format", hint=f"One of: {', '.join(TARGETS)}.", format=to)
+        raise InputError(f"{to!r} is no output format", hint=f"Use one of: {', '.join(TARGETS)}.", format=to)
     if form in ("text", "sequence", "part") and quantised:
         raise InputError(
-            f"rows of {form} form may be anything and are not quantised", hint="Quantise an array instead."
+            f"rows of {form} form have no known type and are not quantised", hint="Quantise an array instead."
         )
     if to == "safetensors":
         return _dump_table(Path(source), Path(output), form, quantised=quantised)
@@ -133,14 +133,14 @@ def dump(
 
 
 def _dump_table(source: Path, output: Path, form: str, *, quantised: bool) -> DumpReport:
-    """Write a safetensors table; what is no SequenceFile becomes one on the way, which sorts it all."""
+    """Write a safetensors table; any source but a SequenceFile becomes one first, which sorts it."""
     if output.exists():
         raise Conflict(f"{output} exists", hint="Choose another name, or remove it.", path=str(output))
     between = output.with_name(f".{output.name}.{secrets.token_hex(4)}.seq")
     try:
         if form != "sequence":
             dump(source, between, form=form, to="sequence", quantised=quantised)
-        table = lay_rows([(source, str) if form == "sequence" else (between, lambda _: str(source))], output)
+        table = merge_rows([(source, str) if form == "sequence" else (between, lambda _: str(source))], output)
     finally:
         between.unlink(missing_ok=True)
     return DumpReport(output, form, len(table), output.stat().st_size)

@@ -1,4 +1,4 @@
-"""What is this? A first look at a file or a directory: heads, lists and a few rows, not every byte (see `check`)."""
+"""Quick description of a file or a directory from heads, lists and a few rows; `check` reads every byte."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def inspect(path: str | os.PathLike[str], *, rows: int = 3) -> dict[str, Any]:
 
     Args:
         path: The file or directory.
-        rows: How many first rows of a SequenceFile to show.
+        rows: The number of first rows of a SequenceFile to show.
 
     Raises:
-        InputError: it is none of these.
+        InputError: the path holds none of these.
         IntegrityError: a part's lists are damaged.
     """
     path = Path(path)
@@ -63,7 +63,7 @@ def _sequence_file(path: Path, rows: int) -> dict[str, Any]:
 
 
 def _shown(value: bytes) -> list[float] | str:
-    """Show a value as floats where it can be, as hexadecimal digits otherwise; a long one only in part."""
+    """Show a value as floats if possible, as hexadecimal digits otherwise; a long one only in part."""
     head = value[:64]
     floats = np.frombuffer(head, np.float32) if head and len(head) % 4 == 0 else np.empty(0, np.float32)
     return [float(str(x)) for x in floats] if len(floats) and np.isfinite(floats).all() else head.hex()

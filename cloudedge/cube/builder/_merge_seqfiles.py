@@ -1,7 +1,7 @@
-"""Rows of SequenceFiles laid over each other: one sorted table, the last row of each key winning.
+"""Merge of SequenceFiles into one sorted table: of each key, the last row counts.
 
-Takes 16 bytes of memory per row and the largest input file; keys and values are on disk meanwhile. Values are taken as
-bytes: what a trainer quantised or packed stays as it is.
+Takes 16 bytes of memory per row and the largest input file; keys and values are on disk meanwhile. Values are copied as
+bytes, so rows that a trainer quantised or packed stay as they are.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from cloudedge.cube.formats import verify_md5
 from cloudedge.errors import InputError, IntegrityError, StorageError
 from cloudedge.io import publish
 
-__all__ = ["Layer", "kind_of", "lay_rows", "row_files"]
+__all__ = ["Layer", "kind_of", "merge_rows", "row_files"]
 
 _MD5 = ".md5"
 
 Layer = tuple[Path, Callable[[Path], str]]
-"""A directory or file, and how to call a file of it in messages."""
+"""A directory or file, and a function that names a file of it in messages."""
 
 
-def lay_rows(layers: Sequence[Layer], target: Path) -> Table:
+def merge_rows(layers: Sequence[Layer], target: Path) -> Table:
     """Write a table of the rows in `layers`, later ones over earlier ones, unless it is there already.
 
     Raises:
@@ -67,7 +67,7 @@ def _concatenate(layers: Sequence[Layer], scratch: Path) -> int:
                 if width not in {None, found}:
                     raise InputError(
                         f"{called(path)} has rows of {found} bytes, others have {width}",
-                        hint="One table has one width: look at what wrote this file.",
+                        hint="All rows of a table have one width: check the program that wrote this file.",
                         path=called(path),
                     )
                 width = found
@@ -80,7 +80,7 @@ def _concatenate(layers: Sequence[Layer], scratch: Path) -> int:
 
 
 def row_files(path: Path) -> Iterator[Path]:
-    """List a layer's files in the order of their names, without hidden ones, Hadoop's own, and .md5 notes.
+    """List a layer's files in the order of their names, without hidden ones, Hadoop's own, and .md5 files.
 
     Raises:
         InputError: a directory cannot be read.
@@ -92,7 +92,7 @@ def row_files(path: Path) -> Iterator[Path]:
         entries = sorted(path.iterdir(), key=lambda each: each.name.encode(errors="surrogateescape"))
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror}", hint="See who may read it, then run again.", path=str(path)
+            f"cannot read {path}: {error.strerror}", hint="Check its permissions, then run again.", path=str(path)
         ) from error
     for entry in entries:
         is_note = entry.name.endswith(_MD5) and entry.with_name(entry.name.removesuffix(_MD5)).is_file()
@@ -102,7 +102,7 @@ def row_files(path: Path) -> Iterator[Path]:
 
 
 def _compare_md5(path: Path, called: Callable[[Path], str]) -> None:
-    """Compare a file with the `md5sum` line beside it, as upstream keeps one beside a tar; none is fine too.
+    """Compare a file with the `md5sum` line beside it, as upstream keeps one beside a tar; there may be none.
 
     Raises:
         IntegrityError: they differ.
@@ -128,7 +128,7 @@ def _read(path: Path, called: str) -> seqfile.Table:
         why = error.message.rpartition(f"{path}{at}")[2].strip(" :,")
         raise InputError(
             f"{called}{at} is not a whole SequenceFile: {why}",
-            hint="Write it again, and the donefile's line after it. Other tables become one with: cloudedge cube dump",
+            hint="Write it again, and the donefile's line after it. Convert other tables with `cloudedge cube dump`.",
             path=called,
             offset=error.facts.get("offset"),
         ) from error
@@ -152,9 +152,9 @@ def _write_sorted(scratch: Path, width: int) -> None:
 
 
 def kind_of(width: int) -> RowType:
-    """Return the kind of row that has so many bytes; what the numbers are does not matter to servers.
+    """Return the row type of a width in bytes; servers do not care about the type of the numbers.
 
-    Those that cannot be floats, such as 8-bit rows of an odd dimension, are bytes.
+    Widths that cannot be floats, such as 8-bit rows of an odd dimension, are bytes.
     """
     fits = next(each for each in (np.dtype("<f4"), np.dtype("<f2"), np.dtype("u1")) if width % each.itemsize == 0)
     return RowType(fits, width // fits.itemsize)

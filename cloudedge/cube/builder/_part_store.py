@@ -1,7 +1,7 @@
-"""Built parts, loaded and looked up in this process.
+"""Lookup in built parts, loaded in this process.
 
 A store is one version of one shard, immutable. Applying a delta gives another store that shares the first one's
-memory. Serving stores to others is not done here.
+memory. `cloudedge.cube.server` serves stores to others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cloudedge import _core
-from cloudedge.cube.formats import noted_checksum
+from cloudedge.cube.formats import read_checksum_file
 from cloudedge.errors import InputError, IntegrityError
 from cloudedge.native import file_errors
 
@@ -31,7 +31,7 @@ class PartStore:
     """One version of one shard.
 
     Example:
-        >>> store = Store.open("/data/cube/100_100/ctr_part0")        # doctest: +SKIP
+        >>> store = PartStore.open("/data/cube/100_100/ctr_part0")    # doctest: +SKIP
         >>> values, found = store.lookup([2, 4, 6])                    # doctest: +SKIP
 
     Attributes:
@@ -58,19 +58,19 @@ class PartStore:
             directory: The part's directory.
             name: The version's name; the directory's name when not given.
             mapped: Leave keys and values in the files, which must not change meanwhile, instead of in memory.
-            checksum: What the rows must sum up to; what the builder noted beside them, if left out.
+            checksum: The checksum that the rows must have; that of the builder's checksum file, if left out.
             shard: ``(number, of)``: refuse keys that belong to another shard.
 
         Raises:
             InputError: there is no such part, or it holds another shard's keys.
-            IntegrityError: a file is damaged (`path` and `offset` say where), or the rows have another checksum.
+            IntegrityError: a file is damaged (`path` and `offset` locate it), or the rows have another checksum.
         """
         path = Path(directory)
         if not (path / "index.n").is_file():
             parts = sorted(p.parent.name for p in path.glob("*/index.n"))[:3] if path.is_dir() else []
-            hint = f"Open one of its parts: {', '.join(parts)} ..." if parts else "A part's directory holds index.n."
+            hint = f"Open one of its parts: {', '.join(parts)}." if parts else "A part's directory holds index.n."
             raise InputError(f"{path} is not a part: it has no index.n", hint=hint, path=str(path))
-        total = noted_checksum(path) if checksum is None else _sum(checksum)
+        total = read_checksum_file(path) if checksum is None else _sum(checksum)
         with file_errors("load the part", damaged=IntegrityError, hint=_HINT):
             native = _core.load_version(path, path.name if name is None else name, mapped, total, shard or (0, 0))
         return cls(native)
@@ -82,13 +82,13 @@ class PartStore:
 
     @property
     def checksum(self) -> str:
-        """What the rows sum up to; the same for the same rows, wherever they are kept and in whatever order."""
+        """The checksum of the rows; the same for the same rows, wherever they are kept and in whatever order."""
         low, high = self.native.checksum
         return f"{high:016x}{low:016x}"
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that this store alone takes, what it shares with another not counted."""
+        """Memory that this store alone takes, without memory that it shares with another."""
         return self.native.memory_bytes
 
     @property
@@ -145,7 +145,7 @@ class PartStore:
             values: Their rows.
             removed: Keys to take out; each must be there.
             name: The new version's name.
-            base_checksum: What this store's rows must sum up to.
+            base_checksum: The checksum that this store's rows must have.
 
         Raises:
             InputError: the delta belongs to other rows, or its values are too long.
@@ -170,7 +170,7 @@ class PartStore:
         Args:
             directory: The delta's part.
             name: The new version's name; the directory's name when not given.
-            checksum: What the resulting rows must sum up to.
+            checksum: The checksum that the resulting rows must have.
 
         Raises:
             IntegrityError: a file is damaged, or the rows have another checksum.

@@ -1,4 +1,4 @@
-"""Clients that read rows from a table's shards."""
+"""Clients that read rows of a table by key from all its shards, blocking or with asyncio."""
 
 from __future__ import annotations
 

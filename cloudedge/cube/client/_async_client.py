@@ -1,7 +1,7 @@
-"""The asyncio face of the client: the same calls, awaited.
+"""The asyncio client: the calls of `Client`, awaited.
 
 A call waits in a thread of a small pool, without the GIL, so the event loop goes on and there is one implementation of
-everything that matters.
+the protocol.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class AsyncClient:
     """Reads rows by key from all shards of a table, for asyncio.
 
     Args:
-        config: How to reach the shards, or a client that does; it is closed with this one.
+        config: The addresses of the shards, or a client to use; it is closed with this one.
         max_concurrency: Calls under way at once; further ones wait for their turn.
     """
 
@@ -42,7 +42,7 @@ class AsyncClient:
         max_concurrency: int = 32,
         **more: Any,
     ) -> AsyncClient:
-        """Read cube.conf and make a client of one of its dictionaries; see `Client.from_conf`."""
+        """Read cube.conf and make a client of one of its tables; see `Client.from_conf`."""
         return cls(Client.from_conf(path, dict_name, follow=follow, **more), max_concurrency=max_concurrency)
 
     async def seek(
@@ -53,7 +53,7 @@ class AsyncClient:
         dtype: DTypeLike = np.float32,
         timeout_s: float | None = None,
     ) -> SeekResult:
-        """Look keys up; see `Client.seek`. What a call waits for its turn counts as well."""
+        """Look keys up; see `Client.seek`. The time that a call waits for its turn counts too."""
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
 

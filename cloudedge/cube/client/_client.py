@@ -1,7 +1,7 @@
-"""Reading rows from a table's shards, blocking.
+"""The blocking client: reads rows of a table by key from all its shards.
 
-The compiled core deduplicates, splits, asks all shards at once, retries and merges. What is decided here is what
-counts as an answer:
+The compiled core deduplicates keys, splits them, asks all shards at once, retries and merges. This module decides
+which answers are accepted:
 
 - every shard must have answered, or the caller has declared a default and learns how many keys got it;
 - all answers must come from one version, the pinned one where there is a pin;
@@ -33,10 +33,10 @@ __all__ = ["UNKNOWN_VERSION_CODE", "Client", "ClientConfig", "KeyLike", "SeekRes
 
 UNKNOWN_VERSION_CODE = 10404
 _ELSEWHERE = {0, 1011, 2003, 2004}
-"""RPC errors that say something about a replica, not about the request; 0 stands for no answer at all."""
+"""RPC errors that concern a replica, not the request; 0 stands for no answer at all."""
 
 KeyLike = NDArray[np.integer[Any]] | Iterable[SupportsIndex]
-"""Integers: an array of them, or anything that gives them one by one."""
+"""Integers: an array of them, or any iterable."""
 
 _FOUND, _FAILED = 1, 2
 _ALL_BITS = 2**64 - 1
@@ -45,7 +45,7 @@ _SKEW_WAIT_S = 0.005
 
 
 def _as_keys(keys: KeyLike) -> NDArray[np.uint64]:
-    """Take integers as they are; a negative one is its two's complement, as in the table."""
+    """Convert to unsigned 64-bit keys; a negative one becomes its two's complement, as in the table."""
     if not isinstance(keys, np.ndarray):
         try:
             keys = np.array([operator.index(key) & _ALL_BITS for key in keys], np.uint64)
@@ -58,7 +58,7 @@ def _as_keys(keys: KeyLike) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """How to reach a table's shards. Immutable; checked when made."""
+    """The addresses of a table's shards, and the time-outs and retries of calls. Immutable; checked when made."""
 
     shards: Sequence[Sequence[str]]
     """For each shard, in order, the addresses (host:port) of its replicas."""
@@ -68,23 +68,23 @@ class ClientConfig:
     """For each new connection; brpc's default."""
     retry: int = 1
     """Further attempts on a shard after the first, on another replica where there is one. Where replicas cannot be
-    reached or are stopping, all others are asked before a call fails, whatever this says."""
+    reached or are stopping, all others are asked before a call fails, whatever this number is."""
     backup_request_ms: int | None = None
-    """Ask another replica too when there is no answer after so long; the first answer wins. 0: never, as in cube.conf;
-    None: after an equal share of the timeout for each attempt."""
+    """Ask another replica too when there is no answer after this long; the first answer wins. 0: never, as in
+    cube.conf; None: after an equal share of the timeout for each attempt."""
     load_balancer: Literal["rr", "least"] = "rr"
     """Replicas in turn, or the one with the fewest requests of this client under way."""
     on_missing_shard: Literal["error", "default"] = "error"
-    """What to do when no replica of a shard answers: fail, or give its keys ``default``."""
+    """The reaction when no replica of a shard answers: fail, or give its keys ``default``."""
     default: float = 0.0
-    """What every element of such a key's row becomes."""
+    """The value of every element of such a key's row."""
     on_version_skew: Literal["retry", "error"] = "retry"
-    """What to do when shards answer from different versions: ask again, for one of them where the servers can tell
-    versions apart, or fail at once."""
+    """The reaction when shards answer from different versions: ask again, with a pin where the servers understand
+    pins, or fail at once."""
     value_bytes: int | None = None
-    """The width every value must have; None takes that of the first value found."""
+    """The width that every value must have; None takes that of the first value found."""
     max_idle_connections: int = 32
-    """Kept open to each replica between calls."""
+    """Connections kept open to each replica between calls."""
 
     def __post_init__(self) -> None:
         if not self.shards or not all(self.shards):
@@ -92,7 +92,7 @@ class ClientConfig:
         if isinstance(self.shards, str) or any(isinstance(replicas, str) for replicas in self.shards):
             raise ConfigError(
                 "shards is a list with one list of addresses for each shard",
-                hint='for one shard with two replicas: [["10.0.0.1:8027", "10.0.0.2:8027"]]',
+                hint='For one shard with two replicas, write [["10.0.0.1:8027", "10.0.0.2:8027"]].',
             )
         for name in ("timeout_ms", "connect_timeout_ms", "max_idle_connections"):
             if getattr(self, name) <= 0:
@@ -105,9 +105,9 @@ class ClientConfig:
 
     @classmethod
     def from_table(cls, table: CubeDict, **more: Any) -> ClientConfig:
-        """Take what cube.conf says about a dictionary; `more` are fields it does not have.
+        """Take the settings of a table from cube.conf; `more` are fields it does not have.
 
-        brpc's balancers that look at load (``la``) become ``least``, all others ``rr``.
+        brpc's balancers by load (``la``) become ``least``, all others ``rr``.
         """
         return cls(
             [[join_address(*endpoint) for endpoint in table.replicas(shard)] for shard in range(table.shards)],
@@ -126,11 +126,11 @@ class SeekResult:
     values: NDArray[Any]
     """One row per key; zeros where `found` is False and the shard answered."""
     found: NDArray[np.bool_]
-    """Which keys are in the table."""
+    """A mask of the keys that are in the table."""
     version: str | None
     """The version all rows come from; None when no shard was asked or none answered."""
     defaulted: NDArray[np.bool_]
-    """Which keys got the declared default because their shard did not answer."""
+    """A mask of the keys that got the declared default because their shard did not answer."""
     failed_shards: tuple[int, ...] = ()
 
     @property
@@ -148,7 +148,7 @@ class ShardAnswer(NamedTuple):
 
     @property
     def is_away(self) -> bool:
-        """Whether it failed for reasons that have nothing to do with what was asked."""
+        """True if it failed for reasons that do not concern the request."""
         return not self.answered and {code for _, _, code in self.attempts} <= _ELSEWHERE
 
 
@@ -188,16 +188,16 @@ class Client:
 
     @classmethod
     def from_conf(cls, path: str | os.PathLike[str], dict_name: str, *, follow: bool = False, **more: Any) -> Client:
-        """Read cube.conf and make a client of one of its dictionaries.
+        """Read cube.conf and make a client of one of its tables.
 
         Args:
             path: The file.
-            dict_name: Which dictionary.
-            follow: Ask the servers of a new cube.conf once it has replaced this one, as a reshard does it.
+            dict_name: The table.
+            follow: Ask the servers of a new cube.conf once it has replaced this one, as a reshard does.
             more: Fields of `ClientConfig`.
 
         Raises:
-            ConfigError: the file is not a cube.conf, or has no such dictionary.
+            ConfigError: the file is no cube.conf, or has no such table.
         """
         if follow:
             from cloudedge.cube.client._reloading_client import FollowingClient  # noqa: PLC0415 - it is a client itself
@@ -218,8 +218,8 @@ class Client:
         Args:
             keys: Unsigned 64-bit integers; duplicates are fine.
             pin: The version that has to answer.
-            dtype: What the bytes of a value are.
-            timeout_s: What the caller has left, where that is less than `ClientConfig.timeout_ms`.
+            dtype: The type of a value's elements.
+            timeout_s: The time that the caller has left, if less than `ClientConfig.timeout_ms`.
 
         Raises:
             ShardUnavailable: a shard did not answer in time, and no default is declared.
@@ -240,13 +240,13 @@ class Client:
     def measure(
         self, *, callers: int, batch: int, key_space: int, seconds: float, seed: int = 1, pin: str | None = None
     ) -> dict[str, Any]:
-        """Seek random keys from native threads for a while and say how fast it went.
+        """Seek random keys from native threads for a while and measure the speed.
 
         Args:
             callers: Threads, each with one call under way.
             batch: Keys per call.
             key_space: Keys are drawn from 0 to this, exclusive.
-            seconds: How long, after a fifth of it (a second at most) to warm up.
+            seconds: The time to measure, after a fifth of it (a second at most) to warm up.
             seed: Of the keys drawn.
             pin: The version that has to answer.
 
@@ -282,7 +282,7 @@ class Client:
             key, width, expected = odd or (0, 0, 0)
             raise IntegrityError(
                 f"the value of key {key} has {width} bytes, others have {expected}",
-                hint="one table has one width: check what the shards have loaded",
+                hint="All rows of a table have one width: check the versions that the shards have loaded.",
                 key=key,
             )
         return ShardAnswers(rows, states, [ShardAnswer(*shard) for shard in shards])
@@ -290,11 +290,11 @@ class Client:
     def _settle(
         self, keys: NDArray[np.uint64], answer: ShardAnswers, pin: str | None, deadline: float | None
     ) -> ShardAnswers:
-        """Ask again until all shards answer from one version, or give the last mixture back.
+        """Ask again until all shards answer from one version, or return the last mixture.
 
         Where the servers understand pins, asking for the version that most shards had settles it at once, as long as
-        the others still have it or have it already. Where they do not, only waiting for the switch to end helps.
-        A shard that was away before and still is keeps its declared default.
+        the others still have it or have it already. Otherwise only waiting for the switch to end helps. A shard that
+        was away before and still is keeps its declared default.
         """
         for attempt in range(_SKEW_ROUNDS):
             for version, _ in answer.versions.most_common():
@@ -328,7 +328,7 @@ class Client:
             if codes == {UNKNOWN_VERSION_CODE}:
                 raise UnknownVersion(
                     f"shard {shard.number} does not have version {pin!r} ({tried})",
-                    hint="load it there first, or read without a pin",
+                    hint="Load it there first, or read without a pin.",
                     version=pin,
                     **facts,
                 )
@@ -337,7 +337,7 @@ class Client:
             if self.config.on_missing_shard == "error":
                 raise ShardUnavailable(
                     f"shard {shard.number} of {len(self.config.shards)} did not answer: {tried}",
-                    hint="start a replica, raise timeout_ms, or declare on_missing_shard='default'",
+                    hint="Start a replica, raise timeout_ms, or declare on_missing_shard='default'.",
                     **facts,
                 )
 
@@ -349,9 +349,9 @@ class Client:
         versions = dict(found)
         seen = ", ".join(f"shard {number} has {version!r}" for number, version in found)
         what = "the shards answered from different versions" if pin is None else f"version {pin!r} was asked for"
-        hint = "a switch is under way: try again"
+        hint = "A switch is under way: try again."
         if pin is not None:
-            hint = "a server that does not understand pins has another version: wait for the switch to end there"
+            hint = "A server that does not understand pins has another version: wait for the switch to end there."
         raise VersionSkew(f"{what}: {seen}", hint=hint, versions=versions, pin=pin)
 
     def _result(self, answer: ShardAnswers, dtype: np.dtype[Any]) -> SeekResult:
@@ -362,7 +362,7 @@ class Client:
             failed = answer.failed[0]
             raise ShardUnavailable(
                 f"shard {failed.number} did not answer, and without a value the width of its default is not known",
-                hint="set value_bytes",
+                hint="Set value_bytes.",
                 shard=failed.number,
                 attempts=failed.attempts,
             )

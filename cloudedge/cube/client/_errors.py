@@ -1,4 +1,4 @@
-"""What can go wrong between a cube client and its shards, as part of cloudedge's one tree of errors.
+"""Errors of cube clients, as part of cloudedge's one tree of errors.
 
 CloudEdgeError
   NotFound

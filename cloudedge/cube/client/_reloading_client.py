@@ -1,7 +1,7 @@
-"""A client that asks whoever cube.conf names now: the file is looked at once a second at most, and read when replaced.
+"""A client that follows cube.conf: it reads a replaced file again, and looks for one at most once a second.
 
-Every call is answered by the servers of one cube.conf, the old one or the new one. A new file that cannot be used
-changes nothing; `problem` says why, and the next one is taken.
+The servers of one cube.conf, the old or the new one, answer each call. A new file that cannot be used changes nothing;
+`problem` gives the reason, and the next file is tried.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class FollowingClient(Client):
         self._looked_at = self._clock.monotonic()
         self._client: Client | None = self._open()
         self.problem = ""
-        """Why the newest cube.conf is not used; empty while it is."""
+        """The reason that the newest cube.conf is not used; empty while it is."""
 
     @property
-    def config(self) -> ClientConfig:  # type: ignore[override]  # what is asked now, where a client has one for good
-        """How to reach the shards now."""
+    def config(self) -> ClientConfig:  # type: ignore[override]  # changes with cube.conf; fixed in the parent
+        """The configuration from the current cube.conf."""
         return self._now().config
 
     def seek(
@@ -68,10 +68,10 @@ class FollowingClient(Client):
             client.close()
 
     def _newest(self) -> Client:
-        """Return the client of the cube.conf that is there now, changing over if it was replaced."""
+        """Return the client of the current cube.conf, replacing it if the file was replaced."""
         client = self._now()
-        # One caller looks; the others go on with what there is. A client that was replaced is not closed: calls under
-        # way end on it, and its connections close with the last of them.
+        # One caller checks; the others go on with the client there is. A replaced client is not closed: calls under way
+        # end on it, and its connections close with the last of them.
         if self._clock.monotonic() - self._looked_at < _LOOK_S or not self._looking.acquire(blocking=False):
             return client
         try:
@@ -97,9 +97,9 @@ class FollowingClient(Client):
         return Client(ClientConfig.from_table(table, **self._more), clock=self._clock)
 
     def _look(self) -> _Mark | None:
-        """Tell one file from another: by rename or by writing, something of this changes."""
+        """Return a mark of the file that changes when it is renamed over or written."""
         try:
             found = Path(self._path).stat()
         except OSError:
-            return None  # reading it says why
+            return None  # reading it reports the reason
         return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,11 +1,11 @@
-"""Where artifacts are made, once, and kept until nobody delivers them any more.
+"""The cache of artifacts: each is made once and kept until no delivery needs it.
 
-    WORK/sums/<checksum>-<shards>.json              what each shard of a table holds
+    WORK/sums/<checksum>-<shards>.json              the rows and the checksum of each shard of a table
     WORK/artifacts/base-<checksum>-<shards>[-tar]/  a directory for each shard, with its artifact.json
     WORK/artifacts/delta-<from>-<to>-<shards>/      the same
 
-Names come from rows' checksums, so the same rows are never built twice, whatever versions are called. Everything is
-made under a hidden name and published by rename: what has its name is whole.
+Names come from the checksums of rows, so the same rows are never built twice, whatever the versions are called.
+Everything is made under a hidden name and published by rename: a directory with its final name is whole.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from cloudedge.io import FileLock, LockHeld, sync_directory, sync_file, write_at
 __all__ = ["ArtifactCache"]
 
 _HALF_MADE = ".making-"
-_SUMS_PER_ARTIFACT = 16  # they are small, and going through a table again is not
+_SUMS_PER_ARTIFACT = 16  # the files are small, and reading a table again is slow
 _KEPT_PROBES = 4
-"""Of rows that a delta leaves as they are."""
+"""Probes kept of rows that a delta leaves unchanged."""
 _ENTRY_BYTES = 16 + 4  # of an index entry, and of a record's length
 
 
 class ArtifactCache:
-    """Makes artifacts of tables.
+    """Makes artifacts of tables, and keeps them.
 
     Args:
-        directory: Where they are kept; made if it is not there.
+        directory: The directory to keep them in; made if it is absent.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -77,18 +77,18 @@ class ArtifactCache:
                 folder.mkdir(parents=True, exist_ok=True)
 
     def shards(self, version: TableVersion, shards: int, parent: TableVersion | None = None) -> tuple[ShardRows, ...]:
-        """Say what each shard of a version holds; follows from the parent's where the version continues it."""
+        """Return the rows of each shard of a version; derived from the parent's where the version continues it."""
         path = self._sums / f"{version.checksum}-{shards}.json"
         with self._making, self._stored("read"):
             if not path.exists() and parent is not None and parent.rows.kind == version.rows.kind:
                 self.delta(parent, version, shards)
             if not path.exists():
                 self._keep_sums(path, sum_shards(version.rows, shards))
-            os.utime(path)  # used last
+            os.utime(path)  # marks it as used last
             return tuple(ShardRows.from_json(each) for each in json.loads(path.read_bytes()))
 
     def base_bytes(self, rows: int, width: int) -> int:
-        """Return what a shard's base takes, give or take a hundred bytes."""
+        """Return the bytes of a shard's base, give or take a hundred."""
         return rows * (_ENTRY_BYTES + width)
 
     def base(self, version: TableVersion, shards: int, form: Form = "files") -> tuple[Artifact, ...]:
@@ -96,7 +96,7 @@ class ArtifactCache:
 
         Raises:
             InputError: the table cannot be built.
-            StorageError: there is no room to.
+            StorageError: there is not enough room.
         """
         name = f"base-{version.checksum}-{shards}{'-tar' if form == 'tar' else ''}"
         return self._made(name, lambda folder: self._make_base(folder, version, shards, form))
@@ -117,9 +117,9 @@ class ArtifactCache:
 
     @contextmanager
     def in_use(self, keep: int) -> Iterator[None]:
-        """Deliver what was made here; the last of those who do so at the same time removes all but those used last.
+        """Keep artifacts while a delivery uses them; the last of several deliveries removes all but those used last.
 
-        What one of them is done with another one may still be fetching, or about to.
+        An artifact that one delivery is done with may still be needed by another.
         """
         with self._making:
             self._users += 1
@@ -129,11 +129,11 @@ class ArtifactCache:
             with self._making:
                 self._users -= 1
                 if not self._users:
-                    with suppress(StorageError):  # what stays is in nobody's way
+                    with suppress(StorageError):  # leftovers do no harm
                         self.clean(keep)
 
     def clean(self, keep: int) -> list[str]:
-        """Remove all artifacts but those used last, and what killed runs left; returns their names."""
+        """Remove all artifacts but those used last, and the leftovers of killed runs; returns their names."""
         with self._making, self._stored("clean"):
             for sums in _newest_first(self._sums.iterdir())[_SUMS_PER_ARTIFACT * keep :]:
                 sums.unlink()
@@ -163,7 +163,7 @@ class ArtifactCache:
                     shutil.rmtree(folder, ignore_errors=True)
                     busy.release()
                 sync_directory(self.artifacts)
-            os.utime(final)  # used last
+            os.utime(final)  # marks it as used last
             notes = sorted(final.glob(f"*/{NOTE}"), key=lambda path: int(path.parent.name))
             return tuple(Artifact.from_json(json.loads(note.read_bytes()), note.parent) for note in notes)
 
@@ -250,11 +250,11 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Tell whether no process works in a folder any more: another one may, for the same target."""
+    """Tell whether no process works in a directory any more: another one may, for the same target."""
     try:
         FileLock.take(folder, folder=True).release()
     except (LockHeld, FileNotFoundError):
-        return False  # its maker is at it, or done
+        return False  # the process that makes it still works, or is done
     return True
 
 
@@ -288,7 +288,7 @@ def _artifact(place: Path, held: ShardRows, *, shard: int, shards: int, width: i
 def _per_shard(
     before: Table, after: Table, held: Sequence[ShardRows], shards: int
 ) -> Iterator[tuple[int, Rows, np.ndarray[tuple[int], np.dtype[np.uint64]], Rows]]:
-    """Yield shard, rows that come, keys that go, rows that go or are replaced."""
+    """Yield shard, rows to put, keys to remove, rows that are removed or replaced."""
     width = after.kind.row_bytes
     nothing = np.empty(0, np.intp)
     only_reserved = {s for s in range(shards) if _has_only_reserved(held[s], s, shards)}
@@ -301,7 +301,7 @@ def _per_shard(
             rows = Rows(change.keys[put], (np.ascontiguousarray(change.values[put]),))
             removed = change.removed[going.get(shard, nothing)]
             replaced = Rows(change.gone_keys[gone], (np.ascontiguousarray(change.gone_values[gone]),))
-            if shard in only_reserved and len(rows):  # its first rows: the reserved one goes
+            if shard in only_reserved and len(rows):  # its first rows: the reserved one is removed
                 keys, row = reserved_row(shard, shards, width)
                 removed, replaced = keys, Rows(keys, (row,))
                 only_reserved.remove(shard)
@@ -319,7 +319,7 @@ def _is_among(key: int, ascending: np.ndarray[tuple[int], np.dtype[np.uint64]]) 
 
 
 def _as_input(table: Table, folder: Path) -> Input:
-    """Return what the builder reads a table from: its own file, or one written for it."""
+    """Return the builder's input for a table: its own file, or one written for it."""
     width, rows = table.kind.row_bytes, len(table)
     if len(table.files) == 1 and not table.kind.has_scale:
         file = TableFile.open(table.files[0])

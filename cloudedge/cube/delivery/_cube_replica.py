@@ -1,6 +1,6 @@
 """A cube server as a replica: its admin API for control, its data port for probes.
 
-Calls are made once and waits have a deadline; the delivery tries again.
+Calls are made once and waits have a deadline; the delivery owns the retries.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class CubeReplica:
     Args:
         table: The table's name.
         shard: The shard it serves.
-        replica: What tells it from the shard's other replicas; its data address if left out.
+        replica: The name that tells it apart from the shard's other replicas; its data address if left out.
         address: Its data port, ``host:port``.
         admin: Its admin port, ``host:port``.
         token: For the admin API, and for fetching from it; or a function that returns it, called for each request.
         deadline_s: For fetching and loading one version.
-        push: Send it the files through its admin port: for a server that cannot reach the delivering machine.
+        push: Send the files through its admin port: for a server that cannot reach the delivering machine.
         clock: For waits.
     """
 
@@ -79,10 +79,10 @@ class CubeReplica:
         )
         self._files_port: int | None = None
         self.limit: Throttle | None = None
-        """For what is sent to it; the delivery sets it, for all replicas together."""
+        """The limit of bytes sent to it; the delivery sets it, for all replicas together."""
 
     def status(self) -> ReplicaStatus:
-        """Ask what it has."""
+        """Return the versions it has, and its free room."""
         found = self._http.call("GET", "/versions")
         counters = self._http.call("GET", "/stats")
         self._files_port = found.get("files_port")
@@ -98,7 +98,7 @@ class CubeReplica:
         )
 
     def stage(self, name: str, artifact: Artifact) -> int:
-        """Have the server fetch a version's files, or send them; see `Replica`."""
+        """Let the server fetch a version's files, or send them; see `Replica`."""
         if (self._find(name) or {}).get("state") == states.LOADED:
             return 0
         if self._push:
@@ -130,14 +130,14 @@ class CubeReplica:
                         if self._clock.monotonic() > deadline:
                             raise DeadlineExceeded(
                                 f"{self._what}: version {name!r} did not arrive within {self._deadline_s:g} s",
-                                hint="Run the same command again: it goes on where it stopped.",
+                                hint="Run the same command again: it continues where it stopped.",
                             )
                 except Conflict as error:
                     refused = error  # an answer was lost, and it has more than we know: ask again
                     break
 
     def _pieces(self, name: str, artifact: Artifact, file: ArtifactFile, there: int) -> Iterator[int]:
-        """Send what is missing of a file; yields the size of each piece that arrived."""
+        """Send the missing bytes of a file; yields the size of each piece that arrived."""
         path = f"/staged/{quote(name, safe='')}/{quote(file.name, safe='')}"
         try:
             with (artifact.directory / file.name).open("rb") as content:
@@ -152,7 +152,7 @@ class CubeReplica:
             raise StorageError(f"cannot read {artifact.directory / file.name}: {error.strerror}") from error
 
     def load(self, name: str, base: str | None = None) -> None:
-        """Have the server load what was staged; it finds a delta's base itself, by its rows."""
+        """Let the server load a staged version; it finds a delta's base itself, by its rows."""
         if (self._find(name) or {}).get("state") == states.LOADED:
             return
         self._begin("/versions", {"name": name} | ({} if base is None else {"base": base}), name)
@@ -165,7 +165,7 @@ class CubeReplica:
         return [row.tobytes() if there else None for row, there in zip(found.values, found.found, strict=True)]
 
     def activate(self, name: str) -> None:
-        """Move the server's pointer and see that it moved."""
+        """Move the server's pointer and verify that it moved."""
         self._http.call("POST", f"/versions/{quote(name, safe='')}/activate")
         active = self._http.call("GET", "/versions")["active"]
         if active != name:
@@ -176,20 +176,20 @@ class CubeReplica:
         self._http.call("DELETE", "/active")
 
     def unload(self, name: str, *, previous: bool = False) -> None:
-        """Let a version go, its files too; with `previous`, also if it is the one that was active before."""
+        """Unload a version and remove its files; with `previous`, also if it is the one that was active before."""
         try:
             self._http.call("DELETE", f"/versions/{quote(name, safe='')}", {"previous": True} if previous else None)
         except NotFound:
             return
 
     def peer(self, name: str) -> Source | None:
-        """Return where others may fetch a version that was staged here."""
+        """Return the source from which other replicas may fetch a version that is staged here."""
         if self._files_port is None:
             return None
         return Source(f"http://{join_address(self._admin_host, self._files_port)}/{quote(name)}", self._http.token)
 
     def drain(self, within_s: float = 10) -> None:
-        """Ask the process to finish what is under way and end."""
+        """Let the process finish the requests under way and end."""
         try:
             self._http.call("POST", "/drain", {"within_s": within_s})
         except Conflict:
@@ -206,13 +206,13 @@ class CubeReplica:
             return None
 
     def _begin(self, path: str, body: dict[str, Any], name: str) -> None:
-        """Ask for something that runs in the background, after what is under way with that version."""
+        """Ask for a background job, after any job that works on that version."""
         deadline = self._clock.monotonic() + self._deadline_s
         while True:
             try:
                 self._http.call("POST", path, body)
             except Conflict:
-                # Something is under way there, or just ended: perhaps what an earlier call of ours asked for.
+                # A job works on it, or has just ended: perhaps one that an earlier call of ours asked for.
                 if (self._find(name) or {}).get("state") == states.LOADED:
                     return
                 if self._clock.monotonic() > deadline:

@@ -1,11 +1,11 @@
-"""Delivering versions: every replica of every shard of every table gets them, then all of them answer from them.
+"""Delivery of versions: to every replica of every shard of every table, then all of them activate it.
 
     prepare     stage, load beside the active version, verify       may stop at any moment; readers notice nothing
     activate    move the pointer of every replica                   only once every replica is ready
-    forget      let the oldest versions go
+    forget      unload the oldest versions
 
-What was set out to do is in the journal before it is done. A run that was killed is continued by running the same
-delivery again: every step looks first whether it is done. Readers with a pin see one version throughout.
+The journal records every intent before it is carried out. To continue a run that was killed, run the same delivery
+again: every step first checks whether it is done. Readers with a pin see one version throughout.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _ACTIVATION = "activation"
 
 @dataclass(frozen=True)
 class SwitchReport:
-    """What a switch did and how long versions were mixed, by what seeks saw."""
+    """The effect of a switch, and how long versions were mixed, as measured by seeks."""
 
     version: str
-    """Its name; where tables get different ones, each behind its table's."""
+    """The name of the version; where tables have different ones, each after its table's name."""
     replicas: int
     changed: int
     """Replicas that had another version before."""
     mixed_at_least_s: float
-    """No reader can have seen a mixture for a shorter time; 0 when no seek saw one."""
+    """A lower bound of the time that a reader can have seen a mixture; 0 when no seek saw one."""
     mixed_at_most_s: float
-    """Nor for a longer one: from the last seek before the first change to the first seek after the last."""
+    """An upper bound: from the last seek before the first change to the first seek after the last."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -61,24 +61,24 @@ class SwitchReport:
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a delivery came to."""
+    """The outcome of a delivery."""
 
     versions: Mapping[str, str]
     """The active version by table."""
     shipped_bytes: int
     steps: int
     number: int
-    """Of the operation in the journal."""
+    """The number of the operation in the journal."""
     switch: SwitchReport | None = None
-    """How long versions were mixed; None where readers can name theirs, or where nothing had to be switched."""
+    """The time that versions were mixed; None where readers can pin theirs, or where nothing had to be switched."""
     warnings: tuple[str, ...] = ()
-    """What somebody should know although nothing failed."""
+    """Messages for the operator although nothing failed."""
 
 
 class Delivery(ReplicaDelivery):
-    """Delivers versions of tables to all their replicas; takes what a `ReplicaDelivery` takes.
+    """Delivers versions of tables to all their replicas; takes the options of `ReplicaDelivery`.
 
-    The journal is kept in the workshop, so one delivery runs there at a time.
+    The journal is kept beside the artifacts, so one delivery runs there at a time.
 
     Example:
         >>> replicas = [CubeReplica("emb", 0, address="10.0.0.1:8027", admin="10.0.0.1:8028")]  # doctest: +SKIP
@@ -87,12 +87,12 @@ class Delivery(ReplicaDelivery):
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], workshop: ArtifactCache, *, clock: Clock | None = None, **courier: Any
+        self, replicas: Sequence[Replica], workshop: ArtifactCache, *, clock: Clock | None = None, **options: Any
     ) -> None:
         self.journal = Journal(workshop.directory / "journal.db", clock=clock)
         try:
-            super().__init__(replicas, workshop, clock=clock, **courier)
-            self._serve_files()  # an address that cannot be had is found before anything is begun
+            super().__init__(replicas, workshop, clock=clock, **options)
+            self._serve_files()  # an address that cannot be used is found before anything begins
         except BaseException:
             self.journal.close()
             raise
@@ -107,7 +107,7 @@ class Delivery(ReplicaDelivery):
 
     @property
     def guarantee(self) -> str:
-        """What readers can count on while this delivers."""
+        """The guarantee that readers have during a delivery."""
         return "rows are read back before anything is switched; readers with a pin read one version throughout"
 
     def plan(
@@ -116,22 +116,22 @@ class Delivery(ReplicaDelivery):
         bases: Sequence[TableVersion] = (),
         observed: Sequence[ObservedReplica] = (),
     ) -> DeliveryPlan:
-        """Say what delivering would do. Deltas are made to know their size; nothing leaves this machine.
+        """Plan a delivery. Deltas are made to know their size; nothing leaves this machine.
 
         Args:
-            versions: What shall be delivered, one for each table.
+            versions: The versions to deliver, one for each table.
             bases: Older versions that replicas may have, for deltas.
-            observed: What replicas have; they are asked if left out.
+            observed: The state of the replicas; they are asked if left out.
         """
         seen = observed or self.observe()
         return plan_delivery([self._wanted(each, bases, seen) for each in versions], seen, self.policy)
 
     def deliver(self, versions: Sequence[TableVersion], bases: Sequence[TableVersion] = ()) -> Delivered:
-        """Bring versions to all replicas and activate them; the same call again continues one that was cut short.
+        """Bring versions to all replicas and activate them; the same call again continues an interrupted one.
 
         Raises:
-            CloudEdgeError: names table, shard and replica, and what to do; what was active is active.
-            Conflict: another delivery is at work, or one was cut short while it activated.
+            CloudEdgeError: a step failed; the message names table, shard and replica. Active versions stay active.
+            Conflict: another delivery is at work, or one was interrupted while it activated.
         """
         wanted_versions = {each.table: each.version for each in versions}
         with self.journal.writing("cube delivery") as writer:
@@ -149,11 +149,11 @@ class Delivery(ReplicaDelivery):
                 return Delivered(wanted_versions, shipped, len(plan.steps), operation.number)
 
     def rollback(self, versions: Mapping[str, str] | None = None) -> Delivered:
-        """Activate versions that are loaded everywhere; nothing travels. Cut short, the same call again finishes it.
+        """Activate versions that are loaded everywhere; nothing travels. Interrupted, the same call again finishes it.
 
         Args:
-            versions: By table. If left out: those that a rollback was on its way to when it was cut short; else those
-                before the last delivery, or, after one that was cut short while it activated, those before that one.
+            versions: By table. If left out: those that an interrupted rollback was on its way to; else those before the
+                last delivery, or, after a delivery that was interrupted while it activated, those before that one.
 
         Raises:
             NotFound: nothing was delivered before.
@@ -170,7 +170,7 @@ class Delivery(ReplicaDelivery):
                 return Delivered(target, 0, len(plan.steps), operation.number)
 
     def plan_back(self, versions: Mapping[str, str] | None = None) -> DeliveryPlan:
-        """Say what `rollback` would do. Changes nothing.
+        """Plan a `rollback`. Changes nothing.
 
         Raises:
             NotFound: nothing was delivered before.
@@ -178,7 +178,7 @@ class Delivery(ReplicaDelivery):
         return plan_rollback(self._way_back(versions), self.observe())
 
     def _way_back(self, versions: Mapping[str, str] | None) -> dict[str, str]:
-        """Decide what `rollback` goes back to."""
+        """Decide which versions `rollback` activates."""
         cut_short = self.journal.unfinished()
         if versions:
             target: Mapping[str, str] | None = versions
@@ -195,10 +195,10 @@ class Delivery(ReplicaDelivery):
         return dict(target)
 
     def abort(self) -> bool:
-        """Give up a delivery that was cut short: what it brought is let go; returns whether there was one.
+        """Give up an interrupted delivery and unload its versions; returns whether there was one.
 
         Raises:
-            Conflict: it was cut short while it activated; finish it with the same delivery, or roll back.
+            Conflict: it was interrupted while it activated; finish it with the same delivery, or roll back.
         """
         with self.journal.writing("cube abort") as writer:
             operation = self.journal.unfinished()
@@ -210,7 +210,7 @@ class Delivery(ReplicaDelivery):
             return True
 
     def plan_abort(self) -> DeliveryPlan | None:
-        """Say what `abort` would let go; None if nothing was cut short. Changes nothing.
+        """Plan an `abort`; None if no delivery was interrupted. Changes nothing.
 
         Raises:
             Conflict: as `abort`.
@@ -222,7 +222,7 @@ class Delivery(ReplicaDelivery):
         if has_moved(self.journal, operation):
             raise _half_active(operation)
         if operation.kind == _ROLLBACK:
-            return DeliveryPlan(())  # what it goes back to was there before it
+            return DeliveryPlan(())  # the versions it rolls back to were there before it
         return DeliveryPlan(
             tuple(
                 DeliveryStep("forget", each.replica, version, f"delivery {operation.number} brought it")
@@ -242,7 +242,7 @@ class Delivery(ReplicaDelivery):
         writer: Writer,
         operation: Operation,
     ) -> int:
-        deadline = self._soon()
+        deadline = self._deadline()
         stages = plan.of("stage")
         # The first replica of a shard fetches from here, the others from it (and from here if it fails).
         first: dict[tuple[Any, ...], str] = {}
@@ -272,7 +272,7 @@ class Delivery(ReplicaDelivery):
             version = versions[table_of(replica)]
             rows = self.workshop.shards(version, self.shards_of(version.table))[replica.shard]
             doing = self._recorded(writer, operation, step)
-            doing(lambda: self._hands.verify(replica, step.version, rows), deadline)
+            doing(lambda: self._steps.verify(replica, step.version, rows), deadline)
 
         leaders = [step for step in stages if step.replica in first.values()]
         followers = [step for step in stages if step.replica not in first.values()]
@@ -284,13 +284,13 @@ class Delivery(ReplicaDelivery):
     def _activate_all(
         self, steps: Sequence[DeliveryStep], observed: Sequence[ObservedReplica], writer: Writer, operation: Operation
     ) -> None:
-        """Move every pointer, or none: where one cannot be moved, those that were moved go back."""
+        """Move every pointer, or none: if one cannot be moved, those that were moved go back."""
         if not steps:
             return
         now = {each.replica: each.status.active for each in observed if each.status}
         before = now | self._active_before(operation)
         writer.record(operation.number, _ACTIVATION, "intent", before=before)
-        deadline = self._soon()
+        deadline = self._deadline()
 
         def activate(step: DeliveryStep) -> None:
             replica = self.replicas[step.replica]
@@ -305,7 +305,7 @@ class Delivery(ReplicaDelivery):
         writer.record(operation.number, _ACTIVATION, "done")
 
     def _active_before(self, operation: Operation) -> dict[str, str | None]:
-        """Return what replicas answered from before an activation that was cut short; empty if none was."""
+        """Return the active versions of replicas before an interrupted activation; empty if there was none."""
         found: dict[str, str | None] = {}
         for entry in self.journal.entries(operation.number):
             if entry.step == _ACTIVATION:
@@ -349,7 +349,7 @@ class Delivery(ReplicaDelivery):
             want = by_table[table_of(replica)]
             step = DeliveryStep("verify", replica.name, want.version, "after activation")
             rows = want.shards[replica.shard]
-            self._call(replica, step, lambda: self._require_active(replica, want.version, rows), self._soon())
+            self._call(replica, step, lambda: self._require_active(replica, want.version, rows), self._deadline())
 
         self._each([each for each in self.replicas.values() if table_of(each) in by_table], verify)
         writer.record(operation.number, "verified", "done")
@@ -358,9 +358,9 @@ class Delivery(ReplicaDelivery):
         active = replica.status().active
         if active != version:
             raise Conflict(
-                f"it answers from {active}, not from {version}", hint="Somebody else moved it: deliver again."
+                f"it answers from {active}, not from {version}", hint="Another process switched it. Deliver again."
             )
-        self._hands.verify(replica, version, rows)
+        self._steps.verify(replica, version, rows)
 
     def _forget_all(self, versions: Mapping[str, str], writer: Writer, operation: Operation) -> None:
         for each in self.observe():
@@ -370,7 +370,7 @@ class Delivery(ReplicaDelivery):
                     writer.record(operation.number, f"forget {step.version} on {each.replica}", "done")
 
     def _recorded(self, writer: Writer, operation: Operation, step: DeliveryStep) -> Callable[..., Any]:
-        """Return what does a step with its intent and outcome in the journal."""
+        """Return a function that runs a step and records its intent and outcome in the journal."""
         label = f"{step.kind} {step.replica}"
 
         def run(do: Callable[[], Any], deadline: float) -> Any:
@@ -388,7 +388,7 @@ class Delivery(ReplicaDelivery):
         return run
 
     def _begin(self, writer: Writer, kind: str, versions: dict[str, str]) -> Operation:
-        """Continue what was cut short, or begin anew; what never moved a pointer may be given up for another."""
+        """Continue an interrupted operation, or begin a new one instead of an operation that never moved a pointer."""
         open_one = self.journal.unfinished()
         if open_one is not None:
             if open_one.plan["versions"] == versions:
@@ -396,7 +396,7 @@ class Delivery(ReplicaDelivery):
             if has_moved(self.journal, open_one) and kind != _ROLLBACK:
                 raise _half_active(open_one)
         plan: dict[str, Any] = {"versions": versions}
-        with writer.together():  # or a kill in between would leave pointers apart and nothing open that says so
+        with writer.together():  # a kill in between would leave pointers apart and no open operation to report it
             if open_one is not None:
                 if has_moved(self.journal, open_one):
                     plan["takes_over"] = open_one.number
@@ -410,7 +410,7 @@ class Delivery(ReplicaDelivery):
 
     @contextmanager
     def _ending(self, writer: Writer, operation: Operation, versions: Mapping[str, str]) -> Iterator[None]:
-        """Close an operation: done with what is live now, undone where nothing moved, open where pointers are apart."""
+        """Close an operation: done with the live versions, undone if nothing moved, open if pointers are apart."""
         try:
             yield
         except CloudEdgeError as error:
@@ -418,7 +418,7 @@ class Delivery(ReplicaDelivery):
                 writer.set_state(operation.number, "undone", error=error.message)
             raise
         live = self.journal.recall("live") or {}
-        with writer.together():  # what is live and that it is done are one fact: what `rollback` means hangs on both
+        with writer.together():  # the live versions and the end are one fact: the meaning of `rollback` depends on both
             if any(live.get(table) != version for table, version in versions.items()):
                 writer.remember("previous", {table: live[table] for table in versions if table in live})
                 writer.remember("live", {**live, **versions})
@@ -426,7 +426,7 @@ class Delivery(ReplicaDelivery):
 
 
 def has_moved(journal: Journal, operation: Operation) -> bool:
-    """Tell whether an operation that was cut short may have left pointers apart: its own, or those it took over."""
+    """Tell whether an interrupted operation may have left pointers apart: its own, or those it took over."""
     last = journal.last_words(operation.number).get(_ACTIVATION)
     return bool(operation.plan.get("takes_over")) or (last is not None and last.what != "undone")
 

@@ -1,7 +1,7 @@
-"""What a delivery will do, decided from what is wanted and what replicas have; nothing is asked or changed here.
+"""Planning of a delivery from the wanted versions and the state of the replicas; pure, nothing is asked or changed.
 
-A replica that has the version already gets nothing. One that has rows a delta was made for gets the delta where that is
-smaller and its chain is neither long nor heavy; all others get a base. Nothing is activated unless everything can be.
+A replica that has the version already gets nothing. One that has the rows a delta was made for gets the delta if that
+is smaller and its chain is neither long nor heavy; all others get a base. All replicas activate the version, or none.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ StepKind = Literal["stage", "load", "verify", "activate", "forget"]
 _ROW_OVERHEAD = 32
 """Bytes a row takes in memory beside its value: key, place in the table, room to grow."""
 _WHILE_LOADED = 3
-"""How often the rows of a delta are in memory at most: as they are read, as one array, as a table."""
+"""The most copies of a delta's rows in memory: as they are read, as one array, as a table."""
 _LARGEST_OVERLAY = 4
-"""A server makes a whole table of a version that differs from its base in more than this part of the rows."""
+"""A server makes a whole table of a version that differs from its base in more than this share of the rows."""
 
 
 @dataclass(frozen=True)
 class DeliveryPolicy:
-    """How to deliver; every field has a default that suits a few dozen servers in one data centre."""
+    """The settings of deliveries; every default suits a few dozen servers in one data centre."""
 
     jobs: int = 8
     """Replicas worked on at the same time."""
     attempts: int = 6
-    """Tries of one step on one replica, where trying again can help."""
+    """Attempts of one step on one replica, where a retry can help."""
     pause_s: float = 0.5
-    """After the first try; twice as long after each further one, with jitter, up to ten times this."""
+    """The pause after the first attempt; it doubles after each further one, with jitter, up to ten times this."""
     deadline_s: float = 4 * 3600
-    """For everything before activation."""
+    """The deadline of everything before activation."""
     keep: int = 2
     """Versions each replica keeps loaded, the active and the previous one always among them."""
     max_deltas: int = 8
@@ -55,7 +55,7 @@ class DeliveryPolicy:
     max_delta_share: float = 0.5
     """So is one whose deltas would take more than this share of the base."""
     artifacts_kept: int = 6
-    """Bases and deltas the workshop keeps after a delivery."""
+    """Bases and deltas that the artifact cache keeps after a delivery."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class WantedVersion:
     shards: tuple[ShardRows, ...]
     base_bytes: tuple[int, ...]
     delta_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By the checksum of the rows it applies to: what a shard's delta takes."""
+    """Bytes of a shard's delta, by the checksum of the rows it applies to."""
     delta_rows: Mapping[str, int] = field(default_factory=dict)
-    """The same: how many rows it speaks of."""
+    """Rows of a shard's delta, by the same."""
 
 
 @dataclass(frozen=True)
 class ObservedReplica:
-    """A replica as it was found; no status if it did not answer."""
+    """The observed state of a replica; no status if it did not answer."""
 
     replica: str
     table: str
@@ -86,7 +86,7 @@ class ObservedReplica:
 
 @dataclass(frozen=True)
 class DeliveryStep:
-    """One thing to do on one replica."""
+    """One step on one replica."""
 
     kind: StepKind
     replica: str
@@ -94,7 +94,7 @@ class DeliveryStep:
     reason: str
     bytes: int = 0
     how: Kind | None = None
-    """What is staged."""
+    """The kind of artifact to stage."""
     base: str | None = None
     """The checksum of the rows a delta applies to."""
     form: Form = "files"
@@ -108,15 +108,15 @@ class DeliveryStep:
 
 @dataclass(frozen=True)
 class DeliveryPlan:
-    """Steps in the order they are done: all staging and loading, then all activation, then what is forgotten."""
+    """The steps in their order: all staging and loading, then all activation, then unloading of old versions."""
 
     steps: tuple[DeliveryStep, ...]
     refusals: tuple[CloudEdgeError, ...] = ()
-    """Why it cannot be done as things are; empty if it can."""
+    """The reasons that the plan cannot be carried out; empty if it can."""
 
     @property
     def bytes_to_ship(self) -> int:
-        """What will travel, at most."""
+        """The bytes that will travel, at most."""
         return sum(step.bytes for step in self.steps)
 
     def of(self, kind: StepKind) -> list[DeliveryStep]:
@@ -135,7 +135,7 @@ class DeliveryPlan:
 def plan_delivery(
     wanted: Sequence[WantedVersion], observed: Sequence[ObservedReplica], policy: DeliveryPolicy
 ) -> DeliveryPlan:
-    """Decide how every replica gets to the wanted versions."""
+    """Plan how every replica gets the wanted versions."""
     by_table = {each.table: each for each in wanted}
     steps: list[DeliveryStep] = []
     refusals: list[CloudEdgeError] = [*_missing_shards(wanted, observed)]
@@ -159,7 +159,7 @@ def plan_delivery(
 
 
 def plan_forget(each: ObservedReplica, version: str, keep: int) -> list[DeliveryStep]:
-    """Decide which versions a replica lets go once `version` is active there."""
+    """Plan which versions a replica unloads once `version` is active there."""
     status = each.status
     if status is None:
         return []
@@ -179,7 +179,7 @@ def plan_forget(each: ObservedReplica, version: str, keep: int) -> list[Delivery
 
 
 def plan_rollback(versions: Mapping[str, str], observed: Sequence[ObservedReplica]) -> DeliveryPlan:
-    """Decide how every replica gets back to versions that are loaded; nothing travels."""
+    """Plan how every replica gets back to versions that are loaded; nothing travels."""
     steps: list[DeliveryStep] = []
     refusals: list[CloudEdgeError] = []
     for each in observed:
@@ -219,7 +219,7 @@ def _missing_shards(wanted: Sequence[WantedVersion], observed: Sequence[Observed
 
 
 def _bring(wanted: WantedVersion, each: ObservedReplica, status: ReplicaStatus, policy: DeliveryPolicy) -> DeliveryPlan:
-    """Decide how one replica gets the version's rows."""
+    """Plan how one replica gets the version's rows."""
     version, rows = wanted.version, wanted.shards[each.shard]
     there = status.versions.get(version)
     verify = DeliveryStep(
@@ -260,7 +260,7 @@ def _choose(
 
 
 def has_room(wanted: WantedVersion, seen: ObservedReplica, stage: DeliveryStep) -> bool:
-    """Tell whether a replica has room for what a step stages and for loading it."""
+    """Tell whether a replica has room to stage an artifact and to load it."""
     return seen.status is not None and not _no_room(wanted, seen, seen.status, stage)
 
 
@@ -286,13 +286,13 @@ def _no_room(
 
 
 def _memory(wanted: WantedVersion, rows: int, status: ReplicaStatus, stage: DeliveryStep) -> int:
-    """Say what loading takes at most, beside what is loaded."""
+    """Return the memory that loading takes at most, beside the loaded versions."""
     per_row = wanted.width + _ROW_OVERHEAD
     if stage.how == "base":
         return rows * per_row
     changed = wanted.delta_rows.get(stage.base or "", 0)
     base = next((held for held in status.loaded().values() if held.checksum == stage.base), None)
-    below = base.memory_bytes if base is not None and base.deltas else 0  # is laid together with what comes
+    below = base.memory_bytes if base is not None and base.deltas else 0  # is merged with the new rows
     is_overlay = changed + below // per_row <= rows // _LARGEST_OVERLAY
     return _WHILE_LOADED * changed * per_row + below + (0 if is_overlay else rows * per_row)
 

@@ -1,15 +1,15 @@
-"""One server of one shard of one table, as a delivery sees it.
+"""The `Replica` protocol: one server of one shard of one table, as a delivery sees it.
 
-Every method may be called again after it succeeded, failed or was cut short, and then does what is left to do. None
-waits without a deadline. What they raise names the replica:
+Every method may be called again after it succeeded, failed or was interrupted, and then does the rest. None waits
+without a deadline. The errors name the replica:
 
-    Unavailable       it did not answer, or not in time; trying again helps, and whoever calls does
-    IntegrityError    bytes or rows are not what the artifact says
+    Unavailable       it did not answer, or not in time; a retry helps, and the caller owns the retries
+    IntegrityError    bytes or rows do not match the artifact
     StorageError      it has not enough disk or memory
-    InputError        it will not take this: a delta for a base it does not have
-    Conflict          the version may not go: it is active, or the one to go back to
+    InputError        it does not accept this: a delta for a base it does not have
+    Conflict          the version cannot be unloaded: it is active, or the one to roll back to
     NotFound          the version is not there
-    Rejected          it cannot do that at all
+    Rejected          it does not support that at all
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cloudedge.cube.formats import Artifact, Form, Source
 __all__ = ["Loading", "Replica", "ReplicaStatus", "VersionState"]
 
 Loading = Literal["staging", "staged", "loading", "loaded", "failed"]
-"""``staged``: the bytes are there and checked; ``loaded``: pinned reads are answered from it."""
+"""``staged``: the files are there and verified; ``loaded``: it answers pinned reads."""
 
 
 @dataclass(frozen=True)
@@ -32,40 +32,40 @@ class VersionState:
 
     state: Loading
     rows: int | None = None
-    """None where the server cannot tell."""
+    """None where the server cannot report it."""
     checksum: str | None = None
-    """Of its rows; None where the server cannot tell."""
+    """The checksum of its rows; None where the server cannot report it."""
     deltas: int = 0
-    """How many deltas it is made of, on top of a base."""
+    """The number of deltas it is made of, on top of a base."""
     delta_bytes: int = 0
-    """What those deltas take on its disk."""
+    """The bytes of those deltas on its disk."""
     memory_bytes: int = 0
     error: str = ""
-    """Why it failed."""
+    """The reason of its failure."""
 
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """What a replica has and can do."""
+    """The versions, the room and the abilities of a replica."""
 
     versions: Mapping[str, VersionState] = field(default_factory=dict)
     """By name, the oldest first."""
     active: str | None = None
     """The version that answers reads without a pin."""
     previous: str | None = None
-    """The version that was active before, which it can go back to at once."""
+    """The version that was active before, to which it can roll back at once."""
     can_pin: bool = True
-    """Whether a read can name the version that has to answer."""
+    """True if a read can pin the version that has to answer."""
     can_delta: bool = True
-    """Whether it takes row deltas."""
+    """True if it accepts row deltas."""
     form: Form = "files"
-    """What it wants a base to come as."""
+    """The form in which it accepts a base."""
     free_disk_bytes: int | None = None
     free_memory_bytes: int | None = None
     keys: int = 0
-    """Asked for since its start."""
+    """Keys asked for since its start."""
     misses: int = 0
-    """Of those, not found."""
+    """Keys among them that were not found."""
 
     def loaded(self) -> dict[str, VersionState]:
         """Return the versions that answer pinned reads."""
@@ -84,10 +84,10 @@ class Replica(Protocol):
         """The shard it serves."""
 
     def status(self) -> ReplicaStatus:
-        """Ask what it has."""
+        """Return the versions it has, and its free room."""
 
     def stage(self, name: str, artifact: Artifact) -> int:
-        """Bring a version's bytes there, checked, going on where an earlier attempt stopped.
+        """Bring a version's files there and verify them, continuing an earlier attempt.
 
         Returns:
             Bytes that travelled; 0 when they were there.
@@ -100,7 +100,7 @@ class Replica(Protocol):
         """Read keys from exactly that version; None for a key it does not have."""
 
     def activate(self, name: str) -> None:
-        """Make a loaded version answer reads without a pin, and make sure that it does."""
+        """Make a loaded version answer reads without a pin, and verify that it does."""
 
     def deactivate(self) -> None:
         """Make no version answer reads without a pin, as before the first one.
@@ -110,7 +110,7 @@ class Replica(Protocol):
         """
 
     def unload(self, name: str) -> None:
-        """Let a version go, its files too; nothing happens if it is not there."""
+        """Unload a version and remove its files; does nothing if it is not there."""
 
     def peer(self, name: str) -> Source | None:
-        """Return where other replicas may fetch a staged version's files; None if they may not."""
+        """Return the source from which other replicas may fetch a staged version's files; None if there is none."""

@@ -27,7 +27,7 @@ from cloudedge.cube.delivery._delivery_plan import (
     plan_forget,
 )
 from cloudedge.cube.delivery._replica import Replica, ReplicaStatus
-from cloudedge.cube.delivery._replica_steps import Hands, asked, table_of
+from cloudedge.cube.delivery._replica_steps import StepRunner, ask_status, table_of
 from cloudedge.cube.delivery._table_shards import TableVersion
 from cloudedge.cube.formats import DELTA_FILE, Artifact, Source
 from cloudedge.cube.server import FileServer
@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """The delivery of one version to one replica, decided from what the replica had when it was asked."""
+    """The delivery of one version to one replica, decided from the replica's observed state."""
 
     version: TableVersion
     bases: tuple[TableVersion, ...]
@@ -58,11 +58,11 @@ class ReplicaPlan:
 
     @property
     def how(self) -> str | None:
-        """What is staged: a `base`, a `delta`, or None where nothing is."""
+        """The kind of artifact to stage: a `base`, a `delta`, or None where nothing is staged."""
         return next((step.how for step in self.steps.of("stage")), None)
 
     def holds_for(self, seen: ObservedReplica) -> bool:
-        """Tell whether the plan is still right: the replica has what it had, and still room for what comes."""
+        """Tell whether the plan is still right: the replica has the same versions, and still has room."""
         if self.steps.refusals or self.seen.status is None or seen.status is None:
             return False
         is_same = _without_counters(self.seen.status) == _without_counters(seen.status)
@@ -78,13 +78,13 @@ class ReplicaDelivery:
 
     Args:
         replicas: All replicas of all tables; their shards are numbered from 0 without a gap.
-        workshop: Where artifacts are made.
-        policy: How.
-        files_host: Where the artifacts are served while this object is open; loopback unless told otherwise.
+        workshop: The cache of artifacts.
+        policy: The settings of the delivery.
+        files_host: The address that artifacts are served on while this object is open; loopback by default.
         files_port: Their port; 0 takes any free one.
-        files_token: What those who fetch them must send; required unless the host is loopback.
-        public_host: What replicas call this machine; `files_host` if left out.
-        limit_bytes_per_s: For everything that leaves this machine.
+        files_token: The token that clients must send to fetch them; required unless the host is loopback.
+        public_host: This machine's name for replicas; `files_host` if left out.
+        limit_bytes_per_s: For all bytes that leave this machine.
         clock: For pauses and deadlines.
 
     Use as a context: files are served from the first that a replica is to fetch until the context ends.
@@ -109,7 +109,7 @@ class ReplicaDelivery:
         self.workshop = workshop
         self.policy = policy or DeliveryPolicy()
         self._clock = clock or SystemClock()
-        self._hands = Hands(self.policy, self._clock)
+        self._steps = StepRunner(self.policy, self._clock)
         self._public_host = public_host or None
         self._files_token = files_token
         self._files_address = (files_host, files_port)
@@ -145,12 +145,14 @@ class ReplicaDelivery:
         self.close()
 
     def observe(self) -> list[ObservedReplica]:
-        """Ask every replica what it has; one that does not answer after a few tries is a finding, not an error."""
+        """Ask every replica for its state; one that does not answer after a few attempts is a finding, not an error."""
         return self._each(list(self.replicas.values()), self._look)
 
     def _look(self, replica: Replica) -> ObservedReplica:
         try:
-            return self._hands.call(replica, "to ask what is there", lambda: asked(replica), deadline=self._soon())
+            return self._steps.call(
+                replica, "to ask what is there", lambda: ask_status(replica), deadline=self._deadline()
+            )
         except CloudEdgeError as error:
             why = error.__cause__ if isinstance(error.__cause__, CloudEdgeError) else error
             return ObservedReplica(replica.name, table_of(replica), replica.shard, None, why)
@@ -170,10 +172,10 @@ class ReplicaDelivery:
         return max(shards) + 1
 
     def prepare(self, replica: Replica, version: TableVersion, bases: Sequence[TableVersion] = ()) -> int:
-        """Stage, load and verify a version on one replica; does what is left to do, returns bytes shipped.
+        """Stage, load and verify a version on one replica; does the steps that are left, returns bytes shipped.
 
         Raises:
-            CloudEdgeError: names the replica and what to do; what is active stays active.
+            CloudEdgeError: a step failed; the message names the replica. The active version stays active.
         """
         return self.carry_out(replica, self.plan_one(replica, version, bases))
 
@@ -185,18 +187,18 @@ class ReplicaDelivery:
         *,
         seen: ObservedReplica | None = None,
     ) -> ReplicaPlan:
-        """Decide how one replica gets a version.
+        """Plan how one replica gets a version.
 
         Args:
             replica: The replica.
             version: The version.
             bases: Older versions that it may have, for deltas.
-            seen: What it has; it is asked if left out.
+            seen: Its state; it is asked if left out.
         """
         found = seen or self._look(replica)
         wanted = self._wanted(version, bases, [found])
         plan = plan_delivery([wanted], [found], self.policy)
-        # Whether the other shards have replicas is not asked here.
+        # The other shards may have no replicas here.
         steps = DeliveryPlan(plan.steps, tuple(each for each in plan.refusals if "replica" in each.facts))
         return ReplicaPlan(version, tuple(bases), wanted, found, steps)
 
@@ -204,10 +206,10 @@ class ReplicaDelivery:
         """Stage, load and verify as planned; returns bytes shipped.
 
         Raises:
-            CloudEdgeError: names the replica and what to do; what is active stays active.
+            CloudEdgeError: a step failed; the message names the replica. The active version stays active.
         """
         refuse(plan.steps)
-        deadline, version = self._soon(), plan.version
+        deadline, version = self._deadline(), plan.version
         shipped = 0
         for step in plan.steps.steps:
             if step.kind == "stage":
@@ -219,22 +221,22 @@ class ReplicaDelivery:
         return shipped
 
     def verify(self, replica: Replica, version: TableVersion) -> None:
-        """Compare what one replica loaded with what it should have, and read some rows back, pinned.
+        """Compare a replica's loaded version with its expected rows, and read some rows back, pinned.
 
         Raises:
             IntegrityError: rows, checksum or a probe differ.
         """
         wanted = self._wanted(version, (), ())
         step = DeliveryStep("verify", replica.name, version.version, "")
-        self._call(replica, step, self._verifying(replica, wanted), self._soon())
+        self._call(replica, step, self._verifying(replica, wanted), self._deadline())
 
     def activate(self, replica: Replica, version: str) -> None:
-        """Make one replica answer from a loaded version."""
+        """Activate a loaded version on one replica."""
         step = DeliveryStep("activate", replica.name, version, "")
-        self._call(replica, step, lambda: replica.activate(version), self._soon())
+        self._call(replica, step, lambda: replica.activate(version), self._deadline())
 
     def forget(self, replica: Replica, version: str) -> list[str]:
-        """Let versions of one replica go that are beyond retention once `version` is active; returns which."""
+        """Unload a replica's versions beyond retention once `version` is active; returns them."""
         steps = plan_forget(self._look(replica), version, self.policy.keep)
         for step in steps:
             self._unload(replica.name, step.version)
@@ -243,7 +245,7 @@ class ReplicaDelivery:
     def _wanted(
         self, version: TableVersion, bases: Sequence[TableVersion], seen: Sequence[ObservedReplica]
     ) -> WantedVersion:
-        """Say what each shard of a version holds, and what deltas from versions that replicas have would take."""
+        """Return the rows of each shard of a version, and the sizes of deltas from versions that replicas have."""
         shards, kind = self.shards_of(version.table), version.rows.kind
         has = {
             state.checksum
@@ -278,7 +280,7 @@ class ReplicaDelivery:
         for base in bases:
             if base.table == version.table and self.workshop.shards(base, shards)[shard].checksum == step.base:
                 return self.workshop.delta(base, version, shards)[shard]
-        raise NotFound(f"no version that was handed in has the rows {step.base}")
+        raise NotFound(f"none of the given versions has the rows {step.base}")
 
     def _staging(
         self, replica: Replica, step: DeliveryStep, version: TableVersion, bases: Sequence[TableVersion]
@@ -287,26 +289,26 @@ class ReplicaDelivery:
         return lambda: replica.stage(version.version, artifact)
 
     def _verifying(self, replica: Replica, wanted: WantedVersion) -> Callable[[], None]:
-        return lambda: self._hands.verify(replica, wanted.version, wanted.shards[replica.shard])
+        return lambda: self._steps.verify(replica, wanted.version, wanted.shards[replica.shard])
 
     def _offer(self, artifact: Artifact, peers: Sequence[Source]) -> Artifact:
-        """Say where a replica can fetch an artifact: from its peers, then from here."""
+        """Return an artifact with its sources: the replica's peers, then this machine."""
         url = self._serve_files().url(artifact.directory, host=self._public_host)
         return replace(artifact, sources=(*peers, Source(url, self._files_token)))
 
     def _unload(self, name: str, version: str) -> None:
         replica = self.replicas[name]
         step = DeliveryStep("forget", name, version, "")
-        self._call(replica, step, lambda: replica.unload(version), self._soon())
+        self._call(replica, step, lambda: replica.unload(version), self._deadline())
 
-    def _soon(self) -> float:
+    def _deadline(self) -> float:
         return self._clock.monotonic() + self.policy.deadline_s
 
     def _call(self, replica: Replica, step: DeliveryStep, do: Callable[[], Result], deadline: float) -> Result:
-        return self._hands.call(replica, f"to {step.kind} version {step.version}", do, deadline=deadline)
+        return self._steps.call(replica, f"to {step.kind} version {step.version}", do, deadline=deadline)
 
     def _each(self, items: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
-        """Do something for many at a time; all have ended when this returns or raises."""
+        """Call a function for each item, several at a time; all calls have ended when this returns or raises."""
         return map_in_threads(do, items, self.policy.jobs, finish=True, name="deliver")
 
 

@@ -1,4 +1,4 @@
-"""Looking at every replica at once: what it has, how far it is behind, and whether it answers like the others."""
+"""Status report of every replica at once: its versions, how far it is behind, and whether it agrees with the others."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["Expected", "ReplicaReport", "judge", "look", "look_twice", "require_
 
 _AT_ONCE = 16
 _SWITCH_S = 1.0
-"""Longer than all replicas of a table take to change over."""
+"""Seconds; longer than all replicas of a table take to switch."""
 
 Answers = tuple[bytes | None, ...]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Known keys of a table and, where known, what a version has for them."""
+    """Known keys of a table and, where known, a version's rows for them."""
 
     keys: tuple[int, ...]
     shards: int = 1
     version: str | None = None
     values: Mapping[int, bytes | None] = field(default_factory=dict)
-    """What `version` has; without it, the replicas of a shard are compared with each other."""
+    """The rows of `version`; without it, the replicas of a shard are compared with each other."""
 
     def of_shard(self, shard: int) -> tuple[int, ...]:
-        """Return the keys that a shard has to answer for."""
+        """Return the keys that a shard holds."""
         return tuple(key for key in self.keys if key % self.shards == shard)
 
 
@@ -47,18 +47,18 @@ class ReplicaReport:
     shard: int
     active: str | None = None
     rows: int | None = None
-    """Of the active version, as its checksum; None where the server cannot tell, which upstream's never can."""
+    """The checksum of the active version's rows; None where the server cannot report it, as upstream's never can."""
     checksum: str | None = None
     memory_bytes: int = 0
-    """Of all its versions; of upstream's servers, their data in whole MiB."""
+    """The memory of all its versions; of upstream's servers, their data in whole MiB."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """State by name, the oldest first."""
     lag: int | None = None
-    """How many versions it is behind the newest that a replica of the table has loaded."""
+    """The number of versions it is behind the newest that a replica of the table has loaded."""
     miss_rate: float | None = None
-    """Keys not found, of all asked for since its start."""
+    """The share of keys not found among all asked for since its start."""
     probe: str = "-"
-    """What became of the known keys: ok, or what was wrong."""
+    """The result of reading the known keys: ok, or the fault."""
     problems: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class ReplicaReport:
 
 
 def look(replicas: Sequence[Replica], expected: Mapping[str, Expected] | None = None) -> list[ReplicaReport]:
-    """Ask all replicas, and read known keys on each of them; nobody's failure keeps the others from being asked."""
+    """Ask all replicas, and read known keys on each of them; the failure of one does not stop the others."""
     known = expected or {}
     observed = map_in_threads(observe, replicas, _AT_ONCE)
     pairs = list(zip(replicas, observed, strict=True))
@@ -78,9 +78,9 @@ def look(replicas: Sequence[Replica], expected: Mapping[str, Expected] | None = 
 def look_twice(
     replicas: Sequence[Replica], expected: Mapping[str, Expected] | None = None, *, clock: Clock | None = None
 ) -> list[ReplicaReport]:
-    """Look, and again a moment later where something is wrong: a switch is not one.
+    """Report, and again a moment later if something is wrong: a switch under way is no fault.
 
-    Only what is wrong with a replica both times counts; the reports are those of the second look.
+    Only faults of a replica that both reports show count; the reports returned are the second ones.
     """
     first = look(replicas, expected)
     if not any(each.problems for each in first):
@@ -111,7 +111,7 @@ def judge(
     probes: Mapping[str, Answers | CloudEdgeError | None],
     expected: Mapping[str, Expected],
 ) -> list[ReplicaReport]:
-    """Compare replicas with what is expected and with each other. Pure."""
+    """Compare replicas with the expected rows and with each other. Pure."""
     newest = {table: _order([each for each in observed if each.table == table]) for table in _tables(observed)}
     reports = []
     for each in observed:
@@ -143,7 +143,7 @@ def judge(
 
 
 def require_agreement(reports: Sequence[ReplicaReport]) -> None:
-    """Raise when a replica is away or answers otherwise than it should; names all of them."""
+    """Raise when a replica is away or differs; the message names all of them."""
     bad = [each for each in reports if each.problems]
     if not bad:
         return
@@ -161,7 +161,7 @@ def _tables(observed: Sequence[ObservedReplica]) -> set[str]:
 
 
 def _order(observed: Sequence[ObservedReplica]) -> list[str]:
-    """List a table's loaded versions, the oldest first, as its replicas tell it."""
+    """List a table's loaded versions, the oldest first, as its replicas report them."""
     order: list[str] = []
     lists = [list(each.status.loaded()) for each in observed if each.status]
     for names in sorted(lists, key=len, reverse=True):
@@ -173,7 +173,7 @@ def _order(observed: Sequence[ObservedReplica]) -> list[str]:
 
 
 def _disagreements(each: ObservedReplica, observed: Sequence[ObservedReplica]) -> list[str]:
-    assert each.status is not None  # noqa: S101 - the caller looked
+    assert each.status is not None  # noqa: S101 - the caller checked
     problems = []
     actives = Counter(other.status.active for other in observed if other.table == each.table and other.status)
     usual, _ = actives.most_common(1)[0]

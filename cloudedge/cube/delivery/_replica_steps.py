@@ -1,4 +1,4 @@
-"""The single steps of a delivery on one replica: idempotent, tried again where that helps, and named when they fail."""
+"""Single steps of a delivery on one replica: idempotent, retried where that helps, and named when they fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudedge.cube.delivery._table_shards import ShardRows
 from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, IntegrityError
 from cloudedge.io import Backoff, Patience
 
-__all__ = ["Hands", "asked", "observe", "table_of"]
+__all__ = ["StepRunner", "ask_status", "observe", "table_of"]
 
 _LONGEST_PAUSE = 10
 
@@ -20,38 +20,38 @@ Result = TypeVar("Result")
 
 
 def table_of(replica: Replica | str) -> str:
-    """Return the table that a replica, or one of that name, serves."""
+    """Return the table of a replica, or of a replica's name."""
     return (replica if isinstance(replica, str) else replica.name).split("/", 1)[0]
 
 
-def asked(replica: Replica) -> ObservedReplica:
-    """Ask a replica what it has."""
+def ask_status(replica: Replica) -> ObservedReplica:
+    """Ask a replica for its state."""
     return ObservedReplica(replica.name, table_of(replica), replica.shard, replica.status())
 
 
 def observe(replica: Replica) -> ObservedReplica:
-    """Ask a replica once what it has; one that does not answer is a finding, not an error."""
+    """Ask a replica for its state once; one that does not answer is a finding, not an error."""
     try:
-        return asked(replica)
+        return ask_status(replica)
     except CloudEdgeError as error:
         return ObservedReplica(replica.name, table_of(replica), replica.shard, None, error)
 
 
-class Hands:
-    """Does steps on replicas."""
+class StepRunner:
+    """Runs the steps of a delivery on replicas, with retries."""
 
     def __init__(self, policy: DeliveryPolicy, clock: Clock) -> None:
         self._policy = policy
         self._clock = clock
 
     def call(self, replica: Replica, doing: str, step: Callable[[], Result], *, deadline: float) -> Result:
-        """Do one step, again where trying again helps.
+        """Run one step, and retry it where that helps.
 
-        This layer owns the retries of a delivery: a server that fetches files goes from source to source and fails at
-        once when none gives anything, and a release does not repeat what failed here.
+        This layer owns the retries of a delivery: a server that stages files goes from source to source and fails at
+        once when none gives anything, and a release does not repeat a step that failed here.
 
         Raises:
-            CloudEdgeError: of the class that the step raised, with the replica's name and facts.
+            CloudEdgeError: the step failed; the error has the step's class, and the replica's name and facts.
             DeadlineExceeded: the time was over first.
         """
         backoff = Backoff(self._policy.pause_s, _LONGEST_PAUSE * self._policy.pause_s, 0.5, 1.5)
@@ -69,7 +69,7 @@ class Hands:
                 raise _named(found, replica, doing, tried) from error
 
     def verify(self, replica: Replica, version: str, rows: ShardRows) -> None:
-        """Compare what a replica loaded with what it should have, and read some rows back, pinned.
+        """Compare a replica's loaded version with its expected rows, and read some rows back, pinned.
 
         Raises:
             IntegrityError: rows, checksum or a probe differ.
@@ -78,11 +78,11 @@ class Hands:
         status = replica.status()
         found = status.loaded().get(version)
         if found is None:
-            raise Conflict(f"version {version} is not loaded", hint="Prepare it first.")
+            raise Conflict(f"version {version} is not loaded", hint="Stage and load it first.")
         if found.checksum is not None and (found.rows, found.checksum) != (rows.rows, rows.checksum):
             raise IntegrityError(
                 f"it has {found.rows} rows {found.checksum}, not {rows.rows} rows {rows.checksum}",
-                hint="Unload that version there and deliver it again; what is active stays active.",
+                hint="Unload that version there and deliver it again; the active version stays active.",
             )
         if not status.can_pin and status.active != version:
             return  # it can be read only once it is active
@@ -92,7 +92,7 @@ class Hands:
                 shown = "nothing" if answer is None else f"{len(answer)} other bytes"
                 raise IntegrityError(
                     f"key {key} of version {version} reads as {shown}",
-                    hint="Unload that version there and deliver it again; what is active stays active.",
+                    hint="Unload that version there and deliver it again; the active version stays active.",
                     key=key,
                 )
 
@@ -102,7 +102,7 @@ def _named(error: CloudEdgeError, replica: Replica, doing: str, tried: int) -> C
     times = f" ({tried} times)" if tried > 1 else ""
     message = f"{doing} on {which}, shard {shard} of table {table!r}, failed{times}: {error.message}"
     facts = {**error.facts, "table": table, "shard": shard, "replica": which}
-    hint = error.hint or "See the server's log, then run the same command again; what is active stays active."
+    hint = error.hint or "See the server's log, then run the same command again; the active version stays active."
     named = type(error)(message, hint=hint, **facts)
     named.was_repeated = True
     return named

@@ -1,11 +1,11 @@
-"""From n shards to m: the new servers get the same versions beside the old ones, then readers are moved.
+"""Resharding from n to m shards: new servers get the same versions beside the old ones, then readers are moved.
 
     1  deliver     the versions to the new layout's servers, verified; the old ones go on answering
-    2  compare     both layouts answer from that version, and the sums of their shards add up to its rows
+    2  compare     both layouts answer from that version, and the checksums of their shards add up to its rows
     3  move        a new cube.conf, published by rename; readers that read it ask the new servers from then on
     4  free        the old servers drain once no reader asks them any more
 
-Both layouts are live from the end of 1 to 4, so a reader may change over whenever it likes, and back.
+Both layouts are live from the end of 1 to 4, so a reader may change over at any time, and back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Resharded:
-    """What changing the number of shards came to."""
+    """The outcome of a reshard."""
 
     shards: Mapping[str, tuple[int, int]]
     """By table, before and now."""
@@ -56,17 +56,17 @@ def reshard(
 
     Args:
         versions: All versions that readers may be pinned to, those of a table in order, its active one last.
-        old: Where they are.
-        new: Where they shall be: other servers.
-        delivery: To the new layout's replicas.
+        old: The layout that serves them now.
+        new: The new layout, on other servers.
+        delivery: The delivery to the new layout's replicas.
         conf: The cube.conf that readers read; replaced by rename.
-        token: Of the old servers' admin API.
+        token: The token of the old servers' admin API.
 
     Raises:
         ConfigError: a table is in one layout only, or the layouts share a server.
-        Conflict: the old servers answer from another version; nobody was moved.
-        IntegrityError: a layout does not hold the version's rows; nobody was moved.
-        CloudEdgeError: a delivery failed; nobody was moved.
+        Conflict: the old servers answer from another version; no reader was moved.
+        IntegrityError: a layout does not hold the version's rows; no reader was moved.
+        CloudEdgeError: a delivery failed; no reader was moved.
     """
     by_table: dict[str, list[TableVersion]] = {}
     for version in versions:
@@ -76,12 +76,12 @@ def reshard(
     for each in by_table.values():
         require_live(each[-1], list(map(observe, before)), "old")
     shipped = 0
-    # Tables go on together, so that what was before is one delivery to go back to.
+    # Tables go together, so that the versions before are one delivery to roll back to.
     for back in range(max(map(len, by_table.values())), 0, -1):
         together = [each[-back] for each in by_table.values() if len(each) >= back]
         bases = [base for each in by_table.values() for base in each[:-back]]
         shipped += delivery.deliver(together, bases).shipped_bytes
-    for each in by_table.values():  # somebody may have delivered to the old servers meanwhile
+    for each in by_table.values():  # another process may have delivered to the old servers meanwhile
         require_live(each[-1], list(map(observe, before)), "old")
         require_live(each[-1], delivery.observe(), "new")
     path = Path(conf)
@@ -91,10 +91,10 @@ def reshard(
 
 
 def require_apart(tables: Iterable[str], old: ServerLayout, new: ServerLayout) -> None:
-    """Make sure that both layouts have the tables, on servers of their own.
+    """Require that both layouts have the tables, on servers of their own.
 
     Raises:
-        ConfigError: says which table or server is wrong.
+        ConfigError: a table is missing, or a server is in both; the message names it.
     """
     for table in tables:
         for which, layout in (("old", old), ("new", new)):
@@ -108,17 +108,17 @@ def require_apart(tables: Iterable[str], old: ServerLayout, new: ServerLayout) -
         if shared:
             raise ConfigError(
                 f"{min(shared)} is in both layouts of table {table!r}",
-                hint="A server holds one shard of one number of shards: start new servers for the new layout.",
+                hint="A server holds one shard of one number of shards. Start new servers for the new layout.",
             )
 
 
 def free_servers(
     servers: Sequence[CubeReplica], *, rest_s: float = 5, deadline_s: float = 600, clock: Clock | None = None
 ) -> None:
-    """Drain servers once nobody has asked any of them for a while.
+    """Drain servers once no reader has asked any of them for a while.
 
     Raises:
-        DeadlineExceeded: somebody still asks; says whom.
+        DeadlineExceeded: readers still ask; the message names the servers.
     """
     clock = clock or SystemClock()
     deadline = clock.monotonic() + deadline_s
@@ -132,7 +132,7 @@ def free_servers(
             if since > deadline:
                 raise DeadlineExceeded(
                     f"{', '.join(asked)} is still asked by readers after {deadline_s:g} s",
-                    hint="Find who has not read the new cube.conf, then run the same command again.",
+                    hint="Find the readers that have not read the new cube.conf, then run the same command again.",
                     replicas=asked,
                 )
     for server in servers:
@@ -152,7 +152,7 @@ def _counts(servers: Sequence[CubeReplica]) -> dict[str, int]:
 
 
 def require_live(version: TableVersion, observed: Sequence[ObservedReplica], which: str) -> None:
-    """Make sure that a layout answers from a version, with its rows: each shard, by those of its replicas that answer.
+    """Require that a layout answers from a version, with its rows: each shard, by those of its replicas that answer.
 
     Raises:
         Unavailable: no replica of a shard answers.
@@ -165,7 +165,7 @@ def require_live(version: TableVersion, observed: Sequence[ObservedReplica], whi
         if not there:
             raise Unavailable(
                 f"no server of shard {shard} of table {version.table!r} on the {which} servers answers",
-                hint="Nobody was moved. Start one of them, then run the same command again.",
+                hint="No reader was moved. Start one of them, then run the same command again.",
                 table=version.table,
                 shard=shard,
             )
@@ -174,7 +174,7 @@ def require_live(version: TableVersion, observed: Sequence[ObservedReplica], whi
                 raise Conflict(
                     f"{each.replica}, one of the {which} servers, answers from {each.status.active or 'no version'}, "
                     f"not from {version.version}",
-                    hint="Nobody was moved. Name what is active (cloudedge cube status), or deliver this first.",
+                    hint="No reader was moved. Name the active version (`cloudedge cube status`), or deliver this one.",
                     table=version.table,
                     replica=each.replica,
                 )
@@ -183,13 +183,13 @@ def require_live(version: TableVersion, observed: Sequence[ObservedReplica], whi
         raise IntegrityError(
             f"version {version.version} of table {version.table!r} adds up to {total or 'nothing known'} on the "
             f"{which} servers, its rows to {version.checksum}",
-            hint="Nobody was moved. Deliver the version to both layouts again.",
+            hint="No reader was moved. Deliver the version to both layouts again.",
             table=version.table,
         )
 
 
 def _total(observed: Sequence[ObservedReplica], version: str, width: int) -> str | None:
-    """Sum up the shards' rows; None where a shard cannot tell, or its replicas do not agree."""
+    """Add up the checksums of the shards; None where one is unknown, or its replicas do not agree."""
     sums: dict[int, str] = {}
     for each in observed:
         held = each.status.loaded().get(version) if each.status else None

@@ -1,7 +1,7 @@
-"""What turns one version of a table into another: rows that came, rows they replaced, rows that went.
+"""Row changes between two versions of a table: rows that are new, replaced or removed.
 
-Where the newer table's files continue the older one's, the deltas in between say it; otherwise both are read once, in
-canonical order, and compared.
+Where the newer table's files continue the older one's, the deltas in between are the changes. Otherwise both tables
+are read once, in canonical order, and compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class RowChange:
-    """Some of what changed, in the order of keys."""
+    """Some of the changes, in the order of keys."""
 
     keys: Keys
     """Of new and changed rows."""
@@ -64,7 +64,7 @@ def _from_rows(before: Table, after: Table) -> Iterator[RowChange]:
 
 
 def _windows(table: Table) -> Iterator[Rows]:
-    """Read rows in order; those of a table that is one file are looked at where they are, without a copy."""
+    """Read rows in order; a table that is one file is read in place, without a copy."""
     if len(table.files) > 1:
         yield from table.stream()
         return
@@ -76,18 +76,18 @@ def _windows(table: Table) -> Iterator[Rows]:
 
 
 def _like(rows: Rows, other: Rows) -> Rows:
-    """Give a side that never had a row the columns of the other."""
+    """Give an empty side the columns of the other."""
     if rows.columns:
         return rows
     return Rows(np.empty(0, np.uint64), tuple(np.empty((0, column.shape[1]), np.uint8) for column in other.columns))
 
 
 def _from_deltas(before: Table, deltas: list[DeltaFile]) -> RowChange:
-    """Fold deltas into one: of what they say about a key, the last counts."""
+    """Merge deltas into one: of a key's changes, the last counts."""
     width = before.kind.row_bytes
-    keys, values, is_put = _said(*_read(deltas[0], width))
+    keys, values, is_put = _rows_of_delta(*_read(deltas[0], width))
     for delta in deltas[1:]:
-        more, rows, is_there = _said(*_read(delta, width))
+        more, rows, is_there = _rows_of_delta(*_read(delta, width))
         stays = ~_places(more, keys)[0]
         keys, values, is_put = _in_order(
             np.concatenate([keys[stays], more]),
@@ -101,8 +101,8 @@ def _from_deltas(before: Table, deltas: list[DeltaFile]) -> RowChange:
     return RowChange(keys[is_put], values[is_put], keys[gone], keys[was_there], old[was_there])
 
 
-def _said(put: Keys, values: Bytes, removed: Keys) -> tuple[Keys, Bytes, NDArray[np.bool_]]:
-    """Return the keys that a delta speaks of, in order, with their rows, and which of them it puts there."""
+def _rows_of_delta(put: Keys, values: Bytes, removed: Keys) -> tuple[Keys, Bytes, NDArray[np.bool_]]:
+    """Return the keys of a delta in order, with their rows, and a mask of the keys that it puts."""
     if not len(removed):
         return put, values, np.ones(len(put), bool)
     return _in_order(
@@ -118,7 +118,7 @@ def _in_order(keys: Keys, values: Bytes, is_put: NDArray[np.bool_]) -> tuple[Key
 
 
 def find_rows(table: Table, keys: Keys) -> tuple[Bytes, NDArray[np.bool_]]:
-    """Return the rows of some keys as servers hold them, and which there are; the table is not read as a whole."""
+    """Return the rows of some keys as servers hold them, and a mask of those found; reads only parts of the table."""
     width = table.kind.row_bytes
     values, found = np.zeros((len(keys), width), np.uint8), np.zeros(len(keys), bool)
     open_places = np.arange(len(keys))
@@ -141,7 +141,7 @@ def find_rows(table: Table, keys: Keys) -> tuple[Bytes, NDArray[np.bool_]]:
 
 
 def _places(among: Keys, keys: Keys) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-    """Tell which keys are among some ascending ones, and where."""
+    """Return a mask of the keys that are among some ascending ones, and their positions."""
     at = np.searchsorted(among, keys)
     at[at == len(among)] = 0
     return (among[at] == keys if len(among) else np.zeros(len(keys), bool)), at

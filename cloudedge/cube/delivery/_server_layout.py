@@ -1,11 +1,11 @@
-"""Which servers hold which shard of which table, with their admin ports: what cube.conf says, and how to control it.
+"""The layout of servers: the data and admin ports of every replica of every shard of every table.
 
     tables:
       emb:
         - [{address: "10.0.0.1:8027", admin: "10.0.0.1:8028"}, {address: "10.0.0.2:8027"}]   # shard 0
         - [{address: "10.0.0.3:8027"}, {address: "10.0.0.4:8027"}]                            # shard 1
 
-An admin port that is not named is the one after the data port, as `cloudedge cube serve` has it.
+An admin port that is not given is the one after the data port, as `cloudedge cube serve` has it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ServerAddress(BaseModel):
 
     @property
     def admin_address(self) -> str:
-        """Its admin port, named or not."""
+        """Its admin port, given or not."""
         if self.admin:
             return self.admin
         host, port = parse_address(self.address)
@@ -68,7 +68,7 @@ class ServerLayout(BaseModel):
         """Read a YAML file.
 
         Raises:
-            ConfigError: it cannot be read or is no layout; says which field has which value.
+            ConfigError: the file cannot be read or is no layout; the message names the field and its value.
         """
         try:
             return cls.model_validate(yaml.safe_load(read_text_file(path)))
@@ -79,7 +79,7 @@ class ServerLayout(BaseModel):
             field = ".".join(map(str, problem["loc"])) or "the file"
             raise ConfigError(
                 f"{path}: {field}: {problem['msg']}",
-                hint='A layout is tables: {NAME: [[{address: "host:port", admin: "host:port"}, ...], ...]}.',
+                hint='Write tables: {NAME: [[{address: "host:port", admin: "host:port"}, ...], ...]}.',
                 path=str(path),
                 field=field,
             ) from error
@@ -113,7 +113,7 @@ class ServerLayout(BaseModel):
         return {server.address for shard in self.tables[table] for server in shard}
 
     def to_conf(self, before: CubeConf | None = None) -> CubeConf:
-        """Write what clients read; timeouts, retries and unknown fields are kept from the file before."""
+        """Make the cube.conf that clients read; timeouts, retries and unknown fields are kept from the file before."""
         kept = {each.dict_name: each for each in before.dicts} if before else {}
         return CubeConf(
             (
@@ -124,7 +124,7 @@ class ServerLayout(BaseModel):
 
 
 def _dict(table: str, shards: tuple[tuple[ServerAddress, ...], ...], before: CubeDict | None) -> CubeDict:
-    # A replica that hangs is joined by another one in time for an answer; with 0 it never would be.
+    # A hanging replica is joined by another one in time for an answer; with 0 it never would be.
     kept = before.model_dump(by_alias=True) if before else {"timeout": 500, "retry": 1, "backup_request": 250}
     nodes = [NodeList(ipport_list="list://" + ",".join(each.address for each in servers)) for servers in shards]
     placed = {"dict_name": table, "shard": len(shards), "dup": len(shards[0]), "type": "ipport_list", "nodes": nodes}

@@ -1,7 +1,7 @@
-"""A table's rows as its shards hold them: how many, what they sum up to, and a few to read back.
+"""The shards of a table's rows: their counts, their checksums, and a few rows to read back.
 
-A shard without a row is given one, with a key that no model asks for, since no server loads an empty part. That row is
-part of the shard wherever shards are compared.
+An empty shard gets one row, with a key that no model asks for, since no server loads an empty part. That row is part of
+the shard wherever shards are compared.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True)
 class TableVersion:
-    """One version of one table, the way it is delivered."""
+    """One version of one table, as it is delivered."""
 
     table: str
     version: str
-    """What servers call it; a bundle's pin."""
+    """The version's name on servers; a bundle's pin."""
     rows: Table = field(repr=False)
 
     @property
@@ -41,7 +41,7 @@ class TableVersion:
 
 @dataclass(frozen=True)
 class ShardRows:
-    """What one shard of a version holds."""
+    """The rows of one shard of a version."""
 
     rows: int
     checksum: str
@@ -55,13 +55,13 @@ class ShardRows:
 
     @classmethod
     def from_json(cls, found: Any) -> ShardRows:
-        """Read what `as_json` returned."""
+        """Read the fields that `as_json` returned."""
         probes = tuple((int(key), bytes.fromhex(value)) for key, value in found["probes"])
         return cls(int(found["rows"]), str(found["checksum"]), probes)
 
 
 class Sum:
-    """A shard's rows and checksum while rows come and go."""
+    """The running count and checksum of a shard's rows."""
 
     def __init__(self, before: ShardRows | None = None) -> None:
         number = int(before.checksum, 16) if before else 0
@@ -69,14 +69,14 @@ class Sum:
         self._low, self._high = number & _MASK, number >> 64
 
     def add(self, keys: NDArray[np.uint64], values: NDArray[np.uint8], *, sign: int = 1) -> None:
-        """Put rows in, or take them out with the sign -1."""
+        """Add rows, or subtract them with the sign -1."""
         low, high = _core.checksum(keys, [values])
         self._low, self._high = (self._low + sign * low) & _MASK, (self._high + sign * high) & _MASK
         self.rows += sign * len(keys)
 
     @property
     def checksum(self) -> str:
-        """What the rows sum up to."""
+        """The checksum of the rows."""
         return str(Checksum(self._low, self._high))
 
 
@@ -102,7 +102,7 @@ def by_shard(keys: NDArray[np.uint64], shards: int) -> Iterator[tuple[int, NDArr
 
 
 def reserved_row(shard: int, shards: int, width: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-    """Return the row that an otherwise empty shard has."""
+    """Return the row of an otherwise empty shard."""
     return np.array([reserved_key(shard, shards)], np.uint64), np.zeros((1, width), np.uint8)
 
 
@@ -119,7 +119,7 @@ def add_up(checksums: Mapping[int, str], shards: int, width: int) -> str:
 
 
 def sum_shards(table: Table, shards: int) -> tuple[ShardRows, ...]:
-    """Go through a table once and say what each of its shards holds."""
+    """Read a table once and return the rows of each of its shards."""
     sums = [Sum() for _ in range(shards)]
     probes: list[list[tuple[int, bytes]]] = [[] for _ in range(shards)]
     for window in table.stream():

@@ -13,7 +13,7 @@ from cloudedge.cube.formats._artifact import (
     is_version_name,
 )
 from cloudedge.cube.formats._build_layout import META_DIRECTORY, BuildName, PartLists, part_name, version_hint
-from cloudedge.cube.formats._checksum_file import noted_checksum, write_rows_note
+from cloudedge.cube.formats._checksum_file import read_checksum_file, write_checksum_file
 from cloudedge.cube.formats._cube_conf import CubeConf, CubeDict, Endpoint, NodeList, read_text_file
 from cloudedge.cube.formats._donefile import DoneEntry, append_donefile, parse_donefile, read_donefile
 from cloudedge.cube.formats._gflags import ServerFlags
@@ -52,16 +52,16 @@ __all__ = [
     "is_version_name",
     "looks_like_parameter",
     "md5_line",
-    "noted_checksum",
     "pack",
     "packed_files",
     "parse_donefile",
     "part_name",
     "quantise",
+    "read_checksum_file",
     "read_donefile",
     "read_text",
     "read_text_file",
     "verify_md5",
     "version_hint",
-    "write_rows_note",
+    "write_checksum_file",
 ]

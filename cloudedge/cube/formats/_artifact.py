@@ -1,9 +1,9 @@
-"""What travels to a replica: the files that make one version of one shard, and what they add up to.
+"""Artifacts: the files that make one version of one shard, with their sizes and checksums, as they travel to a replica.
 
     base     the shard's part as the builder writes it: index and data files, or one tar of them for upstream's agent
     delta    the shard's added, changed and removed rows between two versions, for a replica that has the first
 
-Plain data; making artifacts is `_workshop`'s, bringing them somewhere is a replica's.
+Plain data. `cloudedge.cube.delivery.ArtifactCache` makes artifacts; a replica stages them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cloudedge.errors import InputError
 __all__ = ["DELTA_FILE", "NOTE", "Artifact", "ArtifactFile", "Form", "Kind", "Source", "is_version_name"]
 
 DELTA_FILE = "delta.safetensors"
-"""What a delta's file is called; `cloudedge.bundle` defines what is in it."""
+"""The name of a delta's file; `cloudedge.bundle` defines its content."""
 NOTE = "artifact.json"
-"""What stands beside an artifact's files once they are all there."""
+"""The file that stands beside an artifact's files once all of them are there."""
 
 Kind = Literal["base", "delta"]
 Form = Literal["files", "tar"]
-"""How a base travels: as it is loaded, or packed with an .md5 beside it as upstream's agent wants it."""
+"""The form of a base: files as they are loaded, or a tar with an .md5 beside it, as upstream's agent wants it."""
 
 _MAX_FILES = 4096
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -39,7 +39,7 @@ def is_version_name(text: object) -> bool:
 
 @dataclass(frozen=True)
 class ArtifactFile:
-    """One file, by what it must be once it has arrived."""
+    """One file of an artifact: its name, size and SHA-256."""
 
     name: str
     size: int
@@ -48,7 +48,7 @@ class ArtifactFile:
 
 @dataclass(frozen=True)
 class Source:
-    """Where an artifact's files can be had: each at ``url/<name>``."""
+    """A place that serves an artifact's files: each at ``url/<name>``."""
 
     url: str
     token: str = field(default="", repr=False)
@@ -64,24 +64,24 @@ class Artifact:
     width: int
     """Bytes of every value."""
     rows: int
-    """Of the version, once loaded; also for a delta."""
+    """Rows of the version once it is loaded; also for a delta."""
     checksum: str
-    """Of those rows."""
+    """The checksum of those rows."""
     files: tuple[ArtifactFile, ...]
     base: str = ""
     """The checksum of the rows that a delta applies to."""
     directory: Path = Path()
-    """Where the files are on this machine."""
+    """The directory of the files on this machine."""
     sources: tuple[Source, ...] = ()
-    """Where a replica may fetch them, the nearest first."""
+    """The places that a replica may fetch the files from, the nearest first."""
 
     @property
     def size(self) -> int:
-        """Bytes that travel."""
+        """The bytes that travel."""
         return sum(file.size for file in self.files)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a server needs to know: everything but this machine's paths and where to fetch."""
+        """Return the fields that a server needs: everything but this machine's paths and the sources."""
         names = ("kind", "shard", "shards", "width", "rows", "checksum", "base")
         return {
             **{name: getattr(self, name) for name in names},
@@ -90,10 +90,10 @@ class Artifact:
 
     @classmethod
     def from_json(cls, found: Any, directory: Path = Path()) -> Artifact:
-        """Read what `as_json` returned; every field is checked, since it may come from a network.
+        """Read the fields that `as_json` returned; each is checked, since they may come from a network.
 
         Raises:
-            InputError: it is not an artifact.
+            InputError: the fields do not describe an artifact.
         """
         try:
             files = tuple(_file(each) for each in _list(found["files"]))

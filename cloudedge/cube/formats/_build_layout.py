@@ -1,15 +1,15 @@
-"""What is where in a build's output, and the lists kept about it.
+"""The directory layout of a build's output, and the lists of files that are kept about each part.
 
     <output>/
       <depend>_<current>/
         <dict>_part<i>/           index.<k> data.<j> index.n data.n
-        <dict>_part<i>.rows.json  what the rows of a base add up to, which upstream's programs do not know
+        <dict>_part<i>.rows.json  the checksum of a base's rows; upstream's programs do not know this file
         <dict>_part<i>.tar        the same files as delivered
         <dict>_part<i>.tar.md5
       meta_info/
         <current>_<depend>_<i>_0.json
 
-The two versions change places between the directory and the meta files; upstream's programs expect it so.
+The two versions change places between the directory and the meta files, as upstream's programs expect.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BuildName:
 
     @classmethod
     def parse(cls, directory: str) -> BuildName | None:
-        """Read the name of a version directory; None when it is none."""
+        """Read the name of a version directory; None for any other name."""
         match = re.fullmatch(r"([1-9][0-9]{0,9})_([1-9][0-9]{0,9})", directory)
         if match is None or max(map(int, match.groups())) > _LARGEST_VERSION:
             return None
@@ -60,7 +60,7 @@ class BuildName:
 
     @property
     def is_delta(self) -> bool:
-        """Whether the build has to be put on a base."""
+        """True for a build that has to be put on a base."""
         return self.current != self.depend
 
     @property
@@ -74,11 +74,11 @@ class BuildName:
 
 
 def version_hint(directory: Path) -> str:
-    """Say what to name instead of a directory that is no version: what is in it, if it is the output of builds."""
+    """Return the hint for a directory that is no version: the versions in it, if it is the output of builds."""
     versions = sorted({part.parents[1].name for part in directory.glob("*/*_part*/index.n")})
     if not versions:
         return "A part has index.n; a version has directories <dict>_part<i>."
-    return f"It holds versions; name one: {', '.join(str(directory / name) for name in versions[-3:])}"
+    return f"It holds versions. Name one of them: {', '.join(str(directory / name) for name in versions[-3:])}."
 
 
 def part_name(dict_name: str, shard: int) -> str:
@@ -88,7 +88,7 @@ def part_name(dict_name: str, shard: int) -> str:
 
 @dataclass(frozen=True)
 class PartLists:
-    """What data.n, index.n and the meta file say about a part: all its files, those of its base included."""
+    """The contents of data.n, index.n and the meta file of a part: all its files, those of its base included."""
 
     data_lengths: tuple[int, ...] = ()
     index_lengths: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class PartLists:
 
     @classmethod
     def from_native(cls, lists: tuple[list[int], list[int], int]) -> PartLists:
-        """Take what `_core` returned."""
+        """Convert from the form that `_core` returns."""
         return cls(tuple(lists[0]), tuple(lists[1]), lists[2])
 
     def as_meta(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class PartLists:
         """Read a meta file.
 
         Raises:
-            InputError: it is not there, or not what a builder writes.
+            InputError: the file is absent, or was not written by a builder.
         """
         try:
             text = path.read_bytes().decode()

@@ -1,8 +1,8 @@
-"""What the rows of a part add up to, in a small file beside it.
+"""The checksum file of a part: the checksum of its rows, in a small file beside its directory.
 
 Upstream's files carry no checksum, and a flipped bit in a value looks like any other value. The builder therefore
 leaves ``<part>.rows.json`` beside the directory of every base it builds, where the tar's ``.md5`` is too; no program of
-upstream's looks at it. Whoever loads the part from there finds out whether its rows are still those that were built.
+upstream's reads it. A loader that finds it can verify that the rows are still those that were built.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from pathlib import Path
 from cloudedge.errors import IntegrityError
 from cloudedge.io import write_synced
 
-__all__ = ["noted_checksum", "write_rows_note"]
+__all__ = ["read_checksum_file", "write_checksum_file"]
 
 _MOST_BYTES = 4096
 _HALF = 64
 _Sum = tuple[int, int]
 
 
-def write_rows_note(directory: Path, rows: int, checksum: _Sum) -> None:
-    """Say what the rows of a part add up to: the low and the high half."""
+def write_checksum_file(directory: Path, rows: int, checksum: _Sum) -> None:
+    """Write the checksum of a part's rows: the low and the high half."""
     low, high = checksum
     write_synced(_beside(directory), json.dumps({"checksum": f"{high:016x}{low:016x}", "rows": rows}) + "\n")
 
 
-def noted_checksum(directory: Path) -> _Sum | None:
-    """Return what the rows of a part must add up to; None if nobody has said.
+def read_checksum_file(directory: Path) -> _Sum | None:
+    """Return the checksum that the rows of a part must have; None if no checksum file is there.
 
     Raises:
-        IntegrityError: there is a note that cannot be read.
+        IntegrityError: the checksum file cannot be read.
     """
     path = _beside(directory)
     try:
@@ -41,7 +41,7 @@ def noted_checksum(directory: Path) -> _Sum | None:
         return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise IntegrityError(
-            f"{path} does not say what the rows beside it add up to",
+            f"{path} does not hold the checksum of the rows beside it",
             hint="Fetch or build the part again; without this file it is loaded unchecked.",
             path=str(path),
         ) from error

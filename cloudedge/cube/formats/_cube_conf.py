@@ -1,7 +1,7 @@
-"""cube.conf: which servers hold which dictionary, as clients read it.
+"""cube.conf: the servers of each table, as clients read them.
 
-A JSON array with one object per dictionary. Upstream's client crashes with fewer nodes than shards and writes out of
-bounds with more; both are refused here. Fields that this version does not know are kept.
+A JSON array with one object per table, which the file calls a dictionary. Upstream's client crashes with fewer nodes
+than shards and writes out of bounds with more; both are refused here. Unknown fields are kept.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NodeList(_Model):
 
 
 class CubeDict(_Model):
-    """One dictionary."""
+    """One table, which upstream calls a dictionary."""
 
     dict_name: str = Field(min_length=1)
     shards: int = Field(alias="shard", strict=True, ge=1)
@@ -53,10 +53,10 @@ class CubeDict(_Model):
     """For a whole call, retries included."""
     retry: int = Field(strict=True, ge=0)
     backup_request_ms: _Milliseconds = Field(alias="backup_request")
-    """Above 0: send the request a second time after so long, the first answer winning."""
+    """Above 0: send the request a second time after this long; the first answer wins."""
     type: Literal["ipport", "ipport_list", "ipport_parallel"]
     load_balancer: str = "rr"
-    """How to choose among the replicas of `ipport_list`."""
+    """The choice among the replicas of `ipport_list`."""
     nodes: tuple[Node | NodeList, ...]
     """The i-th node is shard i; with `ipport_parallel` the first one is every shard."""
 
@@ -76,7 +76,7 @@ class CubeDict(_Model):
         """Return the servers of a shard.
 
         Raises:
-            ConfigError: they are behind a naming service other than ``list://``.
+            ConfigError: the servers are behind a naming service other than ``list://``.
         """
         node = self.nodes[0 if self.type == "ipport_parallel" else shard]
         if isinstance(node, Node):
@@ -86,7 +86,7 @@ class CubeDict(_Model):
         if not found or None in found:
             raise ConfigError(
                 f"dictionary {self.dict_name!r}, shard {shard}: {node.ipport_list!r} names no servers",
-                hint="Write list://host:port,host:port; other brpc naming services are not asked.",
+                hint="Write list://host:port,host:port; other brpc naming services are not supported.",
             )
         return tuple(each for each in found if each is not None)
 
@@ -99,7 +99,7 @@ class CubeConf:
     """A whole cube.conf."""
 
     def __init__(self, dicts: tuple[CubeDict, ...]) -> None:
-        """Take dictionaries; their names must differ."""
+        """Take tables; their names must differ."""
         self.dicts = dicts
 
     @classmethod
@@ -107,7 +107,7 @@ class CubeConf:
         """Read a file.
 
         Raises:
-            ConfigError: it cannot be read or is not a cube.conf; says which field has which value.
+            ConfigError: the file cannot be read or is no cube.conf; the message names the field and its value.
         """
         return cls.from_text(read_text_file(path), source=str(path))
 
@@ -142,10 +142,10 @@ class CubeConf:
         return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
 
     def __getitem__(self, dict_name: str) -> CubeDict:
-        """Return a dictionary by name.
+        """Return a table by name.
 
         Raises:
-            ConfigError: there is none of that name.
+            ConfigError: there is no table of that name.
         """
         for each in self.dicts:
             if each.dict_name == dict_name:
@@ -164,7 +164,7 @@ def read_text_file(path: str | os.PathLike[str]) -> str:
     """Read a configuration file.
 
     Raises:
-        ConfigError: it is not there or not UTF-8.
+        ConfigError: the file is absent or not UTF-8.
     """
     try:
         return Path(path).read_bytes().decode("utf-8-sig")

@@ -1,11 +1,11 @@
-"""Donefiles: how a trainer tells cube-transfer that there is something to build, one JSON object per line.
+"""Donefiles: the lines with which a trainer announces finished rows to cube-transfer, one JSON object each.
 
     base.txt    {"id":"1562000400","key":"1562000400","input":"/data/ctr/20190701/base"}
     patch.txt   {"id":"1562000401","key":"1562000400","input":"/data/ctr/20190701/patch"}
 
-Written exactly so: upstream fails on numbers that are not strings, and never reads a last patch line without a
-newline. Read more kindly: numbers pass, short lines are left out, and a last line that is still being written (no
-newline, no JSON yet) is not there yet.
+Writing is strict: upstream fails on numbers that are not strings, and never reads a last patch line without a
+newline. Reading is lenient: numbers are accepted, short lines are skipped, and a last line that is still being
+written (no newline, no JSON yet) is ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cloudedge.errors import InputError, StorageError
 
 __all__ = ["DoneEntry", "append_donefile", "parse_donefile", "read_donefile"]
 
-_SHORTEST = 3  # characters; upstream does not look at shorter lines
+_SHORTEST = 3  # characters; upstream skips shorter lines
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class DoneEntry:
 
     @property
     def is_base(self) -> bool:
-        """Whether it needs no other."""
+        """True for a base, which needs no other entry."""
         return self.id == self.key
 
     def line(self) -> str:
@@ -51,7 +51,7 @@ def read_donefile(path: str | os.PathLike[str]) -> list[DoneEntry]:
     """Read all entries, in order; the last one is the newest.
 
     Raises:
-        InputError: the file cannot be read, or a line is no entry; `path` and `line` say which.
+        InputError: the file cannot be read, or a line is no entry; `path` and `line` name it.
     """
     try:
         text = Path(path).read_bytes().decode(errors="replace")
@@ -63,10 +63,10 @@ def read_donefile(path: str | os.PathLike[str]) -> list[DoneEntry]:
 def parse_donefile(
     text: str, *, source: str = "donefile", warn: Callable[[str], None] = lambda _: None
 ) -> list[DoneEntry]:
-    """Read all entries of a text; `source` names it in errors, `warn` is told what upstream would not have taken.
+    """Read all entries of a text; `source` names it in errors, `warn` gets each line that upstream would not accept.
 
     Raises:
-        InputError: a line is no entry; `path` and `line` say which.
+        InputError: a line is no entry; `path` and `line` name it.
     """
     entries = []
     lines = text.split("\n")
@@ -114,7 +114,7 @@ def append_donefile(path: str | os.PathLike[str], entry: DoneEntry) -> None:
 
 
 def _entry(line: str) -> tuple[DoneEntry, bool]:
-    """Read a line; also says whether upstream would have refused its numbers."""
+    """Read a line; also return whether upstream would have refused its numbers."""
     plain = json.loads(line)
     if not isinstance(plain, dict):
         raise TypeError("not an object")

@@ -23,7 +23,7 @@ class ServerFlags:
     port: int = 8000
     """RPC, HTTP and control share it."""
     dict_split: int = 1
-    """Above 1: so many sub-dictionaries, chosen by key mod dict_split."""
+    """Above 1: the number of sub-dictionaries, chosen by key mod dict_split."""
     in_mem: bool = True
     """False maps the data files instead of reading them."""
     log_dir: str = "./log"
@@ -35,7 +35,7 @@ class ServerFlags:
         """Read a file.
 
         Raises:
-            ConfigError: it cannot be read, or a line is no flag; says which.
+            ConfigError: the file cannot be read, or a line is no flag; the message names the line.
         """
         return cls.from_text(read_text_file(path), source=str(path))
 

@@ -1,8 +1,8 @@
-"""Paddle's LoDTensor files: one parameter, as `paddle.static.save_vars` and the training side write it.
+"""Reader of Paddle's LoDTensor files: one parameter, as `paddle.static.save_vars` and the training side write it.
 
     u32 version (0) | u64 LoD levels | per level: u64 bytes, bytes | u32 version (0) | i32 size | TensorDesc | data
 
-Only what a table needs is read: a two-dimensional tensor of floats. Keys are row numbers.
+Only two-dimensional tensors of floats are read: that is what a table needs. Keys are row numbers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _VARINT, _LENGTH = 0, 2
 
 
 def looks_like_parameter(head: bytes) -> bool:
-    """Say whether a file's first 16 bytes may be those of a LoDTensor: version 0, and few levels."""
+    """Tell whether a file's first 16 bytes may be those of a LoDTensor: version 0, and few levels."""
     return len(head) >= 12 and head[:4] == bytes(4) and int.from_bytes(head[4:12], "little") <= _MAX_LEVELS  # noqa: PLR2004
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A two-dimensional parameter's place in its file."""
+    """The position of a two-dimensional parameter in its file."""
 
     path: Path
     dtype: np.dtype[Any]
@@ -46,10 +46,10 @@ class Parameter:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Parameter:
-        """Read a file's head.
+        """Read the head of a file.
 
         Raises:
-            InputError: it is not a LoDTensor file, or not a two-dimensional one of floats.
+            InputError: the file is no LoDTensor file, or not a two-dimensional one of floats.
         """
         path = Path(path)
         try:

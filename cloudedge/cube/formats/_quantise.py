@@ -1,7 +1,7 @@
-"""8-bit rows: a minimum and a maximum as float32, then one byte per element.
+"""Encoding of 8-bit rows: a minimum and a maximum as float32, then one byte per element.
 
-Encoding divides by 255 and decoding, in upstream's serving op, by 256: the maximum of a row never comes back quite
-(2.0 between -1 and 2 becomes 1.98828). Both sides are reproduced as they are, so that answers agree with upstream's.
+Encoding divides by 255, and upstream's serving op decodes by 256: the maximum of a row never comes back exactly
+(2.0 between -1 and 2 becomes 1.98828). Both sides are reproduced, so that answers agree with upstream's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def quantise(values: NDArray[Any], *, threads: int | None = None) -> NDArray[np.
     """Encode rows (n x dim, finite floats) as n x (8 + dim) bytes.
 
     Raises:
-        InputError: not two-dimensional, or not finite.
+        InputError: the array is not two-dimensional, or not finite.
     """
     rows = np.ascontiguousarray(values, np.float32)
     if rows.ndim != 2:  # noqa: PLR2004 - rows x dim
@@ -42,7 +42,7 @@ def dequantise(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Decode n x (8 + dim) bytes the way upstream's serving op does.
 
     Raises:
-        InputError: rows shorter than their head.
+        InputError: the rows are shorter than their head.
     """
     if rows.ndim != 2 or rows.shape[1] < HEAD_BYTES:  # noqa: PLR2004 - rows x bytes
         raise InputError(f"quantised rows are n x (8 + dim) bytes, not {list(rows.shape)}")

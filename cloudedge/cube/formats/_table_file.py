@@ -1,4 +1,4 @@
-"""Where the rows of a table are in a safetensors file, for compiled code that streams them."""
+"""The positions of a table's rows in a safetensors file, for compiled code that streams them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DTYPES = {np.dtype("<f2"): "F16", np.dtype("<f4"): "F32", np.dtype("u1"): "U8"}
 
 @dataclass(frozen=True)
 class TableFile:
-    """A table's place in its file."""
+    """The position of a table in its file."""
 
     path: Path
     rows: int
@@ -39,7 +39,7 @@ class TableFile:
         """Read a file's header.
 
         Raises:
-            InputError: it is not a safetensors file, or not one that holds a table.
+            InputError: the file is no safetensors file, or holds no table.
         """
         path = Path(path)
         arrays = SafetensorsFile(path).arrays

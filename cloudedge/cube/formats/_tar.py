@@ -1,7 +1,7 @@
-"""Parts as they are delivered: a tar of the directory and its MD5, the way `tar` and `md5sum` would write them.
+"""Tar files of parts with their MD5, as `tar` and `md5sum` would write them and upstream's agent fetches them.
 
-The same files always give the same bytes: members are in a fixed order and carry neither owner nor time. Unlike `tar`
-run on ".", the directory itself is no member: unpacking would set its time back too, and upstream's agent deletes
+The same files always give the same bytes: members are in a fixed order and carry neither owner nor time. Unlike with
+`tar` run on ".", the directory itself is no member: unpacking would set its time back too, and upstream's agent deletes
 version directories that look older than a day, the one it has just unpacked included.
 """
 
@@ -20,12 +20,12 @@ from cloudedge.io import digest_file
 __all__ = ["md5_line", "pack", "packed_files", "verify_md5"]
 
 _CHUNK = 1 << 20
-_STRETCH = 32 << 20  # of a tar, handed to the device while the next one is written
+_STRETCH = 32 << 20  # bytes of a tar that the device gets while the next ones are written
 _FILE = re.compile(r"(data|index)\.([0-9]+|n)")
 
 
 class _Hashing:
-    """A file to write to that hashes what passes, and starts the device early so that the last sync is short."""
+    """A file that hashes the bytes written to it, and starts the device early so that the last sync is short."""
 
     def __init__(self, file: FileIO) -> None:
         self._file = file
@@ -82,7 +82,7 @@ def verify_md5(tar: Path) -> str:
     """Compare a tar with the .md5 beside it and return the digest.
 
     Raises:
-        IntegrityError: they differ, or the .md5 file is not one.
+        IntegrityError: they differ, or the .md5 file is malformed.
     """
     note = tar.with_name(tar.name + ".md5")
     words = note.read_bytes()[:4096].split()
@@ -92,7 +92,7 @@ def verify_md5(tar: Path) -> str:
     if md5 != words[0].decode():
         raise IntegrityError(
             f"{tar} has the MD5 {md5}, {note.name} says {words[0].decode()}",
-            hint="Fetch or build it again; upstream's agent keeps a corrupt tar for ever, so remove it there too.",
+            hint="Fetch or build it again. Upstream's agent keeps a corrupt tar for ever: remove it there too.",
             path=str(tar),
         )
     return md5

@@ -1,4 +1,4 @@
-"""Rows as text, in the two forms upstream's kv_to_seqfile.py has taken.
+"""Reader of rows as text, in both forms that upstream's kv_to_seqfile.py has taken.
 
 key show click v1 v2 ...     from v0.8.0 on: show and click are dropped, the rest become float32
 key:value                    before: the text after the first colon is the value
@@ -22,10 +22,10 @@ _COUNTERS = 2  # show and click
 
 
 def read_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
-    """Read rows (key, value); the form is recognised line by line, empty lines are left out.
+    """Read rows (key, value); the form is recognised line by line, and empty lines are skipped.
 
     Raises:
-        InputError: a line is in neither form; `path` and `line` say which.
+        InputError: a line is in neither form; `path` and `line` name it.
     """
     path = Path(path)
     try:

@@ -1,6 +1,6 @@
-"""transfer.conf: what cube-transfer builds and to which agents it delivers.
+"""transfer.conf: the table that cube-transfer builds, and the agents and servers it delivers to.
 
-Upstream's parser, kept as it is: lines are trimmed; a leading ``#`` is a comment; a line with ``[...]`` anywhere in it
+Upstream's parser is reproduced: lines are trimmed; a leading ``#`` is a comment; a line with ``[...]`` anywhere in it
 is a section header; key and value part at the first colon; a blank before ``#`` or ``//`` starts a comment; empty
 values and lines before the first section are ignored. Every key is required.
 """
@@ -68,14 +68,14 @@ class TransferConf:
     agents: dict[tuple[int, int], Endpoint]
     cubes: dict[tuple[int, int], CubeAddress]
     others: dict[str, str] = field(default_factory=dict)
-    """Keys of the default section that this version does not know."""
+    """Keys of the default section that are unknown here."""
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> TransferConf:
         """Read a file.
 
         Raises:
-            ConfigError: it cannot be read, or lacks or misspells something; says where.
+            ConfigError: the file cannot be read, or a key is missing or wrong; the message names it.
         """
         return cls.from_text(read_text_file(path), source=str(path))
 

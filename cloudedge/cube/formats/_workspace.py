@@ -1,8 +1,8 @@
-"""A build under way: hidden beside where it will appear, then published whole.
+"""The workspace of a build: a hidden directory beside the output, published whole.
 
-The workspace ``.<version>.building-<random>`` is locked while its build lives. One whose lock is free belongs to a
-build that was killed; the next build removes it. The version's directory is moved into place last, in one rename: it
-is there if and only if the build is complete.
+The workspace ``.<version>.building-<random>`` is locked while its build lives. A workspace whose lock is free belongs
+to a build that was killed; the next build removes it. The version's directory is moved into place last, in one rename:
+it is there if and only if the build is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _alone_in(output: Path) -> FileLock:
 
 @final
 class Workspace:
-    """Use as a context: leaves nothing behind unless `publish` was called.
+    """The workspace of one build; a context that leaves nothing behind unless `publish` was called.
 
     Attributes:
         version: The directory that becomes the version's.
@@ -66,7 +66,7 @@ class Workspace:
         self._lock.release()
 
     def publish(self) -> Path:
-        """Move everything to where it belongs.
+        """Move all files to their final places.
 
         Raises:
             Conflict: another build of this version was published meanwhile.
@@ -74,11 +74,11 @@ class Workspace:
         final = self._output / self._name.directory
         with _alone_in(self._output):
             if final.exists():
-                raise Conflict(f"{final} was built by someone else meanwhile", path=str(final))
+                raise Conflict(f"another build published {final} meanwhile", path=str(final))
             sync_directory(self.version)
             meta = self._output / META_DIRECTORY
             meta.mkdir(exist_ok=True)
-            # Copies: should the build be killed from here on, what it copied can be told from the originals.
+            # Copies: if the build is killed from here on, the copies can be distinguished from the originals.
             for path in sorted(self.meta.iterdir()):
                 unfinished = meta / f".{path.name}"
                 unfinished.unlink(missing_ok=True)
@@ -93,9 +93,9 @@ class Workspace:
 def _remove_abandoned(root: Path, output: Path) -> None:
     try:
         with FileLock.take(root, folder=True):
-            if (root / "version").exists():  # killed before its directory was moved: its meta files speak of nothing
+            if (root / "version").exists():  # killed before its directory was moved: its meta files describe no version
                 for path in (root / META_DIRECTORY).glob("*.json"):
                     (output / META_DIRECTORY / path.name).unlink(missing_ok=True)
             shutil.rmtree(root)
     except (LockHeld, FileNotFoundError):
-        pass  # its build lives, or someone else removed it
+        pass  # its build lives, or another build removed it

@@ -1,4 +1,4 @@
-"""The cube server: versions on disk and in memory, its admin API, and the files it hands out."""
+"""The cube server: versions on disk and in memory, its admin API, and the files it serves to other replicas."""
 
 from __future__ import annotations
 

@@ -1,25 +1,25 @@
-"""The admin API of a server: JSON over HTTP on a port of its own.
+"""The admin API of a cube server: JSON over HTTP on a port of its own.
 
-    GET    /health                      is the process there                        (no token)
-    GET    /ready                       is a version active, the one that shall be where somebody says which, and no
-                                        stop under way                              (no token)
+    GET    /health                      the process is there                        (no token)
+    GET    /ready                       a version is active, the wanted one where a file names one, and the server
+                                        is not stopping                             (no token)
     GET    /metrics                     Prometheus
     GET    /stats                       the counters as JSON
-    GET    /versions                    what is loaded, and what became of loads
+    GET    /versions                    the loaded versions, and the state of loads
     POST   /versions                    {"path"?, "name", "base"?, "activate"?}: load in the background, 202; without a
-                                        path, what was staged under that name
+                                        path, the version that was staged under that name
     POST   /staged                      {"name", "artifact", "sources", "deadline_s"?}: fetch in the background, 202;
-                                        without sources the files are sent here: 200 with what is there of each
-    PUT    /staged/NAME/FILE            the next piece of such a file, from the offset that a header says
-    GET    /versions/NAME               one of them
+                                        without sources the files are sent here: 200 with the bytes that each has
+    PUT    /staged/NAME/FILE            the next piece of such a file, from the offset in a header
+    GET    /versions/NAME               one version
     POST   /versions/NAME/activate      move the pointer
     DELETE /active                      take the pointer away: reads without a pin get nothing
     DELETE /versions/NAME               unload, and remove what was staged; {"previous": true}: also if it is the one
-                                        before the active one
+                                        that was active before
     POST   /drain                       {"within_s"?}: stop accepting, finish, close, 202
 
-It decides and does not serve, so it is Python: a request that moves the pointer takes a millisecond, and no lookup
-waits for it.
+The API decides and answers no lookup, so it is Python: a request that moves the pointer takes a millisecond, and no
+lookup waits for it.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class AdminServer(AdminHttp):
     """Serves the admin API of a server until closed.
 
     Args:
-        server: What it administers.
-        host: Where to listen; loopback unless told otherwise.
+        server: The server that it administers.
+        host: The address to listen on; loopback by default.
         port: 0 takes any free one.
         token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
         on_drained: Called once a drain that was asked for has ended.
-        holdings: Where versions are kept, for a server that keeps them; other replicas fetch from there, from a port
+        holdings: The store of versions, for a server that keeps them; other replicas fetch from there, from a port
             of its own, with the same token.
-        wanted: File that says which version shall be active, ``{"order", "pin"}``; it may come later, or be replaced.
+        wanted: File with the version that shall be active, ``{"order", "pin"}``; it may appear later, or be replaced.
             A replica that was away when the others were switched comes back with the version before, and is then not
-            ready. A switch whose order is higher than the file's counts more than the file, which may be late.
+            ready. A switch with a higher order than the file's overrides the file, which may be late.
     """
 
-    max_body_bytes = 1 << 20  # an artifact names its files, a thousand of them where a part is a terabyte
+    max_body_bytes = 1 << 20  # an artifact lists its files, a thousand of them where a part is a terabyte
     max_piece_bytes = 8 << 20
 
     def __init__(
@@ -80,7 +80,7 @@ class AdminServer(AdminHttp):
         orders = None if holdings is None else holdings.directory / "order"
         super().__init__("cube", host=host, port=port, token=token, orders=orders)
         self.server = server
-        self._holdings = holdings
+        self._store = holdings
         self._jobs = Jobs(server, holdings)
         self._files = None if holdings is None else FileServer(holdings.versions, host, token=token)
         self._on_drained = on_drained
@@ -90,15 +90,15 @@ class AdminServer(AdminHttp):
 
     def close(self) -> None:
         """Stop listening; a load under way ends first, a fetch breaks off."""
-        if self._holdings is not None:
-            self._holdings.close()
+        if self._store is not None:
+            self._store.close()
         super().close()
         self._jobs.close()
         if self._files is not None:
             self._files.close()
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
-        """Do what a request asks for; text stays text, everything else becomes JSON."""
+        """Answer a request; text stays text, everything else becomes JSON."""
         routes: dict[str, Callable[..., Reply]] = {
             "GET /health": lambda: (HTTPStatus.OK, "ok\n"),
             "GET /ready": self._ready,
@@ -127,9 +127,9 @@ class AdminServer(AdminHttp):
             "versions": [with_pin(each) for each in self._jobs.list()],
             "active": self.server.active,
         }
-        if self._holdings is not None and self._files is not None:
-            found["previous"] = self._holdings.previous
-            found["free_disk_bytes"] = self._holdings.staging.free_disk_bytes()
+        if self._store is not None and self._files is not None:
+            found["previous"] = self._store.previous
+            found["free_disk_bytes"] = self._store.staging.free_disk_bytes()
             found["files_port"] = self._files.port
         return with_free_memory({**found, "free_memory_bytes": free_memory_bytes()})
 
@@ -156,32 +156,32 @@ class AdminServer(AdminHttp):
 
     @property
     def _keeping(self) -> VersionStore:
-        if self._holdings is None:
-            raise InputError("this server keeps no versions of its own", hint="Start it with --state DIR.")
-        return self._holdings
+        if self._store is None:
+            raise InputError("this server keeps no versions of its own", hint="Start it with `--state DIR`.")
+        return self._store
 
     def _unload(self, name: str, body: dict[str, Any]) -> Reply:
         previous = body.get("previous", False)
         if body.keys() - {"previous"} or not isinstance(previous, bool):
-            raise InputError('letting a version go is {"previous": true}, or nothing')
+            raise InputError('an unload has the body {"previous": true}, or none')
         self._jobs.forget(name)
-        if self._holdings is not None:
-            self._holdings.unload(name, previous=previous)
+        if self._store is not None:
+            self._store.unload(name, previous=previous)
         else:
             self.server.unload(name)
         return HTTPStatus.OK, {"name": name, "state": states.UNLOADED}
 
     def _activate(self, name: str) -> Reply:
-        (self._holdings or self.server).activate(name)
+        (self._store or self.server).activate(name)
         self._switched = self.obeyed
         return HTTPStatus.OK, {"active": name}
 
     def _deactivate(self) -> Reply:
-        (self._holdings or self.server).deactivate()
+        (self._store or self.server).deactivate()
         return HTTPStatus.OK, {"active": None}
 
     def _find(self, name: str) -> Reply:
-        kept = [] if self._holdings is None else self._holdings.kept()
+        kept = [] if self._store is None else self._store.kept()
         for version in [*self._jobs.list(), *kept]:
             if version["name"] == name:
                 return HTTPStatus.OK, with_pin(version)
@@ -189,12 +189,12 @@ class AdminServer(AdminHttp):
 
 
 def _read_wanted(path: Path | None) -> tuple[int, str]:
-    """Return the order and the version that a file says; (0, "") where it says nothing, or there is none."""
+    """Read the wanted order and version from a file; (0, "") where it is absent or holds none."""
     try:
         found = json.loads(path.read_bytes()[:_MAX_WANTED]) if path is not None else {}
         return int(found.get("order", 0)), str(found.get("pin", ""))
     except (OSError, ValueError, TypeError, AttributeError):
-        return 0, ""  # not written yet, or not for us: then any version will do
+        return 0, ""  # not written yet, or not for us: then any version is fine
 
 
 def _parse_load(body: dict[str, Any]) -> Load:

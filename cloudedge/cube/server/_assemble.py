@@ -1,4 +1,4 @@
-"""A whole cube server from its settings: data port, versions on disk, admin API.
+"""Assembly of a whole cube server from its settings: data port, versions on disk, admin API.
 
 `run_shard` builds it, serves until asked to stop, and lets requests under way finish.
 """
@@ -21,7 +21,7 @@ __all__ = ["ShardHooks", "ShardSettings", "find_version", "run_shard"]
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """Everything a cube server is started with. Immutable; checked when made."""
+    """The settings of a cube server. Immutable; checked when made."""
 
     server: ServerConfig
     directory: Path
@@ -30,12 +30,12 @@ class ShardSettings:
     empty: bool = False
     """Load nothing at the start."""
     is_open: bool = False
-    """Let any client that reaches the data port ask, beyond loopback."""
+    """Let any client that reaches the data port read, beyond loopback."""
     admin_host: str = "127.0.0.1"
     admin_port: int = 8028
     token: str | None = field(default=None, repr=False)
     state: Path | None = None
-    """Where versions are kept across restarts."""
+    """The directory of versions that survive restarts."""
     wanted: Path | None = None
     fetch_limit: float | None = None
     """In bytes per second."""
@@ -45,7 +45,7 @@ class ShardSettings:
         if not (self.is_open or is_loopback(self.server.host)):
             raise ConfigError(
                 f"any client that reaches {self.server.host} could read every row: cube's protocol has no token",
-                hint="Add `--open` if the network lets only trusted clients through, or leave --host at 127.0.0.1.",
+                hint="Add `--open` if the network lets only trusted clients through, or leave `--host` at 127.0.0.1.",
             )
         if self.server.remote_control and self.state is not None:
             raise InputError(
@@ -55,13 +55,13 @@ class ShardSettings:
 
 @dataclass(frozen=True)
 class ShardHooks:
-    """What a cube server gets from its surroundings and reports to them."""
+    """The stop signal of a cube server, and the callbacks it reports to."""
 
     stop: threading.Event
-    """Ends it."""
+    """Ends the server."""
     on_listening: Callable[[Server, AdminServer], None] = field(default=lambda *_: None)
     on_lost: Callable[[str], None] = field(default=lambda _: None)
-    """Gets a message for each version that was not brought back."""
+    """Gets a message for each version that was not restored."""
     on_stopping: Callable[[], None] = field(default=lambda: None)
 
 
@@ -103,13 +103,13 @@ def _load_first(settings: ShardSettings, server: Server, store: VersionStore | N
 
 
 def find_version(directory: Path, version: str = "") -> tuple[Path, str]:
-    """Find what to serve: its path and its name.
+    """Find the version to serve; returns its path and its name.
 
-    As upstream's server: what DIR/VERSION says, or DIR itself without a name. With a version: DIR/<version>, or DIR
-    itself under that name where it is a part.
+    As upstream's server: the version that DIR/VERSION names, or DIR itself without a name. With a version:
+    DIR/<version>, or DIR itself under that name if it is a part.
     """
     if not directory.is_dir():
-        raise InputError(f"{directory} is not a directory", hint="Build one: `cloudedge cube build`.")
+        raise InputError(f"{directory} is not a directory", hint="Build a version with `cloudedge cube build`.")
     if version and (directory / version).is_dir():
         return directory / version, version
     if version and not (directory / "index.n").is_file():
@@ -119,5 +119,5 @@ def find_version(directory: Path, version: str = "") -> tuple[Path, str]:
         return directory, version
     lines = pointer.read_text(encoding="utf-8").splitlines()
     if not lines or not lines[0]:
-        raise InputError(f"{pointer} is empty", hint="its first line is the version to serve")
+        raise InputError(f"{pointer} is empty", hint="Write the version to serve as its first line.")
     return directory / lines[0], lines[0]

@@ -25,12 +25,12 @@ _ATTEMPTS = 6
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that was fetched."""
+    """A file that was downloaded."""
 
     path: Path
     size_bytes: int
     received_bytes: int
-    """What travelled this time; less than the size when an earlier try had left something."""
+    """Bytes that travelled this time; fewer than the size when an earlier attempt had left some."""
     etag: str
     sha256: str
 
@@ -42,7 +42,7 @@ def plain_url(url: str) -> str:
 
 
 def bearer(token: str | None) -> Any:
-    """Return what makes requests send a token, and no other host get it after a redirect."""
+    """Return an authorisation for requests: it sends the token, and to no other host after a redirect."""
     if token is None:
         return None
 
@@ -54,8 +54,8 @@ def bearer(token: str | None) -> Any:
 
 
 def part_of(target: Path, sha256: str | None) -> Path:
-    """Return where a file is kept until it is whole."""
-    # The name holds the digest: what is left of another content is never continued.
+    """Return the path at which a file is kept until it is whole."""
+    # The name holds the digest: the rest of another content is never continued.
     return target.with_name(f".{target.name}.{(sha256 or 'any')[:16]}.part")
 
 
@@ -72,26 +72,26 @@ def fetch(
     max_bytes: int = 1 << 44,
     attempts: int = _ATTEMPTS,
 ) -> Fetched:
-    """Fetch a file; what an earlier call left of it is continued.
+    """Download a file, continuing an earlier download of it.
 
     Args:
         url: http or https.
-        path: Where it shall be; a file that is there is replaced.
-        sha256: What it must hash to, in hexadecimal; None takes what comes.
-        size: Its bytes; None takes what the server announces.
+        path: The final path; a file that is there is replaced.
+        sha256: The expected SHA-256 in hexadecimal; None accepts any.
+        size: The expected bytes; None accepts the size that the server announces.
         deadline: By `clock.monotonic()`.
         token: Sent as a bearer token.
-        limit: Bytes per second, shared by all who hold it.
+        limit: Bytes per second, shared by all downloads that hold it.
         clock: For the deadline and the pauses between attempts.
-        max_bytes: What is refused when no `size` is given.
+        max_bytes: The largest size that is accepted when no `size` is given.
         attempts: Attempts in a row that bring no byte; 1 where the caller owns the retries.
 
     Raises:
         NotFound: the server has no such file.
-        Rejected: it does not give it to us.
-        IntegrityError: what came is not what `sha256` or `size` says; nothing of it is kept.
+        Rejected: the server refuses to give it.
+        IntegrityError: the content does not match `sha256` or `size`; nothing of it is kept.
         StorageError: it cannot be written here.
-        DeadlineExceeded: the time was not enough; what came is kept for the next call.
+        DeadlineExceeded: the time was not enough; the bytes that came are kept for the next call.
         Unavailable: the server breaks off again and again.
     """
     import requests  # noqa: PLC0415 - slow to import
@@ -119,19 +119,19 @@ def fetch(
 
 def _bring(download: Download, target: Path, sha256: str | None) -> Fetched:
     if sha256 is None:
-        download.drop()  # nothing says that it is the same content
-    download.part.touch()  # an empty file is one too
+        download.drop()  # nothing proves that it is the same content
+    download.part.touch()  # an empty file counts too
     received = download.run()
     found = digest_file(download.part)
     if sha256 not in (None, found.sha256) and received < found.size:
-        download.drop()  # what an earlier call had left may be the damaged half: once more from the start
+        download.drop()  # the bytes of an earlier call may be the damaged half: once more from the start
         received += download.run()
         found = digest_file(download.part)
     if sha256 not in (None, found.sha256):
         download.drop()
         raise IntegrityError(
             f"{download.url} has the SHA-256 {found.sha256}, not {sha256}",
-            hint="Publish it again; what came was thrown away.",
+            hint="Publish it again; the downloaded bytes were thrown away.",
             url=download.url,
         )
     publish(download.part, target)

@@ -1,4 +1,4 @@
-"""A directory's files over HTTP, read-only: servers and agents fetch versions from it.
+"""Read-only file server over HTTP, from which servers and agents fetch versions.
 
 Only regular files below the root are served, never anything hidden, and no listing. Ranges, ``If-Range`` and
 ``If-None-Match`` are understood, so that a broken download goes on where it stopped. `fetch` is the client; wget is
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 
 def parse_range(header: str, size: int) -> Span | None:
-    """Read a Range header for a file of `size` bytes; None where it asks for nothing this understands.
+    """Read a Range header for a file of `size` bytes; None for a header that is not supported.
 
     Raises:
         InputError: it asks for bytes the file does not have.
@@ -65,8 +65,8 @@ class FileServer:
     'http://127.0.0.1:37211/ctr_part0.tar'
 
     Args:
-        root: What is served; nothing outside of it, whatever paths and links say.
-        host: Where to listen; loopback unless told otherwise.
+        root: The directory to serve; nothing outside of it, whatever paths and links say.
+        host: The address to listen on; loopback by default.
         port: 0 takes any free one.
         token: What clients must send, as ``Authorization: Bearer TOKEN`` or, as wget does, as the password of Basic
             authentication; required unless `host` is loopback.
@@ -107,10 +107,10 @@ class FileServer:
         return self._http.port
 
     def url(self, path: str | os.PathLike[str], *, host: str | None = None) -> str:
-        """Return a file's address: `path` is absolute or relative to the root, `host` what others call this machine.
+        """Return a file's URL: `path` is absolute or relative to the root, `host` is this machine's name for clients.
 
         Raises:
-            InputError: the file would be outside of the root.
+            InputError: the file is outside of the root.
         """
         try:
             inside = (self.root / path).relative_to(self.root)
@@ -145,9 +145,9 @@ class FileServer:
         return hmac.compare_digest(given, self.token.encode())
 
     def open(self, path: str) -> tuple[str, IO[bytes]] | None:
-        """Open what a request's path names; None where that is nothing this serves."""
+        """Open the file that a request's path names; None if no such file is served."""
         parts = [unquote(part, errors="surrogateescape") for part in urlsplit(path).path.split("/")[1:]]
-        # Hidden files are workspaces and what is half there; the rest of this line is what climbs out of a directory.
+        # Hidden files are workspaces and incomplete files; the other conditions reject paths that leave the directory.
         if any(part == "" or part.startswith(".") or "/" in part or "\0" in part for part in parts):
             return None
         try:
@@ -196,7 +196,7 @@ class _Handler(ThreadedHandler):
 
     def _answer(self, *, body: bool) -> None:
         if self.has_body:
-            self.close_connection = True  # no request here has a body; what follows would be read as a request
+            self.close_connection = True  # no request here has a body; it would be read as the next request
         if not self.server.files.authorised(self.headers.get("Authorization", "")):
             self.send_head(HTTPStatus.UNAUTHORIZED, 0, {"WWW-Authenticate": 'Basic realm="cloudedge"'})
             return

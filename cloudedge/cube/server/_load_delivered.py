@@ -1,4 +1,4 @@
-"""How a server makes a version of what was delivered to it, and makes sure that it got what was promised."""
+"""Loading of a version from a delivered artifact, verified against the artifact's rows and checksum."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cloudedge.errors import InputError, IntegrityError
 
 __all__ = ["load_artifact"]
 
-_HINT = "Deliver the version again; what is loaded keeps answering."
+_HINT = "Deliver the version again; loaded versions keep answering."
 
 
 def load_artifact(artifact: Artifact, name: str, base: _core.Version | None) -> _core.Version:
-    """Make a version of an artifact's files, and make sure that it has the rows the artifact promises.
+    """Load a version from an artifact's files, and verify that it has the rows that the artifact states.
 
     Args:
-        artifact: With the directory its files are in.
+        artifact: The artifact, with the directory of its files.
         name: The version's name.
-        base: What a delta goes on top of.
+        base: The version that a delta goes on top of.
 
     Raises:
-        IntegrityError: a file is damaged, or the rows are not those promised.
+        IntegrityError: a file is damaged, or the rows are not those that the artifact states.
         InputError: the delta is for another base, or the part for another shard.
     """
     if artifact.kind == "base":
@@ -49,7 +49,7 @@ def load_artifact(artifact: Artifact, name: str, base: _core.Version | None) -> 
 def _apply(artifact: Artifact, name: str, base: PartStore) -> PartStore:
     file = DeltaFile(artifact.directory / DELTA_FILE, RowType(np.dtype("u1"), artifact.width))
     if (file.base, file.result) != (artifact.base, artifact.checksum):
-        raise IntegrityError(f"{file.path} is not the delta its artifact speaks of", hint=_HINT)
+        raise IntegrityError(f"{file.path} is not the delta that its artifact describes", hint=_HINT)
     rows, removed = list(file.rows()), list(file.removed())
     keys = np.concatenate([window.keys for window in rows]) if rows else np.empty(0, np.uint64)
     values = np.concatenate([window.columns[0] for window in rows]) if rows else np.empty((0, 0), np.uint8)

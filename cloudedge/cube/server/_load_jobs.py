@@ -1,4 +1,4 @@
-"""What a server does in the background because its admin API was asked to: fetching and loading versions."""
+"""Background jobs of a cube server's admin API: staging and loading of versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FETCHES = 2  # at the same time: one waits for the network while the other hash
 
 @dataclass
 class _Job:
-    """Something asked for: ``queued``, under way, then ``failed`` or gone from here into the versions."""
+    """A job that was asked for: ``queued``, under way, then ``failed``, or listed among the versions instead."""
 
     name: str
     state: str = states.QUEUED
@@ -33,7 +33,7 @@ class _Job:
 
 @dataclass
 class Load(_Job):
-    """Load a version from a path, or from its fetched files when there is none."""
+    """Load a version from a path, or from its staged files when there is none."""
 
     path: str = ""
     base: str | None = None
@@ -42,7 +42,7 @@ class Load(_Job):
 
 @dataclass
 class Stage(_Job):
-    """Fetch a version's files."""
+    """Stage a version's files."""
 
     artifact: Artifact | None = None
     sources: tuple[Source, ...] = field(default=(), repr=False)
@@ -51,11 +51,11 @@ class Stage(_Job):
 
 
 class Jobs:
-    """Loads versions one after the other and fetches a few at a time, in the background; remembers what failed."""
+    """Loads versions one after the other and stages a few at a time, in the background; remembers failures."""
 
-    def __init__(self, server: Server, holdings: VersionStore | None) -> None:
+    def __init__(self, server: Server, store: VersionStore | None) -> None:
         self._server = server
-        self._holdings = holdings
+        self._store = store
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="cube-load")
         self._fetcher = ThreadPoolExecutor(_FETCHES, thread_name_prefix="cube-stage")
         self._lock = threading.Lock()
@@ -63,33 +63,33 @@ class Jobs:
         self._shipped: dict[str, int] = {}
 
     def load(self, job: Load) -> None:
-        """Load a version soon.
+        """Begin to load a version.
 
         Raises:
-            Conflict: it is loaded, or something is under way with it.
+            Conflict: it is loaded, or a job works on it.
         """
-        if not job.path and self._holdings is None:
+        if not job.path and self._store is None:
             raise InputError("path is a non-empty string: this server keeps no versions of its own")
         if any(version.name == job.name for version in self._server.versions()):
             raise Conflict(f"version {job.name!r} is loaded already, and a version does not change under its name")
         self._begin(self._loader, job, states.LOADING, lambda: self._load(job))
 
     def stage(self, job: Stage) -> None:
-        """Fetch a version's files soon.
+        """Begin to stage a version's files.
 
         Raises:
             InputError: this server keeps no versions.
-            Conflict: something is under way with it.
+            Conflict: a job works on it.
         """
-        if self._holdings is None:
-            raise InputError("this server keeps no versions of its own", hint="Start it with --state DIR.")
+        if self._store is None:
+            raise InputError("this server keeps no versions of its own", hint="Start it with `--state DIR`.")
         self._begin(self._fetcher, job, states.STAGING, lambda: self._stage(job))
 
     def require_idle(self, name: str) -> None:
-        """Make sure that nothing is under way with a version.
+        """Require that no job works on a version.
 
         Raises:
-            Conflict: something is.
+            Conflict: one does.
         """
         with self._lock:
             before = self._jobs.get(name)
@@ -109,7 +109,7 @@ class Jobs:
         job.state = doing
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - whatever it was, the version's state reports it
+        except Exception as error:  # noqa: BLE001 - the version's state reports any failure
             about = error_fields(error)
             job.error, job.hint, job.kind = about["error"], about["hint"], about["kind"]
             job.state = states.FAILED
@@ -118,23 +118,23 @@ class Jobs:
             del self._jobs[job.name]
 
     def _load(self, job: Load) -> None:
-        if self._holdings is None:
+        if self._store is None:
             self._server.load(job.path, job.name, base=job.base, activate=job.activate)
             return
-        self._holdings.load(job.name, path=job.path, base=job.base)
+        self._store.load(job.name, path=job.path, base=job.base)
         if job.activate:
-            self._holdings.activate(job.name)
+            self._store.activate(job.name)
 
     def _stage(self, job: Stage) -> None:
-        if self._holdings is not None and job.artifact is not None:
-            shipped = self._holdings.staging.stage(job.name, job.artifact, job.sources, deadline_s=job.deadline_s)
+        if self._store is not None and job.artifact is not None:
+            shipped = self._store.staging.stage(job.name, job.artifact, job.sources, deadline_s=job.deadline_s)
             self._shipped[job.name] = self._shipped.get(job.name, 0) + shipped
 
     def forget(self, name: str) -> None:
-        """Forget that something failed.
+        """Forget that a job failed.
 
         Raises:
-            Conflict: it is still under way.
+            Conflict: the job is still under way.
         """
         with self._lock:
             job = self._jobs.get(name)
@@ -144,11 +144,11 @@ class Jobs:
             self._shipped.pop(name, None)
 
     def list(self) -> list[dict[str, Any]]:
-        """List what is loaded or staged, and what is under way or failed."""
-        if self._holdings is None:
+        """List loaded and staged versions, and jobs that are under way or failed."""
+        if self._store is None:
             there = [{**asdict(version), "state": states.LOADED} for version in self._server.versions()]
         else:
-            there = self._holdings.describe()
+            there = self._store.describe()
         with self._lock:
             waiting = {job.name: _about(job) for job in self._jobs.values()}
             shipped = dict(self._shipped)
@@ -161,7 +161,7 @@ class Jobs:
         return found + [job for name, job in waiting.items() if name not in loaded]
 
     def close(self) -> None:
-        """Begin nothing more; what is under way ends first."""
+        """Begin no further jobs; those under way end first."""
         self._fetcher.shutdown(cancel_futures=True)
         self._loader.shutdown(cancel_futures=True)
 

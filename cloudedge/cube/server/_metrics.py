@@ -20,7 +20,7 @@ _COUNTERS = {
     "bytes_sent": "Bytes written to clients.",
     "connections_opened": "Connections accepted.",
     "connections_timed_out": "Connections closed for being idle, sending half a request or not reading.",
-    "connections_broken": "Connections closed for sending what nobody may send.",
+    "connections_broken": "Connections closed for sending bytes that are no valid request.",
     "connections_turned_away": "Connections closed at once because there were too many.",
 }
 

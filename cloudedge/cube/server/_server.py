@@ -1,6 +1,6 @@
-"""A cube server in this process: one shard's versions behind one port, answered by native threads.
+"""The cube server in this process: one shard's versions behind one port, answered by native threads.
 
-Python decides what is loaded and when to stop; no request passes through it.
+Python decides which versions are loaded and when to stop; no request passes through it.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from cloudedge.io import join_address
 __all__ = ["Loader", "PatchLoader", "Server", "ServerConfig", "VersionInfo"]
 
 Loader = Callable[[str, str], _core.Version]
-"""Makes a version of the files under a path: path, name."""
+"""Loads a version from the files under a path: path, name."""
 PatchLoader = Callable[[_core.Version, str, str], _core.Version]
-"""Makes a version of the files under a path on top of another one: base, path, name."""
+"""Loads a version from the files under a path on top of another one: base, path, name."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where a server listens and what it puts up with. Immutable; checked when made."""
+    """The address and the limits of a cube server. Immutable; checked when made."""
 
     host: str = "127.0.0.1"
-    """Loopback unless told otherwise: the data port has no authentication, as upstream's."""
+    """Loopback by default: the data port has no authentication, like upstream's."""
     port: int = 8027
     """0 takes any free one."""
     threads: int = 0
-    """That answer requests; 0: one for each core this process may use."""
+    """Threads that answer requests; 0: one for each core that this process may use."""
     data_dir: Path = Path("data")
-    """What control commands load from; they cannot name anything outside of it."""
+    """The directory that control commands load from; they cannot name anything outside of it."""
     remote_control: bool = False
-    """Take control commands from other machines too. They can load, switch and unload without a token."""
+    """Accept control commands from other machines too. They can load, switch and unload without a token."""
     max_body_bytes: int = 64 * 1024 * 1024
-    """Of a request and of an answer; brpc's own limit."""
+    """The most bytes of a request and of an answer; brpc's own limit."""
     max_keys: int = 262_144
-    """In one request."""
+    """The most keys in one request."""
     max_connections: int = 20_000
     max_held_bytes: int = 1 << 30
-    """Of half-received requests and answers not yet read, over all connections; who would pass it is closed."""
+    """Bytes of half-received requests and unread answers over all connections; a connection beyond it is closed."""
     idle_timeout_s: float = 600
     """For a connection between two requests."""
     request_timeout_s: float = 30
@@ -55,7 +55,7 @@ class ServerConfig:
     write_timeout_s: float = 30
     """For a client that does not read its answers."""
     spin_us: int = 100
-    """How long a thread that has been busy looks for the next request before it sleeps; 0: never."""
+    """Microseconds that a busy thread polls for the next request before it sleeps; 0: never."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
@@ -77,7 +77,7 @@ class VersionInfo:
     name: str
     rows: int
     memory_bytes: int
-    """What it alone adds; a delta does not count its base."""
+    """The memory that this version alone adds; a delta does not count its base."""
     checksum: str
     active: bool
 
@@ -119,21 +119,21 @@ class Server:
         """Listen and answer.
 
         Raises:
-            Conflict: something else listens there.
-            ConfigError: it is not an address this process may listen on.
+            Conflict: another program listens on that address.
+            ConfigError: this process may not listen on that address.
         """
         try:
             self._core.start()
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
-            hint = "choose another port, or stop what listens there" if taken else "choose another host or port"
+            hint = "Choose another port, or stop what listens there." if taken else "Choose another host or port."
             raise (Conflict if taken else ConfigError)(f"cannot {error.strerror}", hint=hint) from error
         except RuntimeError as error:
             raise ConfigError(f"cannot listen: {error}") from error
         return self
 
     def refuse_control(self, reason: str) -> None:
-        """Answer every control command but ``status`` with a reason, where somebody else keeps the versions."""
+        """Answer every control command but ``status`` with a reason, for a server whose versions a store keeps."""
         self._core.refuse_control(reason)
 
     @property
@@ -143,19 +143,19 @@ class Server:
 
     @property
     def address(self) -> str:
-        """host:port, as clients want it."""
+        """host:port, the form that clients take."""
         return join_address(self.config.host, self.port)
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are answered with rows: a version is active and the server is not stopping."""
+        """Tell whether requests are answered with rows: a version is active and the server is not stopping."""
         return self._core.active() is not None and not self._core.draining
 
     def add(self, version: _core.Version) -> None:
-        """Hold a version that is in memory already.
+        """Add a version that is in memory already.
 
         Raises:
-            Conflict: one with its name is loaded.
+            Conflict: a version of that name is loaded.
         """
         with _translated():
             self._core.add(version)
@@ -164,9 +164,9 @@ class Server:
         """Load a version beside the others, on top of `base` where the path holds a delta.
 
         Raises:
-            Conflict: one with that name is loaded, or on its way.
+            Conflict: a version of that name is loaded, or being loaded.
             NotFound: the base is not loaded.
-            CloudEdgeError: what the loader says about the files; what is loaded stays.
+            CloudEdgeError: the loader refused the files; loaded versions stay.
         """
         with _translated():
             if base is None:
@@ -186,11 +186,11 @@ class Server:
             self._core.activate(name)
 
     def deactivate(self) -> None:
-        """Answer requests without a pin with nothing any more, as before the first version was activated."""
+        """Answer requests without a pin with nothing, as before the first version was activated."""
         self._core.deactivate()
 
     def unload(self, name: str) -> None:
-        """Let a version go that is not active; requests that use it finish first.
+        """Unload a version that is not active; requests that use it finish first.
 
         Raises:
             NotFound: it is not loaded.
@@ -205,7 +205,7 @@ class Server:
         return self._core.active()
 
     def versions(self) -> list[VersionInfo]:
-        """List what is loaded, by name."""
+        """List the loaded versions by name."""
         active = self._core.active()
         return sorted(
             (
@@ -220,15 +220,15 @@ class Server:
         return self._core.stats()
 
     def drain(self, within_s: float = 10) -> None:
-        """Stop accepting, finish what is under way, close; at the latest when the time is up.
+        """Stop accepting, finish the requests under way, and close, at the latest when the time is up.
 
-        Clients that stay connected are answered as before during the first half of the time, and told that the server
-        is stopping during the second.
+        Connected clients are answered as before during the first half of the time. During the second half they learn
+        that the server is stopping.
         """
         self._core.drain(int(within_s * 1000))
 
     def close(self) -> None:
-        """Stop at once; what is under way gets no answer."""
+        """Stop at once; requests under way get no answer."""
         self._core.stop()
 
     def __enter__(self) -> Server:  # noqa: PYI034 - typing.Self is not in 3.10
@@ -242,10 +242,10 @@ class Server:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn what the core says about names into errors of cloudedge's tree; a loader's own errors pass."""
+    """Turn the core's errors about names into errors of cloudedge's tree; a loader's own errors pass."""
     try:
         yield
     except _core.NotLoaded as error:
-        raise NotFound(str(error), hint="load it first; `cloudedge cube stat` lists what is loaded") from error
+        raise NotFound(str(error), hint="Load it first; `cloudedge cube stat` lists the loaded versions.") from error
     except _core.NameTaken as error:
         raise Conflict(str(error)) from error

@@ -1,9 +1,9 @@
-"""A version's files on their way in: fetched from others, or sent here piece by piece, and checked either way.
+"""Staging of a version's files at a cube server: fetched from sources or sent in pieces, and verified.
 
-    DIR/NAME/.artifact.json   what is to come; files that are not whole yet stand beside it under other names
-    DIR/NAME/artifact.json    the same once all of them are there, checked
+    DIR/NAME/.artifact.json   the expected artifact; incomplete files stand beside it under other names
+    DIR/NAME/artifact.json    the same, once all files are there and verified
 
-Whatever was interrupted goes on where it stopped.
+An interrupted staging continues where it stopped.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ __all__ = ["Staging"]
 
 _UNFINISHED = f".{NOTE}"
 _SPARE_DISK = 64 << 20
-"""Left alone on the disk for the state file and everybody else."""
+"""Bytes of the disk left free for the state file and other programs."""
 
 
-class _Gate(Throttle):
-    """Lets bytes through until it is closed."""
+class _ClosableThrottle(Throttle):
+    """A bandwidth limit that stops all transfers once it is closed."""
 
     is_closed = False
 
     def take(self, count: int) -> None:
         if self.is_closed:
-            raise Interrupted("the server is stopping", hint="What was fetched is kept for the next time.")
+            raise Interrupted("the server is stopping", hint="The fetched bytes are kept for the next start.")
         super().take(count)
 
 
 class Staging:
-    """The folder of a server's versions.
+    """The directory of a server's staged versions.
 
     Args:
-        versions: The folder; a version's files are in one of its name.
-        is_held: Tells whether a version is in use, and so does not change under its name.
-        limit_bytes_per_s: For everything that is fetched.
+        versions: The directory; each version's files are in a subdirectory of its name.
+        is_held: Tells whether a version is in use and therefore must not change under its name.
+        limit_bytes_per_s: For all fetches together.
         clock: For deadlines.
     """
 
@@ -66,15 +66,15 @@ class Staging:
         self.versions = versions
         self._is_held = is_held
         self._clock = clock
-        self._gate = _Gate(math.inf if limit_bytes_per_s is None else limit_bytes_per_s, clock)
+        self._throttle = _ClosableThrottle(math.inf if limit_bytes_per_s is None else limit_bytes_per_s, clock)
         self._receiving = threading.Lock()
 
     def close(self) -> None:
-        """Break off what is being fetched; it goes on after the next start."""
-        self._gate.is_closed = True
+        """Break off fetches; they continue after the next start."""
+        self._throttle.is_closed = True
 
     def stage(self, name: str, artifact: Artifact, sources: Sequence[Source], *, deadline_s: float) -> int:
-        """Fetch a version's files, checked, continuing what an earlier call left.
+        """Fetch and verify a version's files, continuing an earlier call.
 
         Returns:
             Bytes that travelled.
@@ -83,7 +83,7 @@ class Staging:
             Conflict: the name is taken by other content that is loaded.
             StorageError: there is not enough room.
             Unavailable: no source gave the files.
-            IntegrityError: what a source gave is not what the artifact says.
+            IntegrityError: a source's bytes do not match the artifact.
         """
         with self._stored(name):
             folder = self._opened(name, artifact)
@@ -95,10 +95,10 @@ class Staging:
         return shipped
 
     def expect(self, name: str, artifact: Artifact) -> dict[str, int] | None:
-        """Make ready for a version's files, which will be sent here; or finish, once all of them are there.
+        """Prepare for a version's files, which will be sent here; or finish, once all of them are there.
 
         Returns:
-            How many bytes of each file are there; None once it is staged.
+            The bytes of each file that are there; None once the version is staged.
 
         Raises:
             Conflict: the name is taken by other content that is loaded.
@@ -111,22 +111,22 @@ class Staging:
             there = {file.name: self._arrived(folder / file.name, file) for file in artifact.files}
             for file in artifact.files:
                 if there[file.name] == file.size and not (folder / file.name).is_file():
-                    self._append(folder / file.name, file, b"")  # an empty one, or killed before it got its name
+                    self._append(folder / file.name, file, b"")  # an empty one, or a kill came before the rename
             if all((folder / file.name).is_file() for file in artifact.files):
                 self._finish(folder)
                 return None
             return there
 
     def receive(self, name: str, file_name: str, offset: int, content: bytes) -> int:
-        """Take the next piece of a file that is expected; the last one is followed by a look at its SHA-256.
+        """Append the next piece of an expected file; after the last one, verify its SHA-256.
 
         Returns:
-            How many bytes of it are there.
+            The bytes of the file that are there.
 
         Raises:
-            NotFound: nothing of that name is expected.
+            NotFound: no file of that name is expected.
             Conflict: another piece comes next.
-            IntegrityError: the whole is not what it should be; nothing of it is kept.
+            IntegrityError: the whole file has another SHA-256; nothing of it is kept.
         """
         with self._receiving, self._stored(name):
             folder = self.folder(name)
@@ -134,7 +134,9 @@ class Staging:
             files = Artifact.from_json(json.loads(noted)).files if noted else ()
             file = next((each for each in files if each.name == file_name), None)
             if file is None:
-                raise NotFound(f"no file {file_name!r} of version {name!r} is expected", hint="POST /staged first.")
+                raise NotFound(
+                    f"no file {file_name!r} of version {name!r} is expected", hint="Call `POST /staged` first."
+                )
             path, there = folder / file.name, self._arrived(folder / file.name, file)
             if offset != there or offset + len(content) > file.size:
                 raise Conflict(f"{file_name} of version {name!r} has {there} of {file.size} bytes, not {offset}")
@@ -142,7 +144,7 @@ class Staging:
             return there + len(content)
 
     def _opened(self, name: str, artifact: Artifact) -> Path | None:
-        """Return the folder that a version's files go to; None if they are there."""
+        """Return the directory for a version's files; None if they are staged already."""
         folder = self.folder(name)
         note = json.dumps(artifact.as_json(), sort_keys=True)
         if self._noted(folder / NOTE) == note:
@@ -178,12 +180,12 @@ class Staging:
             part.unlink()
             raise IntegrityError(
                 f"{file.name} has the SHA-256 {digest}, not {file.sha256}",
-                hint="Send it again; what came was thrown away.",
+                hint="Send it again; the received bytes were thrown away.",
             )
         publish(part, path)
 
     def staged(self) -> dict[str, Artifact]:
-        """Return what is there in files, loaded or not; not what cannot be told, see `unreadable`."""
+        """Return the artifacts of staged versions, loaded or not; see `unreadable` for the others."""
         found: dict[str, Artifact] = {}
         for path in self._notes():
             with suppress(CloudEdgeError):
@@ -191,13 +193,13 @@ class Staging:
         return found
 
     def unreadable(self) -> dict[str, CloudEdgeError]:
-        """Return what is there and cannot be told, and why; staging it again replaces it."""
+        """Return the staged versions whose artifact cannot be read, and why; staging one again replaces it."""
         found: dict[str, CloudEdgeError] = {}
         for path in self._notes():
             try:
                 self.artifact(path.parent)
             except NotFound:
-                continue  # it has just gone
+                continue  # it has just been removed
             except CloudEdgeError as error:
                 found[path.parent.name] = error
         return found
@@ -206,33 +208,33 @@ class Staging:
         return sorted(self.versions.glob(f"[!.]*/{NOTE}"))
 
     def begun(self) -> list[str]:
-        """Return the names of what is on its way."""
+        """Return the names of versions whose staging has begun."""
         return sorted(path.parent.name for path in self.versions.glob(f"[!.]*/{_UNFINISHED}"))
 
     def free_disk_bytes(self) -> int:
-        """Return what may still be fetched: nothing where the disk is gone."""
+        """Return the bytes that may still be fetched; 0 if the disk is gone."""
         try:
             return max(0, shutil.disk_usage(self.versions).free - _SPARE_DISK)
         except OSError:
             return 0
 
     def folder(self, name: str) -> Path:
-        """Return where a version's files are.
+        """Return the directory of a version's files.
 
         Raises:
-            InputError: nothing can be called that.
+            InputError: no version can have that name.
         """
         if not is_version_name(name):
             raise InputError(f"{name!r} cannot name a version: letters, digits, '_', '.' and '-'")
         return self.versions / name
 
     def artifact(self, folder: Path) -> Artifact:
-        """Read what a folder's files are.
+        """Read the artifact of a directory's files.
 
         Raises:
-            NotFound: they are not there, or not all of them.
-            IntegrityError: the note that says it is damaged.
-            StorageError: it cannot be read.
+            NotFound: the files are not there, or not all of them.
+            IntegrityError: the artifact file is damaged.
+            StorageError: the artifact file cannot be read.
         """
         try:
             return Artifact.from_json(json.loads((folder / NOTE).read_bytes()), folder)
@@ -275,7 +277,7 @@ class Staging:
     def _fetch(self, folder: Path, file: ArtifactFile, sources: Sequence[Source], deadline: float) -> int:
         path = folder / file.name
         if path.is_file() and path.stat().st_size == file.size:
-            return 0  # it got its name after it was checked
+            return 0  # it was verified before it got its name
         reasons: list[CloudEdgeError] = []
         # One attempt without a byte, then the next source: the delivery that asked for this owns the retries.
         for source in sources:
@@ -288,7 +290,7 @@ class Staging:
                     size=file.size,
                     deadline=deadline,
                     token=source.token or None,
-                    limit=self._gate,
+                    limit=self._throttle,
                     clock=self._clock,
                     attempts=1,
                 ).received_bytes
@@ -299,5 +301,5 @@ class Staging:
         damaged = next((each for each in reasons if isinstance(each, IntegrityError)), None)
         if damaged is not None:
             raise damaged
-        why = "; ".join(each.message for each in reasons) or "nobody was named to fetch from"
-        raise Unavailable(f"cannot fetch {file.name}: {why}", hint="See that a source runs and can be reached.")
+        why = "; ".join(each.message for each in reasons) or "no source was named"
+        raise Unavailable(f"cannot fetch {file.name}: {why}", hint="Check that a source runs and can be reached.")

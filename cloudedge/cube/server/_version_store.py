@@ -1,11 +1,11 @@
-"""What a server keeps on disk, so that killed and started again it comes back with the versions it had.
+"""The versions of a cube server on disk: a server that is killed and started again restores them.
 
-    DIR/state.json            the versions that were loaded, in that order, and which one is active
-    DIR/versions/NAME/        a version's files; artifact.json stands there once all of them are, checked
+    DIR/state.json            the loaded versions in the order of loading, and the active one
+    DIR/versions/NAME/        a version's files; artifact.json stands there once all of them are there and verified
 
 The state is replaced by rename after a version was loaded and before the pointer moves. A delta's base stays on disk
-as long as the delta does, loaded or not. The active version does not go, nor the one before it unless somebody gives
-that up in so many words. Upstream's control commands, which know nothing of this, are refused.
+as long as the delta does, loaded or not. The active version cannot be unloaded, nor the previous one unless the caller
+gives it up explicitly. Upstream's control commands, which bypass the state, are refused.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ class _Held:
 
     name: str
     path: str = ""
-    """Where its files are; empty for those fetched into this directory."""
+    """The path of its files; empty for a version that was staged in this directory."""
     base: str | None = None
-    """What it was loaded on top of."""
+    """The version that it was loaded on top of."""
     is_loaded: bool = True
-    """False for one that is kept as a base only."""
+    """False for a version that is kept only as a base."""
 
 
 class VersionStore:
     """A server's versions on disk.
 
     Args:
-        server: Whose they are.
-        directory: Where they are kept; made if it is not there.
-        limit_bytes_per_s: For everything that is fetched.
+        server: The server that loads them.
+        directory: The directory to keep them in; made if it is absent.
+        limit_bytes_per_s: For all fetches together.
         clock: For deadlines.
     """
 
@@ -90,7 +90,7 @@ class VersionStore:
         self._natives: dict[str, _core.Version] = {}
         self._active: str | None = None
         self.previous: str | None = None
-        # They would load and switch past the state file, and a restart would come back with other versions.
+        # They would load and switch past the state file, and a restart would restore other versions.
         server.refuse_control(
             "this server keeps its versions in a state directory and takes them by its admin API only: "
             "deliver with cloudedge cube deliver, or serve without --state"
@@ -101,18 +101,18 @@ class VersionStore:
             raise StorageError(f"cannot keep versions in {directory}: {error.strerror}", path=str(directory)) from error
 
     def close(self) -> None:
-        """Break off what is being fetched; it goes on after the next start."""
+        """Break off fetches; they continue after the next start."""
         self.staging.close()
 
     def restore(self) -> list[str]:
-        """Load what was loaded when the process last ran, and activate what was active.
+        """Load the versions that were loaded when the process last ran, and activate the one that was active.
 
-        A version that cannot be loaded is left out; if that is the active one, none is. Where its files are damaged
-        they are removed, so that it can be delivered again. Where they could only not be read, or not enough memory
-        is there, they stay, and so does the state file: the next start tries again.
+        A version that cannot be loaded is left out; if it was the active one, none is active. Damaged files are
+        removed, so that the version can be delivered again. If the files could not be read, or there is not enough
+        memory, they stay, and so does the state file: the next start tries again.
 
         Returns:
-            What was left out, and why.
+            The versions that were left out, with the reasons.
 
         Raises:
             IntegrityError: the state file is damaged.
@@ -161,19 +161,19 @@ class VersionStore:
         return None
 
     def load(self, name: str, *, path: str = "", base: str | None = None) -> None:
-        """Load a version from a path, or from its files here; a delta on top of `base`, or of what it was made for.
+        """Load a version from a path or from its staged files; a delta on top of `base`, or of the base it is made for.
 
         Raises:
-            NotFound: it was not fetched, or the base is not loaded.
+            NotFound: the version was not staged, or the base is not loaded.
             Conflict: it is loaded.
-            InputError: no loaded version is what the delta was made for.
+            InputError: no loaded version is the base that the delta was made for.
             StorageError: there is not enough memory.
-            CloudEdgeError: what is wrong with its files.
+            CloudEdgeError: its files are damaged or do not fit together.
         """
         with self._alone(name):
             if name in self._held and self._held[name].is_loaded:
                 raise Conflict(f"version {name!r} is loaded already, and a version does not change under its name")
-            if name in self._held:  # kept as another one's base
+            if name in self._held:  # kept as another version's base
                 held = replace(self._held[name], is_loaded=True)
             else:
                 held = _Held(name, path, base if path else self._base_of(name))
@@ -182,47 +182,47 @@ class VersionStore:
             except MemoryError as error:
                 raise _no_memory(name) from error
             self._natives[name] = native
-            # Written first: whoever sees it loaded may activate it at once, and a restart must then find it.
+            # Written first: a client that sees it loaded may activate it at once, and a restart must then find it.
             self._write(held={**self._held, name: held})
             self.server.add(native)
             self._drop_natives()
 
     def activate(self, name: str) -> None:
-        """Make a loaded version the active one, and remember the one it replaces.
+        """Activate a loaded version, and remember the one it replaces.
 
         Raises:
             NotFound: it is not loaded.
         """
-        with self._writing:  # an `unload` may be at it: what it writes first counts
+        with self._writing:  # `unload` may run at the same time: the first to write wins
             if name not in self._held or not self._held[name].is_loaded:
-                raise NotFound(f"version {name!r} is not loaded", hint="load it first")
+                raise NotFound(f"version {name!r} is not loaded", hint="Load it first.")
             if name != self._active:
                 self._write_locked(self._held, name, self._active)
             self.server.activate(name)
 
     def deactivate(self) -> None:
-        """Make no version the active one, nor the one to go back to; what is loaded stays and answers pinned reads."""
+        """Activate no version and keep none to roll back to; loaded versions stay and answer pinned reads."""
         with self._writing:
             if (self._active, self.previous) != (None, None):
                 self._write_locked(self._held, None, None)
             self.server.deactivate()
 
     def unload(self, name: str, *, previous: bool = False) -> None:
-        """Let a version go, its files too.
+        """Unload a version and remove its files.
 
         Args:
-            name: Which one.
-            previous: Also if it is the one to go back to; there is none then.
+            name: The version.
+            previous: Unload it also if it is the version to roll back to; there is none then.
 
         Raises:
-            NotFound: there is none of that name.
-            Conflict: it is active, or the one to go back to.
+            NotFound: there is no version of that name.
+            Conflict: it is active, or the version to roll back to.
         """
         with self._alone(name):
             if name == self._active:
-                raise Conflict(f"version {name!r} is active and does not go")
+                raise Conflict(f"version {name!r} is active and cannot be unloaded")
             if name == self.previous and not previous:
-                raise Conflict(f"version {name!r} is the one to go back to and does not go")
+                raise Conflict(f"version {name!r} is the one to roll back to and cannot be unloaded")
             if name not in self._held and not self.staging.folder(name).exists():
                 raise NotFound(f"version {name!r} is neither loaded nor staged")
             if name in self._held:
@@ -231,7 +231,7 @@ class VersionStore:
                 self._remove(name)
 
     def describe(self) -> list[dict[str, Any]]:
-        """List versions, the oldest first: loaded ones with what they are made of, then those only in files."""
+        """List versions, the oldest first: loaded ones with the versions they are made of, then staged ones."""
         staged = self.staging.staged()
         found: list[dict[str, Any]] = []
         loaded = {version.name: version for version in self.server.versions()}
@@ -253,11 +253,11 @@ class VersionStore:
         return [*found, *({"name": name, "state": states.PARTIAL} for name in self.staging.begun())]
 
     def kept(self) -> list[dict[str, Any]]:
-        """List what was let go and stays in files, for the versions that are made of it; it can be loaded again."""
+        """List unloaded versions that stay in files because others are made of them; they can be loaded again."""
         return [{"name": each.name, "state": states.STAGED} for each in self._held.values() if not each.is_loaded]
 
     def _base_of(self, name: str) -> str | None:
-        """Find the version that a fetched delta belongs on; None for a base."""
+        """Find the version that a staged delta belongs on; None for a base."""
         artifact = self.staging.artifact(self.staging.folder(name))
         if artifact.kind == "base":
             return None
@@ -271,7 +271,7 @@ class VersionStore:
         )
 
     def _native(self, name: str) -> _core.Version:
-        """Return a version's rows, made from its files where it is not loaded."""
+        """Return a version's rows, loaded from its files if it is not in memory."""
         if name not in self._natives:
             if name not in self._held:
                 raise NotFound(f"version {name!r} is not loaded")
@@ -295,11 +295,11 @@ class VersionStore:
 
     def _forget(self, name: str) -> None:
         held = {**self._held, name: replace(self._held[name], is_loaded=False)}
-        # What no loaded version is made of any more goes; a chain is let go from its end.
+        # Remove every version that no loaded one is made of; a chain is removed from its end.
         needed = {each for one in held.values() if one.is_loaded for each in self._chain(one.name)}
         with self._writing:
             if name == self._active:
-                raise Conflict(f"version {name!r} has just been activated and does not go")
+                raise Conflict(f"version {name!r} has just been activated and cannot be unloaded")
             if any(each.name == name for each in self.server.versions()):
                 self.server.unload(name)
             left = {each: one for each, one in held.items() if each in needed}
@@ -343,7 +343,7 @@ class VersionStore:
 
 
 def _is_lost(why: CloudEdgeError) -> bool:
-    """Tell whether what went wrong is the version's files, and not this moment's disk or memory."""
+    """Tell whether the version's files are at fault, and not the disk or the memory at this moment."""
     if isinstance(why, StorageError):
         return False
     said = why.__cause__.args if isinstance(why.__cause__, _core.FileError) else ("",)

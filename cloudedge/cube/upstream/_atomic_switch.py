@@ -1,9 +1,9 @@
-"""All replicas of all shards switch in one go, and how long they were apart is measured.
+"""Switch of all replicas of all shards at once, with a measurement of how long versions were mixed.
 
-Upstream's servers cannot be asked for a version, so between the first and the last switch a reader sees a mixture;
-ours notices and waits. Everything that takes time is done before: versions are loaded, connections are open. Then one
-thread writes every command, one after the other without waiting for an answer, and seeks on connections of their own
-say when each server changed. Where one refuses, those that changed are switched back.
+Upstream's servers understand no pins, so between the first and the last switch a reader sees a mixture; cloudedge's
+client notices and waits. Everything that takes time is done before: versions are loaded, connections are open. Then one
+thread writes every command, one after the other without waiting for an answer, and seeks on separate connections
+observe when each server changed. If one refuses, those that changed are switched back.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class AtomicSwitch:
     0.0004
 
     Args:
-        replicas: All of them, of all shards, each with the version loaded.
+        replicas: All replicas of all shards, each with the version loaded.
         clock: For the measurement and the deadline.
-        within_s: How long the whole switch may take before it is undone.
+        within_s: The longest time of the whole switch before it is undone.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class AtomicSwitch:
         self._within_s = within_s
 
     def switch(self, version: str | Mapping[str, str]) -> SwitchReport:
-        """Make a version that is loaded everywhere the one that answers everywhere.
+        """Activate a version everywhere; it is loaded everywhere.
 
         Args:
             version: Its name, or one for each table; replicas of tables that are not named stay as they are.
@@ -57,7 +57,7 @@ class AtomicSwitch:
             Unavailable: a replica could not be reached before anything was changed, or did not switch in time; then
                 all are back on what they had.
             NotFound: a replica does not have the version in its other slot; all are back on what they had.
-            Conflict: one did not switch, and others could not be brought back; `versions` says what each answers from.
+            Conflict: one did not switch, and others could not be switched back; `versions` holds each one's version.
         """
         with ExitStack() as stack:
             lines = [
@@ -85,7 +85,7 @@ class AtomicSwitch:
         return self._observe(going, lambda line: line.seen == line.wanted)
 
     def _observe(self, lines: list[_Replica], is_done: Callable[[_Replica], bool], *, is_patient: bool = False) -> bool:
-        """Ask every replica what it answers from, again and again, until all are done, or one cannot any more."""
+        """Ask every replica for its version, again and again, until all are done, or one cannot be any more."""
         deadline = self._clock.monotonic() + self._within_s
         with selectors.DefaultSelector() as selector:
             for line in lines:
@@ -106,7 +106,7 @@ class AtomicSwitch:
         return not waiting
 
     def _go_back(self, going: list[_Replica], name: str) -> None:
-        """Switch back what changed, and raise."""
+        """Switch back the replicas that changed, and raise."""
         # Commands under way end first: a second one would be refused, or overtake it.
         self._observe([line for line in going if not line.is_broken], lambda line: not line.is_told, is_patient=True)
         guilty = [line for line in going if line.refused or line.is_broken]
@@ -132,7 +132,7 @@ class AtomicSwitch:
 
 
 class _Replica:
-    """One replica during a switch: a connection for commands, one for seeks, and what was seen when."""
+    """One replica during a switch: a connection for commands, one for seeks, and the times of the changes seen."""
 
     def __init__(self, replica: UpstreamReplica, name: str, clock: Clock) -> None:
         self.replica = replica
@@ -166,7 +166,7 @@ class _Replica:
         self.commands.send("/ControlService/cmd", {"cmd": "enable", "version": self.wanted})
 
     def turn_back(self) -> None:
-        """Want what was there at first."""
+        """Make the first version the wanted one again."""
         self.refused = False
         self.wanted = self._first or ""
 
@@ -196,7 +196,7 @@ class _Replica:
 
 
 class _Line:
-    """A connection that speaks as much HTTP as this takes, without ever waiting to read."""
+    """A connection with a minimal HTTP client that never waits to read."""
 
     def __init__(self, replica: UpstreamReplica) -> None:
         self._host = replica.cube.host
@@ -205,7 +205,7 @@ class _Line:
         except OSError as error:
             raise Unavailable(
                 f"{replica.name} cannot be reached: {error}; nothing was switched",
-                hint="See whether the server runs, then switch.",
+                hint="Check that the server runs, then switch.",
                 replica=replica.name,
             ) from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -227,7 +227,7 @@ class _Line:
             self.is_broken = True
 
     def receive(self) -> tuple[int, bytes] | None:
-        """Return an answer's status and body once all of it is there."""
+        """Return an answer's status and body once it is complete."""
         try:
             chunk = self.socket.recv(_MAX_ANSWER)
         except OSError:
@@ -258,7 +258,7 @@ def _version(body: bytes) -> str:
 
 
 def named(version: str | Mapping[str, str]) -> str:
-    """Say a version, or those of tables, in one word where it is one."""
+    """Return the name of a version, or one text with those of several tables."""
     if isinstance(version, str):
         return version
     names = set(version.values())

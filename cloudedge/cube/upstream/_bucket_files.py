@@ -1,4 +1,4 @@
-"""A bucket's objects as files, by the stores that hubs use."""
+"""A bucket's objects as files, read through the object stores of hubs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from cloudedge.clock import Clock
 from cloudedge.config import HubConfig
-from cloudedge.cube.upstream._remote_files import RemoteFile, RemotePlace, bounded, save
+from cloudedge.cube.upstream._remote_files import ListedFiles, RemoteFile, bounded, save
 from cloudedge.hub import ObjectStore
 
-__all__ = ["StorePlace", "same_bucket"]
+__all__ = ["BucketFiles", "same_bucket"]
 
 
-class StorePlace(RemotePlace):
-    """A bucket, by any `ObjectStore` that begins at its root."""
+class BucketFiles(ListedFiles):
+    """A bucket, read through any `ObjectStore` that begins at its root."""
 
     def __init__(self, store: ObjectStore, clock: Clock | None = None) -> None:
         super().__init__(clock)
@@ -40,17 +40,17 @@ class StorePlace(RemotePlace):
         """List the objects below a prefix."""
         prefix = path.strip("/") + "/"
         for info in self._store.list(prefix):
-            if not info.key.endswith("/"):  # what consoles make to show a folder
+            if not info.key.endswith("/"):  # a marker that consoles make to show a folder
                 yield RemoteFile(info.key.removeprefix(prefix), info.key, info.size, info.version)
 
     def fetch(self, file: RemoteFile, target: Path, deadline: float) -> None:
-        """Bring an object here; the store goes on by itself where a connection breaks."""
+        """Bring an object here; the store itself continues a broken download."""
         chunks = self._store.get(file.key)
         save(chunks, target, file, self.address(file.key), lambda: self._clock.monotonic() < deadline)
 
 
 def same_bucket(scheme: str, bucket: str, hubs: Mapping[str, HubConfig]) -> HubConfig:
-    """Return how to reach a bucket's root: as a hub that lies in it says, or by the SDK's own search."""
+    """Return the settings of a bucket's root: those of a hub in the same bucket, or the SDK's own search."""
     root = f"{scheme}://{bucket}"
     for hub in hubs.values():
         if hub.url == root or hub.url.startswith(f"{root}/"):

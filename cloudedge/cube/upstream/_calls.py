@@ -1,7 +1,7 @@
-"""What is said to upstream's agent and server, and how their answers are read.
+"""Calls to upstream's cube-agent and cube-server, and the reading of their answers.
 
 The agent's ``success`` counts only for downloads: for ``enable`` it is always "0". The server's ``status`` answers with
-freed memory, so only its loading flag is read; which version answers is asked with a seek.
+freed memory, so only its loading flag is read; a seek finds out which version answers.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _MAX_ANSWER = 1 << 20
 
 @dataclass(frozen=True)
 class AgentAnswer:
-    """What an agent said about a command."""
+    """An agent's answer to a command."""
 
     ok: bool
     message: str
 
 
 class UpstreamCalls:
-    """Talks to one agent and its server.
+    """Calls one agent and its server.
 
     Args:
         name: The replica's name, for messages.
-        agent: Where the agent listens.
-        cube: Where the server listens.
-        call_s: How long an ordinary answer may take.
+        agent: The agent's address.
+        cube: The server's address.
+        call_s: The longest time of an ordinary answer.
     """
 
     def __init__(self, name: str, agent: Endpoint, cube: CubeAddress, *, call_s: float) -> None:
@@ -53,7 +53,7 @@ class UpstreamCalls:
         self._agent = join_address(*agent)
         self._cube = join_address(cube.host, cube.port)
         self._call_s = call_s
-        # One replica and no pin: the answer's version is whatever the server has.
+        # One replica and no pin: the answer's version is that of the server.
         self._client = Client(
             ClientConfig([[self._cube]], timeout_ms=max(1, int(call_s * 1000)), connect_timeout_ms=2000)
         )
@@ -63,43 +63,43 @@ class UpstreamCalls:
         self._client.close()
 
     def agent(self, work: dict[str, Any], *, within_s: float) -> AgentAnswer:
-        """Give the agent a command and wait until it has done it.
+        """Send the agent a command and wait until it is done.
 
         Raises:
-            Unavailable: it did not answer in time, or not as an agent does.
+            Unavailable: the agent did not answer in time, or not as an agent does.
         """
         # `json=` says application/json; with any form type the agent finds an empty body.
         status, content = self._post(f"http://{self._agent}/agent/cmd", work, within_s)
         with self._read_as("cube-agent", self._agent, status):
-            told = json.loads(content)
-            return AgentAnswer(told["success"] == "0", str(told["message"])[:500])
+            answer = json.loads(content)
+            return AgentAnswer(answer["success"] == "0", str(answer["message"])[:500])
 
     def control(self, body: dict[str, Any], *, within_s: float | None = None) -> bool:
-        """Give the server a control command; returns whether it did it.
+        """Send the server a control command; returns whether it succeeded.
 
         Raises:
             Unavailable: it did not answer in time.
-            Rejected: it takes no control commands from here.
+            Rejected: it accepts no control commands from here.
         """
         status, _ = self._post(f"http://{self._cube}/ControlService/cmd", body, within_s or self._call_s)
         if status == 403:  # noqa: PLR2004 - cloudedge's own server, for control from elsewhere
             raise Rejected(
                 f"{self.name}: {self._cube} takes no control commands from this machine",
-                hint="Send them through its agent, or start the server with --remote-control.",
+                hint="Send them through its agent, or start the server with `--remote-control`.",
                 replica=self.name,
             )
         return status == _OK
 
     def is_loading(self) -> bool:
-        """Ask whether a load is under way."""
+        """Tell whether a load is under way."""
         _, content = self._post(f"http://{self._cube}/ControlService/cmd", {"cmd": "status"}, self._call_s)
         return bool(_LOADING.search(content))
 
     def version(self) -> str:
-        """Return the version string that answers; without a key, or it would count among those not found.
+        """Return the version string that answers; asks without a key, which would count among those not found.
 
         Raises:
-            Unavailable: no answer, or none that a cube-server gives.
+            Unavailable: there is no answer, or none that a cube-server gives.
         """
         status, content = self._post(f"http://{self._cube}/DictService/seek", {"version_required": True}, self._call_s)
         with self._read_as("cube-server", self._cube, status):
@@ -111,14 +111,14 @@ class UpstreamCalls:
         Raises:
             ShardUnavailable: no answer.
         """
-        if not keys:  # nobody would be asked
+        if not keys:  # no server would be asked
             return [], self.version()
         result = self._client.seek(np.array(keys, np.uint64), dtype=np.uint8)
         rows = [row.tobytes() if found else None for row, found in zip(result.values, result.found, strict=True)]
         return rows, result.version or ""
 
     def counters(self) -> dict[str, int]:
-        """Return the server's counters; empty where it shows none."""
+        """Return the server's counters; empty if it has none."""
         import requests  # noqa: PLC0415 - slow to import
 
         try:
@@ -130,7 +130,7 @@ class UpstreamCalls:
 
     @contextmanager
     def _read_as(self, what: str, address: str, status: int) -> Iterator[None]:
-        """Say of an answer that cannot be read who should have given it."""
+        """Name the server in the error for an answer that cannot be read."""
         try:
             yield
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -150,6 +150,6 @@ class UpstreamCalls:
             asked = json.dumps(body.get("command") or body.get("cmd") or "seek")
             raise Unavailable(
                 f"{self.name}: {url} did not answer {asked}: {type(error).__name__}",
-                hint="See whether it runs and can be reached from here, then run the same command again.",
+                hint="Check that it runs and can be reached from here, then run the same command again.",
                 replica=self.name,
             ) from error

@@ -1,4 +1,4 @@
-"""Deliveries and transfers as cloudedge.yaml's `transfers` section describes them."""
+"""Deliveries and transfers from the `transfers` section of cloudedge.yaml."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class ConfiguredTransfer:
     """One entry of `transfers`, ready to deliver.
 
     Args:
-        name: What cloudedge.yaml calls it.
+        name: Its name in cloudedge.yaml.
         config: The whole of cloudedge.yaml.
-        token: For the servers' admin APIs, where the entry names none.
+        token: The token of the servers' admin APIs, where the entry has none.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: there is no entry of that name.
     """
 
     def __init__(self, name: str, config: Config, *, token: str = "") -> None:
         found = config.transfers.get(name)
         if found is None:
             known = ", ".join(sorted(config.transfers)) or "none"
-            raise ConfigError(f"there is no transfer {name!r}", hint=f"cloudedge.yaml names: {known}.")
+            raise ConfigError(f"there is no transfer {name!r}", hint=f"Use one that cloudedge.yaml names: {known}.")
         self.name = name
         self.config: TransferConfig = found
         self.token = reveal(found.token) if found.token is not None else token
@@ -45,7 +45,7 @@ class ConfiguredTransfer:
 
     @property
     def policy(self) -> DeliveryPolicy:
-        """How to deliver."""
+        """The settings of the delivery."""
         given = self.config
         return DeliveryPolicy(
             jobs=given.jobs,
@@ -62,7 +62,7 @@ class ConfiguredTransfer:
         """The servers, which are cloudedge's own.
 
         Raises:
-            ConfigError: they are upstream's.
+            ConfigError: the servers are upstream's.
         """
         if self.config.servers != "cube":
             raise ConfigError(
@@ -80,12 +80,12 @@ class ConfiguredTransfer:
 
     @contextmanager
     def replicas(self) -> Iterator[Sequence[Replica]]:
-        """Open every server of every table, of either kind, to look at; a context."""
+        """Open every server of every table, of either kind, for status reports; a context."""
         if self.config.servers == "cube":
             yield self.layout.replicas(token=self.token)
             return
         with ExitStack() as stack:
-            # What a number of upstream's stands for is known where the table is delivered from.
+            # The names behind upstream's numbers are known where the table is delivered from.
             fleets = [UpstreamFleet([conf]) for conf in self._confs(donefiles=True)]
             if bundles := self._confs(donefiles=False):
                 fleets.append(UpstreamFleet(bundles, self.work))
@@ -120,15 +120,15 @@ class ConfiguredTransfer:
         if not confs:
             raise ConfigError(
                 f"every table of transfer {self.name!r} follows its donefiles; upstream's servers follow one master",
-                hint=f"cloudedge cube transfer {self.name}; or take `donefiles` out of the tables that bundles have.",
+                hint=f"Run `cloudedge cube transfer {self.name}`, or remove `donefiles` from tables that bundles have.",
             )
         return UpstreamFleet(confs, self.work, options=self._options)
 
     def transfer(self, table: str = "") -> Transfer:
-        """Open what keeps a table's servers on its donefiles; a context.
+        """Open the transfer that keeps a table's servers on its donefiles; a context.
 
         Args:
-            table: Which one, where several have donefiles: each is kept by a process of its own, as upstream's are.
+            table: The table, where several have donefiles: each is kept by a process of its own, as upstream's are.
 
         Raises:
             ConfigError: there is no such table, none has donefiles, or several have.
@@ -143,7 +143,7 @@ class ConfiguredTransfer:
             raise ConfigError(
                 f"transfer {self.name!r}: {'several tables have' if able else 'there is no table with'} donefiles"
                 + (f" and the name {table!r}" if table else ""),
-                hint=f"Name one with --table. There are: {known}.",
+                hint=f"Name one with `--table`. There are: {known}.",
             )
         ((name, where),) = able.items()
         conf = self._conf(name, where)
@@ -168,7 +168,7 @@ class ConfiguredTransfer:
         ]
 
     def _conf(self, name: str, table: TransferTable) -> TransferConf:
-        """Say in upstream's words what this entry says."""
+        """Convert this entry to upstream's configuration."""
         instances = {
             (shard, copy): server for shard, servers in enumerate(table.shards) for copy, server in enumerate(servers)
         }
@@ -195,6 +195,6 @@ class ConfiguredTransfer:
 
 
 def _within(deadline_s: float) -> UpstreamTimes:
-    """Return how long single steps may take where all of them together have so long."""
+    """Return the deadlines of single steps within the deadline of all of them together."""
     usual = UpstreamTimes()
     return replace(usual, stage_s=min(usual.stage_s, deadline_s), load_s=min(usual.load_s, deadline_s))

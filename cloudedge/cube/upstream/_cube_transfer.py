@@ -1,4 +1,4 @@
-"""What donefiles announce, to cloudedge's own servers: a base as a base, what came after as rows that changed."""
+"""Transfer from donefiles to cloudedge's own servers: a base as a base, patches as changed rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["CubeTransfer"]
 
 
 class CubeTransfer(Transfer):
-    """Keeps one table's cube servers on what its donefiles say.
+    """Keeps one table's cube servers on the version that its donefiles announce.
 
     Args:
         conf: The table, its donefiles and its folders; it names no agents.
         layout: The servers.
         token: For their admin APIs, and for fetching.
         hubs: From cloudedge.yaml, for donefiles in buckets.
-        options: How to deliver.
+        options: The options of the delivery.
         clock: Time and randomness.
     """
 

@@ -1,4 +1,4 @@
-"""The disk of an upstream server, where it is this machine's: what a restart would load, and what is in the way.
+"""The disk of an upstream server on this machine: the version that a restart loads, and leftover files.
 
 Upstream's agent writes ``data/VERSION`` and deletes it again with everything else that is not the version it has just
 fetched. Without that file a server that is started again serves the newest files under an empty version.
@@ -21,7 +21,7 @@ class ServerDisk:
 
     Args:
         name: The replica's name, for messages.
-        shard: Which part it serves.
+        shard: The shard it serves.
         cube: The server.
     """
 
@@ -29,12 +29,12 @@ class ServerDisk:
         self._name = name
         self._cube = cube
         data = Path(cube.deploy_path) / "data"
-        # A path that exists here says nothing of another machine, which is set up the same way.
+        # A path that exists here proves nothing: another machine may be set up the same way.
         self._data = data if is_loopback(cube.host) and data.is_dir() else None
         self._fetched = data.parent / "cube_data" / str(shard)
 
     def keep_pointer(self, number: str) -> str:
-        """Make a restart load a version; returns what somebody should know, or nothing. By rename: it may be now."""
+        """Make a restart load a version; returns a warning, or nothing. By rename: the restart may be now."""
         if self._data is None:
             return (
                 f"{self._name}: its agent deletes {self._cube.deploy_path}/data/VERSION, and a restarted server then "

@@ -1,8 +1,8 @@
-"""What a trainer finished, by its donefiles: which version should be live, and its rows brought here as a table.
+"""Source of versions from a trainer's donefiles: decides which version should be live, and merges its rows to a table.
 
-Deciding is pure: `choose` takes what the donefiles say and what was delivered last. The newest base counts, with all
-its patches in the order of their ids when patches are wanted. Entries that cannot be right become problems with a file
-and a next step, and do not keep the rest back.
+The decision is pure: `choose` takes the entries of the donefiles and the last delivery. The newest base counts, with
+all its patches in the order of their ids when patches are wanted. Entries that cannot be right become problems with a
+file and a next step, and do not keep the rest back.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from cloudedge.bundle import Table
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import HubConfig
-from cloudedge.cube.builder import Layer, lay_rows, row_files
+from cloudedge.cube.builder import Layer, merge_rows, row_files
 from cloudedge.cube.formats import DoneEntry, parse_donefile
-from cloudedge.cube.upstream._remote_files import LocalPlace, open_place
+from cloudedge.cube.upstream._remote_files import LocalFiles, open_remote_files
 from cloudedge.errors import InputError, NotFound, StorageError
 
 __all__ = ["Choice", "DonefileSource", "Donefiles", "Work", "choose"]
@@ -30,7 +30,7 @@ BASE, PATCH = "base.txt", "patch.txt"
 
 @dataclass(frozen=True)
 class Donefiles:
-    """What both files say."""
+    """The entries of both files."""
 
     bases: tuple[DoneEntry, ...] = ()
     patches: tuple[DoneEntry, ...] = ()
@@ -39,14 +39,14 @@ class Donefiles:
 
 @dataclass(frozen=True)
 class Work:
-    """A version to deliver: a base with patches laid over it in order."""
+    """A version to deliver: a base, and patches to apply in order."""
 
     base: DoneEntry
     patches: tuple[DoneEntry, ...] = ()
 
     @property
     def entries(self) -> tuple[DoneEntry, ...]:
-        """Everything it is made of, in order."""
+        """All its entries, in order."""
         return (self.base, *self.patches)
 
     @property
@@ -60,26 +60,26 @@ class Work:
 
     @classmethod
     def from_json(cls, entries: list[dict[str, Any]]) -> Work:
-        """Read what `as_json` returned."""
+        """Read the entries that `as_json` returned."""
         base, *patches = (DoneEntry(**entry) for entry in entries)
         return cls(base, tuple(patches))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to deliver now, if anything, and what is wrong with the donefiles."""
+    """The version to deliver now, if any, and the problems of the donefiles."""
 
     work: Work | None
     problems: tuple[str, ...] = ()
 
 
 def choose(files: Donefiles, *, patches: bool, delivered: Work | None, where: str = "") -> Choice:
-    """Decide what to deliver. Pure.
+    """Decide which version to deliver. Pure.
 
     Args:
-        files: What the donefiles say.
-        patches: Whether patches are wanted (``mode: base_delta``).
-        delivered: What was delivered last; still known when the donefiles no longer name it.
+        files: The entries of the donefiles.
+        patches: True if patches are wanted (``mode: base_delta``).
+        delivered: The last delivery; still known when the donefiles no longer name it.
         where: The donefiles' directory, for problems.
     """
     problems: list[str] = []
@@ -115,7 +115,7 @@ def choose(files: Donefiles, *, patches: bool, delivered: Work | None, where: st
 
 
 def _remember(was: Sequence[DoneEntry], now: dict[int, DoneEntry], where: str, problems: list[str]) -> None:
-    """Let what was delivered count as it was; a line that changed since is a problem."""
+    """Keep delivered entries as they were; a line that changed since is a problem."""
     for entry in was:
         if now.get(entry.id, entry) != entry:
             problems.append(
@@ -139,7 +139,7 @@ def _distinct(entries: Sequence[DoneEntry], where: str, problems: list[str]) -> 
 
 
 class DonefileSource:
-    """A directory of donefiles and what they point to.
+    """A directory of donefiles, and the rows that they point to.
 
     Args:
         address: A local path, ``http(s)://``, ``ftp://``, ``s3://`` or ``bos://``.
@@ -152,25 +152,25 @@ class DonefileSource:
     ) -> None:
         self._hubs = hubs or {}
         self._clock = clock or SystemClock()
-        self._place, directory = open_place(address, self._hubs, self._clock)
+        self._remote, directory = open_remote_files(address, self._hubs, self._clock)
         self._directory = directory.rstrip("/")
         self._seen: tuple[str | None, str | None] | None = None
         self._files = Donefiles()
 
     @property
     def address(self) -> str:
-        """Where the donefiles are, for messages."""
-        return self._place.address(self._directory)
+        """The directory of the donefiles, for messages."""
+        return self._remote.address(self._directory)
 
     def read(self) -> Donefiles:
-        """Read both files, unless neither has changed since; one that is not there is empty.
+        """Read both files, unless neither has changed since; an absent one is empty.
 
         Raises:
             InputError: a line is no entry.
-            Unavailable: the place did not answer.
+            Unavailable: the host did not answer.
         """
         paths = [f"{self._directory}/{name}" for name in (BASE, PATCH)]
-        versions = (self._place.version(paths[0]), self._place.version(paths[1]))
+        versions = (self._remote.version(paths[0]), self._remote.version(paths[1]))
         if versions != self._seen or "" in versions:
             warnings: list[str] = []
             bases, patches = (self._entries(path, warnings.append) for path in paths)
@@ -181,16 +181,16 @@ class DonefileSource:
 
     def _entries(self, path: str, warn: Callable[[str], None]) -> tuple[DoneEntry, ...]:
         try:
-            text = self._place.read(path).decode(errors="replace")
+            text = self._remote.read(path).decode(errors="replace")
         except NotFound:
             return ()
-        return tuple(parse_donefile(text, source=self._place.address(path), warn=warn))
+        return tuple(parse_donefile(text, source=self._remote.address(path), warn=warn))
 
     def bring(self, work: Work, into: Path, *, within_s: float) -> Table:
-        """Fetch a version's rows and lay them over each other, as one table in the directory `into`.
+        """Fetch a version's rows and merge them into one table in the directory `into`.
 
-        What an earlier call fetched or finished is not done again, unless the donefiles' lines or the files they point
-        to have changed since: the table is named by them.
+        Rows that an earlier call fetched or merged are reused, unless the donefiles' lines or the files they point to
+        have changed since: the table is named by them.
 
         Raises:
             NotFound: an entry points nowhere.
@@ -211,7 +211,7 @@ class DonefileSource:
                 ) from error
         identity = _identity(work, layers)
         target = into / f"{work.name}-{identity}.safetensors"
-        rows = lay_rows(layers, target)
+        rows = merge_rows(layers, target)
         if _identity(work, layers) != identity:
             target.unlink(missing_ok=True)
             raise InputError(
@@ -221,7 +221,7 @@ class DonefileSource:
         return rows
 
     def clean(self, into: Path, work: Work, rows: Table) -> None:
-        """Remove all that was fetched but a version's inputs and the table made of them."""
+        """Remove all fetched files but a version's inputs and the table made of them."""
         names = {path.name for path in rows.files} | {_input_name(entry) for entry in work.entries}
         try:
             for path in into.iterdir() if into.is_dir() else ():
@@ -231,9 +231,9 @@ class DonefileSource:
             raise StorageError(f"cannot clean {into}: {error.strerror}", path=str(into)) from error
 
     def _bring(self, entry: DoneEntry, into: Path, deadline: float) -> Layer:
-        """Return where an entry's files are, and how to call each of them in messages."""
-        place, path = (self._place, entry.input)
-        is_local = isinstance(place, LocalPlace)
+        """Return the directory of an entry's files, and the names of the files for messages."""
+        remote, path = (self._remote, entry.input)
+        is_local = isinstance(remote, LocalFiles)
         if not path.isprintable() or (path.startswith("file:") and not is_local):
             raise InputError(
                 f"{self.address}: entry {entry.id} points to {path!r}, which is not taken from there",
@@ -241,27 +241,27 @@ class DonefileSource:
                 id=entry.id,
             )
         if "://" in entry.input:
-            place, path = open_place(entry.input, self._hubs, self._clock)
+            remote, path = open_remote_files(entry.input, self._hubs, self._clock)
         elif is_local and not entry.input.startswith("/"):
             path = f"{self._directory}/{entry.input}"
-        here = place.bring(path, into, deadline)
-        if isinstance(place, LocalPlace):
+        here = remote.bring(path, into, deadline)
+        if isinstance(remote, LocalFiles):
             return here, str
-        return here, lambda file: place.address(f"{path.rstrip('/')}/{file.relative_to(here)}")
+        return here, lambda file: remote.address(f"{path.rstrip('/')}/{file.relative_to(here)}")
 
 
 def _input_name(entry: DoneEntry) -> str:
-    """Name what an entry's files are fetched into; a line that is corrected gets another one."""
+    """Name the directory that an entry's files are fetched into; a corrected line gets another one."""
     return (
         f"input-{entry.key}-{entry.id}-{hashlib.sha256(entry.input.encode(errors='backslashreplace')).hexdigest()[:8]}"
     )
 
 
 def _identity(work: Work, layers: Sequence[Layer]) -> str:
-    """Tell rows apart by where they come from and what their files look like from outside.
+    """Return an identity of rows: their origin, and the sizes and times of their files.
 
     Raises:
-        InputError: a file cannot be looked at.
+        InputError: a file cannot be read.
     """
     seen: list[Any] = []
     for entry, (directory, called) in zip(work.entries, layers, strict=True):
@@ -270,7 +270,7 @@ def _identity(work: Work, layers: Sequence[Layer]) -> str:
                 about = path.stat()
             except OSError as error:
                 raise InputError(
-                    f"cannot read {called(path)}: {error.strerror}", hint="See whether it is still being written."
+                    f"cannot read {called(path)}: {error.strerror}", hint="Check that it is no longer being written."
                 ) from error
             seen.append([entry.id, entry.input, str(path), about.st_size, about.st_mtime_ns, about.st_ino])
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""An FTP server's files. User and password stand in the address, or nobody's do: ``ftp://user:password@host:21/path``."""
+"""An FTP server's files. The address may hold user and password: ``ftp://user:password@host:21/path``."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from cloudedge.clock import Clock
-from cloudedge.cube.upstream._remote_files import RemoteFile, RemotePlace, bounded, save
+from cloudedge.cube.upstream._remote_files import ListedFiles, RemoteFile, bounded, save
 from cloudedge.errors import InputError, NotFound, Rejected, Unavailable
 from cloudedge.io import Backoff, retry
 
-__all__ = ["FtpPlace"]
+__all__ = ["FtpFiles"]
 
 _TIMEOUT_S = 30
 _DEEPEST = 32
 _TRIES = 3
 _BACKOFF = Backoff(1.0, 10.0, 0.5, 1.5)
 _NOT_THERE = {"450", "550", "551"}
-"""Servers say any of these of a file that does not exist."""
+"""Codes that servers answer for a file that does not exist."""
 _BLOCK = 1 << 16
 
 T = TypeVar("T")
 
 
-class FtpPlace(RemotePlace):
-    """One FTP server; every call has a connection of its own, since idle ones are closed by servers."""
+class FtpFiles(ListedFiles):
+    """One FTP server; every call has a connection of its own, since servers close idle ones."""
 
     def __init__(self, address: str, clock: Clock | None = None) -> None:
         super().__init__(clock)
@@ -44,7 +44,7 @@ class FtpPlace(RemotePlace):
         """Return time and size."""
 
         def ask(ftp: ftplib.FTP) -> str:
-            ftp.voidcmd("TYPE I")  # sizes of text are not defined otherwise
+            ftp.voidcmd("TYPE I")  # the size of a text is undefined otherwise
             return f"{ftp.sendcmd(f'MDTM {path}')} {ftp.size(path)}"
 
         try:
@@ -124,12 +124,12 @@ class FtpPlace(RemotePlace):
             if isinstance(error, ftplib.error_temp):
                 raise self._away(path, code) from error
             raise Rejected(
-                f"{self.address(path)}: the server said no ({code})", hint="Check user, password and rights."
+                f"{self.address(path)}: the server refused ({code})", hint="Check user, password and permissions."
             ) from error
         except (ftplib.Error, EOFError, OSError) as error:
             raise self._away(path, type(error).__name__) from error
 
     def _away(self, path: str, why: str) -> Unavailable:
         return Unavailable(
-            f"{self.address(path)} cannot be read: {why}", hint="See whether the server runs; it is asked again later."
+            f"{self.address(path)} cannot be read: {why}", hint="Check that the server runs; it is asked again later."
         )

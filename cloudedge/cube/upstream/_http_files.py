@@ -1,4 +1,4 @@
-"""A web server's files, directories by the listings that nginx, Apache, Python's http.server and others show.
+"""A web server's files; directories are read from the listings of nginx, Apache, Python's http.server and others.
 
 A directory is always asked for with a slash at its end: without it some servers answer with the listing itself, which
 then looks like one more file. Links out of the directory, up, to other hosts and to other orders of the same listing
@@ -15,13 +15,13 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from cloudedge.clock import Clock
 from cloudedge.cube.server import fetch, plain_url
-from cloudedge.cube.upstream._remote_files import RemoteFile, RemotePlace, bounded
+from cloudedge.cube.upstream._remote_files import ListedFiles, RemoteFile, bounded
 from cloudedge.errors import InputError, NotFound, Rejected, Unavailable
 
 if TYPE_CHECKING:
     import requests
 
-__all__ = ["HttpPlace", "links"]
+__all__ = ["HttpFiles", "links"]
 
 _TIMEOUT_S = (5.0, 30.0)
 _DEEPEST = 32
@@ -40,7 +40,7 @@ class _Links(HTMLParser):
 
 
 def links(page: str, url: str) -> list[str]:
-    """Return what a directory's listing at `url` shows: names below it, those of directories with a slash."""
+    """Return the names in a directory's listing at `url`, those of directories with a slash."""
     parser = _Links()
     parser.feed(page)
     names: list[str] = []
@@ -55,7 +55,7 @@ def links(page: str, url: str) -> list[str]:
     return names
 
 
-class HttpPlace(RemotePlace):
+class HttpFiles(ListedFiles):
     """One web server: ``http://host:port``."""
 
     def __init__(self, root: str, clock: Clock | None = None) -> None:
@@ -112,7 +112,7 @@ class HttpPlace(RemotePlace):
                     yield RemoteFile(prefix + name, directory + name, *self._about(answer))
 
     def fetch(self, file: RemoteFile, target: Path, deadline: float) -> None:
-        """Bring a file here, going on where a connection broke."""
+        """Bring a file here, continuing a broken download."""
         fetch(self._url(file.key), target, sha256=None, size=file.size, deadline=deadline, clock=self._clock)
 
     def _listing(self, directory: str) -> str | None:
@@ -142,7 +142,7 @@ class HttpPlace(RemotePlace):
         return content
 
     def _ask(self, method: str, path: str) -> requests.Response | None:
-        """Ask for a path; None where there is nothing."""
+        """Request a path; None if there is nothing."""
         headers = {"Accept-Encoding": "identity"}
         try:
             answer = self._session.request(
@@ -159,10 +159,12 @@ class HttpPlace(RemotePlace):
             raise self._away(path, f"HTTP {status}")
         if not answer.ok:
             answer.close()
-            raise Rejected(f"{self.address(path)} answered HTTP {status}", hint="Check the address and its rights.")
+            raise Rejected(
+                f"{self.address(path)} answered HTTP {status}", hint="Check the address and its permissions."
+            )
         return answer
 
     def _away(self, path: str, why: str) -> Unavailable:
         return Unavailable(
-            f"{self.address(path)} cannot be read: {why}", hint="See whether the server runs; it is asked again later."
+            f"{self.address(path)} cannot be read: {why}", hint="Check that the server runs; it is asked again later."
         )

@@ -1,7 +1,7 @@
-"""Where donefiles and the rows they point to lie: this machine, a web server, an FTP server, a bucket.
+"""Files of donefiles and rows on this machine, a web server, an FTP server or in a bucket.
 
-A place is asked for small files, which are read, and for directories, whose SequenceFiles are brought here. Hidden
-files and what Hadoop leaves beside them (``_SUCCESS``) are left out; everything else must be a SequenceFile.
+Small files are read in place; the SequenceFiles of a directory are brought here. Hidden files and Hadoop's own
+(``_SUCCESS``) are left out; every other file must be a SequenceFile.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from cloudedge.io import publish
 
 __all__ = [
     "MAX_DONEFILE",
-    "LocalPlace",
+    "ListedFiles",
+    "LocalFiles",
     "RemoteFile",
     "RemoteFiles",
-    "RemotePlace",
     "bounded",
-    "open_place",
+    "open_remote_files",
     "save",
 ]
 
 MAX_DONEFILE = 16 << 20
-"""Bytes; a line has a hundred."""
+"""Bytes; a line has about a hundred."""
 _MAX_FILES = 1_000_000
 _LISTING = ".listing.json"
 
@@ -47,10 +47,10 @@ class RemoteFile:
     path: str
     """Relative to that directory."""
     key: str
-    """Its whole path at its place."""
+    """Its whole path on its host."""
     size: int | None
     version: str
-    """Changes when the content does, as far as the place can tell."""
+    """A text that changes with the content, as far as the host can tell."""
 
 
 class RemoteFiles(Protocol):
@@ -60,7 +60,7 @@ class RemoteFiles(Protocol):
         """Return a path's address, for messages."""
 
     def version(self, path: str) -> str | None:
-        """Return what changes when a file does: an ETag, a time. None if it is not there, empty if nobody knows."""
+        """Return a text that changes with the file: an ETag, a time. None without a file, empty if it is unknown."""
 
     def read(self, path: str) -> bytes:
         """Read a small file.
@@ -71,14 +71,14 @@ class RemoteFiles(Protocol):
         """
 
     def bring(self, path: str, into: Path, deadline: float) -> Path:
-        """Make a directory's SequenceFiles readable here, continuing what an earlier call began; return where they are.
+        """Make a directory's SequenceFiles readable here, continuing an earlier call; return their directory.
 
         Raises:
             NotFound: there is no such directory, or nothing in it.
         """
 
 
-class LocalPlace:
+class LocalFiles:
     """This machine. Nothing is copied."""
 
     def address(self, path: str) -> str:
@@ -112,8 +112,8 @@ class LocalPlace:
         return Path(path)
 
 
-class RemotePlace(ABC):
-    """What remote places share: a listing is fetched file by file, and a second call goes on after the first."""
+class ListedFiles(ABC):
+    """The common part of remote hosts: a listing is fetched file by file, and a second call continues the first."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -143,7 +143,7 @@ class RemotePlace(ABC):
             for file in files:
                 target = into / file.path
                 if target.exists():
-                    continue  # published by rename: it is whole, and the listing says that it is the same
+                    continue  # published by rename: it is whole, and the listing shows that it is the same
                 if self._clock.monotonic() >= deadline:
                     raise DeadlineExceeded(
                         f"{self.address(path)} did not arrive in time; what came is kept",
@@ -170,7 +170,7 @@ class RemotePlace(ABC):
 
     @staticmethod
     def _start(into: Path, files: list[RemoteFile]) -> None:
-        """Begin a directory, or go on with one that has the same listing."""
+        """Begin a directory, or continue one with the same listing."""
         listing = json.dumps([asdict(file) for file in files])
         note = into / _LISTING
         if note.exists() and note.read_text() == listing:
@@ -180,48 +180,48 @@ class RemotePlace(ABC):
         note.write_text(listing)
 
 
-def open_place(
+def open_remote_files(
     address: str, hubs: Mapping[str, HubConfig] | None = None, clock: Clock | None = None
 ) -> tuple[RemoteFiles, str]:
-    """Return the place an address is in, and the path there.
+    """Return the host of an address, and the path there.
 
     Args:
         address: A local path, ``http(s)://``, ``ftp://``, ``s3://`` or ``bos://``.
-        hubs: From cloudedge.yaml: one in the same bucket says how to reach it.
+        hubs: From cloudedge.yaml: the settings of one in the same bucket are used to reach it.
         clock: For deadlines.
 
     Raises:
-        ConfigError: no place of that kind is known.
+        ConfigError: the scheme is unknown.
     """
     parts = urlsplit(address)
     scheme = parts.scheme if "://" in address else "file"
     if scheme == "file":
-        return LocalPlace(), str(Path(address.removeprefix("file://")).absolute())
+        return LocalFiles(), str(Path(address.removeprefix("file://")).absolute())
     if scheme in {"http", "https"}:
-        from cloudedge.cube.upstream._http_files import HttpPlace  # noqa: PLC0415 - requests is slow to import
+        from cloudedge.cube.upstream._http_files import HttpFiles  # noqa: PLC0415 - requests is slow to import
 
-        return HttpPlace(f"{scheme}://{parts.netloc}", clock), unquote(parts.path)
+        return HttpFiles(f"{scheme}://{parts.netloc}", clock), unquote(parts.path)
     if scheme == "ftp":
-        from cloudedge.cube.upstream._ftp_files import FtpPlace  # noqa: PLC0415
+        from cloudedge.cube.upstream._ftp_files import FtpFiles  # noqa: PLC0415
 
-        return FtpPlace(address, clock), unquote(parts.path)
+        return FtpFiles(address, clock), unquote(parts.path)
     if scheme in {"s3", "bos"}:
-        from cloudedge.cube.upstream._bucket_files import StorePlace, same_bucket  # noqa: PLC0415
+        from cloudedge.cube.upstream._bucket_files import BucketFiles, same_bucket  # noqa: PLC0415
 
-        return StorePlace(open_store(same_bucket(scheme, parts.netloc, hubs or {})), clock), parts.path
+        return BucketFiles(open_store(same_bucket(scheme, parts.netloc, hubs or {})), clock), parts.path
     raise ConfigError(
-        f"{scheme}:// is no place donefiles are read from",
+        f"donefiles cannot be read from {scheme}://",
         hint="Give a local path, or http://, https://, ftp://, s3:// or bos://.",
     )
 
 
 def save(chunks: Iterator[bytes], target: Path, file: RemoteFile, address: str, is_in_time: Callable[[], bool]) -> None:
-    """Write a file's bytes under a hidden name, check their number, and give it its name.
+    """Write a file's bytes under a hidden name, check their number, and rename the file.
 
     Raises:
-        InputError: there are more or fewer than were listed.
+        InputError: there are more or fewer bytes than were listed.
         DeadlineExceeded: it took too long.
-        StorageError: they cannot be written.
+        StorageError: the bytes cannot be written.
     """
     part = target.with_name(f".{target.name}.part")
     with _kept(part):
@@ -256,10 +256,10 @@ def _kept(path: Path) -> Iterator[None]:
 
 
 def bounded(content: bytes, address: str) -> bytes:
-    """Return what was read unless it is too long for a donefile.
+    """Return content that is short enough for a donefile.
 
     Raises:
-        InputError: it is.
+        InputError: it is too long.
     """
     if len(content) > MAX_DONEFILE:
         raise InputError(f"{address} has more than {MAX_DONEFILE} bytes, which is no donefile")
@@ -267,7 +267,7 @@ def bounded(content: bytes, address: str) -> bytes:
 
 
 def _counts(path: str) -> bool:
-    """Tell whether a file may hold rows: no step of its path is hidden, for us or for Hadoop."""
+    """Tell whether a file may hold rows: no part of its path is hidden, for us or for Hadoop."""
     return not any(step.startswith((".", "_")) for step in path.split("/"))
 
 

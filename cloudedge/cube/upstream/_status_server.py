@@ -1,11 +1,11 @@
-"""What cube-transfer told about itself over HTTP (up to v0.6.3), read-only, and a way to be told of new donefiles.
+"""The status API of cube-transfer over HTTP (up to v0.6.3), read-only, with a notification of new donefiles.
 
-    GET  /dict/info              the configuration, every instance, what is live and what was
+    GET  /dict/info              the configuration, every instance, the live version and earlier ones
     GET  /instance/status        every instance
-    GET  /dict/deploy/history    what was delivered
-    POST /notify                 look at the donefiles now
+    GET  /dict/deploy/history    the deliveries
+    POST /notify                 read the donefiles now
 
-Answers are upstream's: ``{"success": "0", "message": "query ok", "data": ...}`` with HTTP 200 whatever happened.
+Answers are upstream's: ``{"success": "0", "message": "query ok", "data": ...}`` with HTTP 200 in every case.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FINISHED, _ENABLED, _INIT = 90, 100, 10
 
 
 class StatusServer(AdminHttp):
-    """Answers until closed; without the token where one is wanted, with HTTP 401.
+    """Answers until closed; HTTP 401 for a request without a required token.
 
     Args:
-        transfer: What it tells about.
-        host: Where to listen; loopback unless told otherwise.
+        transfer: The transfer that it reports on.
+        host: The address to listen on; loopback by default.
         port: 0 takes any free one.
         token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
     """

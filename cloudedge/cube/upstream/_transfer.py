@@ -1,10 +1,10 @@
-"""`Transfer`: what upstream's cube-transfer does, from its own transfer.conf, and what it fails to do.
+"""`Transfer`: a replacement of upstream's cube-transfer that reads its transfer.conf and survives restarts.
 
-One run reads the donefiles, decides what should be live, brings its rows here, and delivers them to every server of
-every shard. What was delivered is in a journal beside the artifacts, so a restart neither repeats nor forgets anything.
+One run reads the donefiles, decides which version should be live, fetches its rows, and delivers them to every server
+of every shard. The deliveries are in a journal beside the artifacts, so a restart neither repeats nor forgets one.
 
-    <output_address>/cloudedge-<dict>/   journal, artifacts (what agents fetch)
-    <tmp_address>/cloudedge-<dict>-rows/ rows that were fetched, the table made of them
+    <output_address>/cloudedge-<dict>/   journal, artifacts (which agents fetch)
+    <tmp_address>/cloudedge-<dict>-rows/ fetched rows, and the table made of them
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ __all__ = ["Transfer", "TransferReport"]
 _HISTORY = 100
 _FETCH_S = 6 * 3600.0
 _DELIVERED, _UNDER_WAY, _TABLES = "transfer/delivered", "transfer/under way", "transfer/tables"
-"""What the journal remembers: the entries delivered last; the version a run set out to deliver, and its entries; which
-table each version was made of."""
+"""Facts in the journal: the entries delivered last; the version that a run set out to deliver, and its entries; the
+table that each version was made of."""
 
 
 @dataclass(frozen=True)
 class TransferReport:
-    """What one run found and did."""
+    """The findings and the outcome of one run."""
 
     table: str
     version: str | None
-    """What is live now by the journal; None if nothing was ever delivered."""
+    """The live version by the journal; None if nothing was ever delivered."""
     delivered: bool
-    """Whether this run delivered it."""
+    """True if this run delivered it."""
     shipped_bytes: int = 0
     switch: SwitchReport | None = None
     problems: tuple[str, ...] = ()
-    """What is wrong with the donefiles."""
+    """The problems of the donefiles."""
     warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -65,14 +65,14 @@ class TransferReport:
 
 
 class Transfer:
-    """Keeps one table's upstream servers on what its donefiles say.
+    """Keeps one table's upstream servers on the version that its donefiles announce.
 
     >>> Transfer(TransferConf.from_file("transfer.conf")).run_once()  # doctest: +SKIP
 
     Args:
         conf: Upstream's configuration.
         hubs: From cloudedge.yaml, for donefiles in buckets.
-        options: What upstream's configuration cannot say.
+        options: Options that upstream's configuration does not have.
         clock: Time and randomness.
     """
 
@@ -97,7 +97,7 @@ class Transfer:
         self._stopped = False
 
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Close connections and files."""
         self._fleet.close()
 
     def __enter__(self) -> Transfer:  # noqa: PYI034 - typing.Self is not in 3.10
@@ -108,7 +108,7 @@ class Transfer:
 
     @property
     def delivered(self) -> Work | None:
-        """What was delivered last."""
+        """The entries that were delivered last."""
         found = self.journal.recall(_DELIVERED)
         return Work.from_json(found) if found else None
 
@@ -120,7 +120,7 @@ class Transfer:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """What was delivered, the oldest first: name, number, entries and when."""
+        """The deliveries, the oldest first: name, number, entries and time."""
         return list(self.journal.recall("transfer/history") or [])
 
     def choose(self) -> tuple[Choice, tuple[str, ...]]:
@@ -131,7 +131,7 @@ class Transfer:
         return choice, files.warnings
 
     def plan(self) -> dict[str, Any]:
-        """Say what a run would do, and what every server has now. Changes nothing and fetches no rows."""
+        """Plan a run, with the state of every server. Changes nothing and fetches no rows."""
         choice, warnings = self.choose()
         seen = [observe(replica) for replica in self.replicas]
         return {
@@ -152,12 +152,12 @@ class Transfer:
         }
 
     def run_once(self) -> TransferReport:
-        """Deliver what the donefiles say, if it is not delivered yet.
+        """Deliver the version that the donefiles announce, unless it is delivered.
 
-        What a run that was killed left with pointers apart is finished first, whatever the donefiles say by now.
+        If a killed run left pointers apart, that is finished first, whatever the donefiles announce by now.
 
         Raises:
-            CloudEdgeError: says what failed and what to do; every server answers from what it had.
+            CloudEdgeError: a step failed; every server answers from the version it had.
         """
         finished = self._finish()
         choice, warnings = self.choose()
@@ -170,7 +170,7 @@ class Transfer:
         return replace(report, problems=choice.problems, warnings=(*warnings, *report.warnings))
 
     def _finish(self) -> TransferReport | None:
-        """Bring pointers together that a killed run left apart: forward where its rows are still here, else back."""
+        """Join pointers that a killed run left apart: forward if its rows are still here, else back."""
         cut_short = self.journal.unfinished()
         if cut_short is None or not has_moved(self.journal, cut_short):
             return None
@@ -214,7 +214,7 @@ class Transfer:
         )
 
     def rollback(self) -> TransferReport:
-        """Go back to the version before, while the servers still have it in their other slot.
+        """Roll back to the previous version, while the servers still have it in their other slot.
 
         Raises:
             NotFound: a server does not have it any more; nothing was changed.
@@ -225,7 +225,7 @@ class Transfer:
         return TransferReport(self.conf.dict_name, name, True, switch=done.switch, warnings=done.warnings)
 
     def plan_back(self) -> tuple[DeliveryPlan, str]:
-        """Say what `rollback` would do, and what readers can count on meanwhile. Changes nothing.
+        """Plan a `rollback`; returns the guarantee that readers have, too. Changes nothing.
 
         Raises:
             NotFound: fewer than two versions were delivered.
@@ -236,10 +236,10 @@ class Transfer:
     def run(self, *, poll_s: float, on_report: Callable[[TransferReport | CloudEdgeError], None]) -> None:
         """Run until `stop`: at once, then every `poll_s` seconds and whenever `notify` is called.
 
-        An error is reported and the run tried again next time; nothing is half done meanwhile.
+        An error is reported and the run repeated next time; nothing is half done meanwhile.
         """
         while True:
-            self._wake.clear()  # before the look at `_stopped`: a stop between the two must not be slept through
+            self._wake.clear()  # before `_stopped` is read: a stop between the two must not be slept through
             if self._stopped:
                 return
             try:
@@ -249,23 +249,23 @@ class Transfer:
             self._wake.wait(poll_s * (0.9 + 0.2 * self._clock.random()))
 
     def notify(self) -> None:
-        """Look at the donefiles now."""
+        """Read the donefiles now."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End `run` after what it is doing."""
+        """End `run` after the current delivery."""
         self._stopped = True
         self._wake.set()
 
     def _bases(self) -> Sequence[TableVersion]:
-        """Return what deltas can be made from: nothing, for upstream's servers take bases only."""
+        """Return the versions that deltas can be made from: none, since upstream's servers take bases only."""
         return ()
 
     def _delivery(self) -> AbstractContextManager[Delivery]:
         return self._fleet.delivery()
 
     def _set_out(self, work: Work, version: TableVersion) -> None:
-        """Write down what a delivery is made of, before a server hears of it."""
+        """Record the entries of a delivery before a server gets anything of it."""
         tables = {**self._tables, version.version: version.rows.files[0].name}
         with self.journal.writing("cube transfer") as writer, writer.together():
             writer.remember(_TABLES, list(tables.items())[-_HISTORY:])

@@ -1,7 +1,7 @@
-"""Delivery to upstream's servers: the same steps, with all pointers moved in one guarded go.
+"""Delivery to upstream's servers: the steps of `Delivery`, with all pointers moved in one atomic switch.
 
-Upstream's servers can be read back only after the switch. Where that shows a wrong row, all are switched back, which
-takes no longer than the switch did: the version before is still in the other slot.
+Upstream's servers can be read back only after the switch. If a row is wrong, all are switched back, which takes no
+longer than the switch did: the previous version is still in the other slot.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _ACTIVATION = "activation"
 
 
 class UpstreamDelivery(Delivery):
-    """Delivers tables to their upstream servers; takes what a `Delivery` takes.
+    """Delivers tables to their upstream servers; takes the options of `Delivery`.
 
     Args:
         replicas: All servers of the tables.
-        workshop: Where artifacts are made.
-        files_url: Where somebody else serves the file system of this machine (``http://host:port``, ``ftp://...``), as
-            upstream's set-up does; this process serves the artifacts itself if left out.
+        workshop: The cache of artifacts.
+        files_url: The URL of another server of this machine's file system (``http://host:port``, ``ftp://...``), as in
+            upstream's set-up; this process serves the artifacts itself if left out.
         clock: For pauses, deadlines and the measurement.
-        courier: What a `ReplicaDelivery` takes.
+        options: Those of `ReplicaDelivery`.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class UpstreamDelivery(Delivery):
         *,
         files_url: str = "",
         clock: Clock | None = None,
-        **courier: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(replicas, workshop, clock=clock, **courier)
+        super().__init__(replicas, workshop, clock=clock, **options)
         self._servers = replicas
-        # Agents do one thing after the other in their own time: nothing there can be done together.
+        # Agents work one after the other in their own time: their switches cannot be joined.
         by_agent = any(replica.through_agent for replica in replicas)
         self._together = None if by_agent else AtomicSwitch(replicas, clock=clock or SystemClock())
         self._files_url = files_url.rstrip("/")
@@ -66,7 +66,7 @@ class UpstreamDelivery(Delivery):
 
     @property
     def guarantee(self) -> str:
-        """What readers can count on while this delivers."""
+        """The guarantee that readers have during a delivery."""
         what = "whole parts travel, and rows are read back right after the switch"
         if self._together is None:
             return f"{what}; agents switch in their own time, versions are mixed meanwhile, and there is no way back"
@@ -76,14 +76,14 @@ class UpstreamDelivery(Delivery):
         )
 
     def deliver(self, versions: Sequence[TableVersion], bases: Sequence[TableVersion] = ()) -> Delivered:
-        """Deliver as `Delivery` does, and say how long versions were mixed."""
-        return self._told(super().deliver(versions, bases))
+        """Deliver as `Delivery` does, and report how long versions were mixed."""
+        return self._with_switch(super().deliver(versions, bases))
 
     def rollback(self, versions: Mapping[str, str] | None = None) -> Delivered:
-        """Go back as `Delivery` does, and say how long versions were mixed."""
-        return self._told(super().rollback(versions))
+        """Roll back as `Delivery` does, and report how long versions were mixed."""
+        return self._with_switch(super().rollback(versions))
 
-    def _told(self, done: Delivered) -> Delivered:
+    def _with_switch(self, done: Delivered) -> Delivered:
         warnings = tuple(warning for replica in self._servers for warning in replica.warnings)
         return replace(done, switch=self._switched, warnings=(*self._notes, *warnings))
 
@@ -115,7 +115,7 @@ class UpstreamDelivery(Delivery):
         try:
             self._note(self._together.switch(versions), writer, operation)
         except Conflict:
-            raise  # servers are in between: the operation stays open
+            raise  # servers differ: the operation stays open
         except CloudEdgeError as error:
             writer.record(operation.number, _ACTIVATION, "undone", reason=error.message)
             raise
@@ -137,7 +137,7 @@ class UpstreamDelivery(Delivery):
 
 
 def _one_each(before: Mapping[str, str | None], versions: Mapping[str, str]) -> dict[str, str]:
-    """Return what each table answered from; nothing where one of them had none, or several."""
+    """Return the version that each table answered from; empty if one of them had none, or several."""
     found = {table: {name for replica, name in before.items() if table_of(replica) == table} for table in versions}
     single = {table: name for table, names in found.items() if len(names) == 1 for name in names if name is not None}
     return single if len(single) == len(versions) else {}

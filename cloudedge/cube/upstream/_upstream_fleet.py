@@ -1,4 +1,4 @@
-"""`UpstreamFleet`: the upstream servers that transfer.confs name, and deliveries whose files their agents can fetch."""
+"""`UpstreamFleet`: the upstream servers of transfer.conf files, and deliveries whose files their agents can fetch."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["TransferOptions", "UpstreamFleet"]
 
 @dataclass(frozen=True)
 class TransferOptions:
-    """What upstream's transfer.conf has no words for."""
+    """Options that upstream's transfer.conf does not have."""
 
     files_host: str = ""
-    """Where the artifacts are served from; transfer_address if left out."""
+    """The address that artifacts are served on; transfer_address if left out."""
     limit_bytes_per_s: float | None = None
-    """For all downloads of agents together."""
+    """The limit of all downloads of agents together."""
     through_agent: bool = False
-    """Send ``reload`` and ``enable`` by the agents, where control commands cannot reach the servers from here."""
+    """Send ``reload`` and ``enable`` through the agents, if control commands cannot reach the servers from here."""
     times: UpstreamTimes = field(default_factory=UpstreamTimes)
     policy: DeliveryPolicy = field(default_factory=DeliveryPolicy)
 
@@ -45,9 +45,9 @@ class UpstreamFleet:
 
     Args:
         confs: One for each table. They deliver from one address: the first one's.
-        work: Where artifacts and the journal are; if left out, where a transfer of the first table has them, so that
+        work: The directory of artifacts and the journal; if left out, that of a transfer of the first table, so that
             the two know of each other.
-        options: What upstream's configuration cannot say.
+        options: Options that upstream's configuration does not have.
         clock: Time and randomness.
     """
 
@@ -64,7 +64,7 @@ class UpstreamFleet:
         self._clock = clock or SystemClock()
         self.workshop = ArtifactCache(work or Path(self._conf.output_address) / f"cloudedge-{self._conf.dict_name}")
         self.journal = Journal(self.workshop.directory / "journal.db", clock=self._clock)
-        # Numbers are written by whoever holds the journal's lock, which a delivery in this process does.
+        # The holder of the journal's lock writes numbers, and a delivery in this process holds it.
         memory = journal_memory(self.journal, Writer(self.journal))
         self.ids = {conf.dict_name: VersionIds(conf.dict_name, memory, clock=self._clock) for conf in confs}
         self.replicas = [
@@ -84,7 +84,7 @@ class UpstreamFleet:
         ]
 
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Close connections and files."""
         for replica in self.replicas:
             replica.close()
         self.journal.close()
@@ -97,10 +97,10 @@ class UpstreamFleet:
 
     @contextmanager
     def delivery(self) -> Iterator[UpstreamDelivery]:
-        """Open a delivery whose files agents can fetch: from this process, or from who has the configured port.
+        """Open a delivery whose files agents can fetch: from this process, or from the server on the configured port.
 
         Raises:
-            Conflict: somebody has that port who does not serve the files.
+            Conflict: another program has that port and does not serve the files.
         """
         conf, host = self._conf, self._options.files_host or self._conf.transfer_address
         common: dict[str, Any] = {
@@ -129,7 +129,7 @@ class UpstreamFleet:
         return UpstreamDelivery(self.replicas, self.workshop, files_url=url, **common)
 
     def _require_served(self, url: str) -> None:
-        """Make sure that whoever has the port serves this machine's files by their path."""
+        """Require that the program on the port serves this machine's files by their path."""
         import requests  # noqa: PLC0415 - slow to import
 
         mark = self.workshop.artifacts / "served.txt"
@@ -147,5 +147,5 @@ class UpstreamFleet:
         if not served:
             raise Conflict(
                 f"something else listens on {url} and does not serve {self.workshop.artifacts} by its path",
-                hint="Free wget_port, so that this process serves the files, or let that server show output_address.",
+                hint="Free wget_port, so that this process serves the files, or let that server serve output_address.",
             )

@@ -1,11 +1,11 @@
-"""`UpstreamReplica`: an upstream cube-server behind its cube-agent, delivered to without believing either.
+"""`UpstreamReplica`: an upstream cube-server behind its cube-agent, with every claim of either verified.
 
-- Bytes come by the agent, which fetches a tar; everything after that is said to the server itself, because the agent
-  calls a refused ``enable`` a success and then unloads the new version.
-- A download that arrived damaged stays in the agent's way for ever; the next try is made under another file name.
-- Which version answers is found out with a seek. The server has two slots, cannot be asked for a version by name, and
-  cannot say what is in the other slot.
-- The agent's clean-up deletes ``data/VERSION``; it is written again where the disk is this machine's, else reported.
+- The agent fetches the files as a tar; all later commands go to the server itself, because the agent reports a refused
+  ``enable`` as a success and then unloads the new version.
+- A download that arrived damaged stays in the agent's way for ever; the next attempt uses another file name.
+- A seek finds out which version answers. The server has two slots, cannot be asked for a version by name, and cannot
+  report the content of the other slot.
+- The agent's clean-up deletes ``data/VERSION``; it is written again if the disk is this machine's, else reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BACKOFF = Backoff(0.2, 10.0, 0.5, 1.5)
 
 @dataclass(frozen=True)
 class UpstreamTimes:
-    """How long things may take, in seconds."""
+    """Deadlines of operations, in seconds."""
 
     stage_s: float = 3600
     """A download by the agent, which fetches 10 MiB per second at most."""
@@ -42,7 +42,7 @@ class UpstreamTimes:
     call_s: float = 10
     """Any other answer."""
     refused_s: float = 1
-    """An agent that says no sooner than this has not tried: it is at work on an earlier command."""
+    """An agent that refuses sooner than this has not tried: it works on an earlier command."""
 
 
 class UpstreamReplica:
@@ -50,14 +50,14 @@ class UpstreamReplica:
 
     Args:
         table: The dictionary's name.
-        shard: Which part it serves.
+        shard: The shard it serves.
         copy: Its number among the shard's servers.
-        agent: Where its agent listens.
-        cube: Where it listens, and its working directory.
+        agent: The address of its agent.
+        cube: Its address, and its working directory.
         ids: The table's numbers, shared by all its replicas; their memory also keeps file names from run to run.
-        through_agent: Send ``reload`` and ``enable`` by the agent, for servers whose port cannot be reached from here
-            except for seeks. The way back is then lost with every switch.
-        times: How long things may take.
+        through_agent: Send ``reload`` and ``enable`` through the agent, for servers whose port can be reached from here
+            for seeks only. The way back is then lost with every switch.
+        times: The deadlines of operations.
         clock: For deadlines and pauses.
     """
 
@@ -78,7 +78,7 @@ class UpstreamReplica:
         self.shard = shard
         self.cube = cube
         self.warnings: list[str] = []
-        """What somebody should know although nothing failed."""
+        """Messages for the operator although nothing failed."""
         self._table = table
         self._memory = ids.memory
         self._times = times or UpstreamTimes()
@@ -87,7 +87,7 @@ class UpstreamReplica:
         self.through_agent = through_agent
         self._calls = UpstreamCalls(self.name, agent, cube, call_s=self._times.call_s)
         self._staged: set[str] = set()
-        self._background: str | None = None  # what this object knows to be in the other slot
+        self._background: str | None = None  # the version that this object knows to be in the other slot
         self._previous_key = f"cube/{self.name}/previous"
         self._disk = ServerDisk(self.name, shard, cube)
 
@@ -104,10 +104,10 @@ class UpstreamReplica:
         return self._ids.name(number)
 
     def status(self) -> ReplicaStatus:
-        """Ask what it has; of the other slot only what this object put there is known."""
+        """Return the versions it has; of the other slot only a version that this object put there is known."""
         active = self._active()
         versions: dict[str, VersionState] = {name: VersionState("staged") for name in sorted(self._staged)}
-        # What another run switched away from is still there, unless the server was started again since.
+        # The version that another run switched away from is still there, unless the server was restarted since.
         background = self._background or self._memory.recall(self._previous_key)
         counters = self._calls.counters()
         for name in (background, active):
@@ -126,11 +126,11 @@ class UpstreamReplica:
         )
 
     def stage(self, name: str, artifact: Artifact) -> int:
-        """Have the agent fetch the shard's tar.
+        """Let the agent fetch the shard's tar.
 
         Raises:
             InputError: it is a delta, an empty shard, or no tar.
-            DeadlineExceeded: the agent did not get it in time.
+            DeadlineExceeded: the agent did not fetch it in time.
         """
         tar = self._require_fit(name, artifact)
         if name in self._staged or self._active() == name:
@@ -147,13 +147,13 @@ class UpstreamReplica:
                     self._work("download", number, _source_url(artifact, served)), within_s=deadline - begun
                 )
                 why = _without_secret(answer.message, artifact)
-            except Unavailable as error:  # it may still be at it; asked again it says so, or that it is done
+            except Unavailable as error:  # it may still be at work; asked again it says so, or that it is done
                 answer, why = None, error.message
             if answer is not None and answer.ok:
                 break
             if answer is not None and self._clock.monotonic() - begun >= self._times.refused_s:
                 failures += 1
-                # Whatever came stays under its name in the agent's way: have it fetched under another one.
+                # A damaged download stays under its name in the agent's way: fetch it under another one.
                 self._memory.remember(key, attempt + 1)
             tries += 1
             self._pause(tries, failures, deadline, f"{self.name}: the agent could not download version {name}: {why}")
@@ -162,7 +162,7 @@ class UpstreamReplica:
         return artifact.size
 
     def load(self, name: str, base: str | None = None) -> None:
-        """Load a staged version into the other slot, whose version goes.
+        """Load a staged version into the other slot, whose version is unloaded.
 
         Raises:
             InputError: the server did not load it.
@@ -177,7 +177,7 @@ class UpstreamReplica:
         failures, tries = 0, 0
         while True:
             self._wait_until_idle(deadline)
-            self._set_background(None)  # a load drops it first, whatever comes of it
+            self._set_background(None)  # a load drops it first, whatever its outcome
             try:
                 done, why = self._load_once(number, deadline), "it answered no"
             except Unavailable as error:
@@ -190,7 +190,7 @@ class UpstreamReplica:
             if failures == _TRIES:
                 raise InputError(
                     f"{self.name}: the server did not load version {name} ({number}) from {self.cube.deploy_path}/data",
-                    hint="Look at the server's log; deliver it again under a new name if its files are damaged there.",
+                    hint="Look at the server's log; if its files are damaged there, deliver it again under a new name.",
                     replica=self.name,
                     version=name,
                 )
@@ -213,7 +213,7 @@ class UpstreamReplica:
         return values
 
     def activate(self, name: str) -> None:
-        """Switch to a loaded version and make sure, by a seek, that it answers.
+        """Switch to a loaded version and verify, by a seek, that it answers.
 
         Raises:
             NotFound: the server does not have it in either slot, or says it switched and did not.
@@ -229,10 +229,10 @@ class UpstreamReplica:
             if self._active() == name:
                 break
         else:
-            self._set_background(None)  # if it was there: an agent unloads what could not be enabled
+            self._set_background(None)  # if it was there: an agent unloads a version that could not be enabled
             raise NotFound(
                 f"{self.name}: version {name} ({number}) was not switched to; {before or 'unnamed'} still answers",
-                hint="It is in neither slot any more: load it again, or deliver it again if its files are gone.",
+                hint="It is in neither slot any more. Load it again, or deliver it again if its files are gone.",
                 replica=self.name,
                 version=name,
             )
@@ -253,13 +253,13 @@ class UpstreamReplica:
             )
 
     def switched(self, name: str, before: str | None) -> None:
-        """Note that a version answers now that did not before, and make a restart load it."""
+        """Record that a version answers now that did not before, and make a restart load it."""
         if before != name:
             self._set_background(None if self.through_agent else before)
         self._warn(self._disk.keep_pointer(self.number(name)))
 
     def unload(self, name: str) -> None:
-        """Let a version go.
+        """Unload a version.
 
         Raises:
             Conflict: it is the one that answers.
@@ -276,11 +276,11 @@ class UpstreamReplica:
         """Return None: agents serve nothing."""
 
     def refused(self) -> None:
-        """Note that the other slot does not hold what it was thought to hold."""
+        """Record that the other slot does not hold the expected version."""
         self._set_background(None)
 
     def _set_background(self, name: str | None) -> None:
-        """Note what is in the other slot; other runs learn only what was switched away from."""
+        """Record the version in the other slot; other runs learn only the one that was switched away from."""
         self._background = name
         if self._memory.recall(self._previous_key) != name:
             self._memory.remember(self._previous_key, name)
@@ -298,7 +298,7 @@ class UpstreamReplica:
         if artifact.rows == 0:
             raise InputError(
                 f"{self.name}: shard {self.shard} of version {name} is empty, and upstream's server never loads that",
-                hint="Build it with reserve_key.",
+                hint="Build it with `--reserve-key`.",
                 replica=self.name,
             )
         return tar
@@ -331,7 +331,7 @@ class UpstreamReplica:
             self._calls.control({"cmd": "enable", "version": number})
 
     def _wait_until_idle(self, deadline: float) -> None:
-        """Wait for the end of a load that somebody has begun; a second one would be refused."""
+        """Wait for the end of a load that another process began; a second one would be refused."""
         tries = 0
         while self._calls.is_loading():
             tries += 1
@@ -352,7 +352,7 @@ class UpstreamReplica:
 
 
 def _served_as(artifact: Artifact, tar: ArtifactFile, attempt: int) -> str:
-    """Return the name a tar is fetched under: its own at first, then others, made by linking it and its .md5."""
+    """Return the name that a tar is fetched under: its own at first, then others, made by linking it and its .md5."""
     if attempt == 0:
         return tar.name
     name = f"{tar.name.removesuffix('.tar')}.{attempt}.tar"
@@ -365,13 +365,13 @@ def _served_as(artifact: Artifact, tar: ArtifactFile, attempt: int) -> str:
 
 
 def _without_secret(message: str, artifact: Artifact) -> str:
-    """Return what an agent said without the token, which it may repeat with the address it was given."""
+    """Return an agent's message without the token, which it may repeat with the URL it was given."""
     token = artifact.sources[0].token
     return message.replace(quote(token, safe=""), "***").replace(token, "***") if token else message
 
 
 def _source_url(artifact: Artifact, name: str) -> str:
-    """Return what the agent gives to wget: a token goes as a password, since wget sends no other header."""
+    """Return the URL for the agent's wget: a token goes as a password, since wget sends no other header."""
     source = artifact.sources[0]
     parts = urlsplit(f"{source.url.rstrip('/')}/{quote(name)}")
     if source.token:

@@ -1,8 +1,8 @@
-"""Version names and the numbers that stand for them on upstream's side, one to one and for good.
+"""The mapping between version names and upstream's version numbers, one to one and permanent.
 
-Upstream's programs keep versions in an int32 and make them of the unix time. A name that looks like such a time stands
-for itself; every other one gets a number of its own, written down before it is used. All have ten digits, for a reason:
-upstream's agent deletes what begins with an old version's name, and a version 1000 would go together with version 100.
+Upstream's programs keep versions in an int32 and make them from the unix time. A name that looks like such a time
+stands for itself; every other one gets a number of its own, recorded before it is used. All have ten digits because
+upstream's agent deletes by prefix of an old version's name, and a version 1000 would go together with version 100.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _TIME = re.compile(r"[12][0-9]{9}")
 
 
 class Memory(Protocol):
-    """What is remembered from one run to the next; the journal's facts."""
+    """Facts kept from one run to the next; the journal's."""
 
     def recall(self, key: str) -> Any:
-        """Return what was remembered, or None."""
+        """Return the value of a fact, or None."""
 
     def remember(self, key: str, value: Any) -> None:
-        """Keep it; it is on disk when this returns."""
+        """Keep a fact; it is on disk when this returns."""
 
 
 class _JournalMemory:
@@ -47,7 +47,7 @@ class _JournalMemory:
 
 
 def journal_memory(journal: Journal, writer: Writer | None) -> Memory:
-    """Take a journal for a memory; without a writer it can only be read."""
+    """Use a journal as a memory; without a writer it can only be read."""
     return _JournalMemory(journal, None if writer is None else writer.remember)
 
 
@@ -55,9 +55,9 @@ class VersionIds:
     """The numbers of one table's versions.
 
     Args:
-        table: Whose.
-        memory: Where they are kept.
-        clock: For the unix time that a new number is, if it has not been given out.
+        table: The table.
+        memory: The memory of the numbers.
+        clock: For the unix time that becomes a new number, if it is not taken.
     """
 
     def __init__(self, table: str, memory: Memory, *, clock: Clock | None = None) -> None:
@@ -81,7 +81,7 @@ class VersionIds:
             return known[name]
 
     def name(self, number: str) -> str | None:
-        """Return the name that stands behind what a server reports; None for an empty version string."""
+        """Return the name of a version number that a server reports; None for an empty version string."""
         names = {str(value): name for name, value in self._known().items()}
         return names.get(number, number) or None
 

@@ -9,12 +9,12 @@ step waits until it answers and takes the new one, or until the cluster has cert
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
-from cloudedge import errors
-from cloudedge.admin import ordered
+from cloudedge.admin import ordered, read_error
 from cloudedge.bundle import Bundle
-from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, InputError, NotFound, Unavailable
+from cloudedge.errors import CloudEdgeError, Conflict, DeadlineExceeded, NotFound, Unavailable
 from cloudedge.hub import LocalHub
 from cloudedge.release.core import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped, Version
 from cloudedge.release.kubernetes._cluster_state import Site
@@ -165,8 +165,7 @@ class DeploymentPlace:
                 return ""  # it takes no requests, and will not before it has read the document
             failed = next((status["failures"][pin] for pin in (*about, "") if pin in status["failures"]), None)
             if failed is not None and status["order"] == desired.order:
-                kind = getattr(errors, failed["kind"], InputError)
-                raise (kind if issubclass(kind, CloudEdgeError) else InputError)(f"{pod.name}: {failed['error']}")
+                raise _reported(pod, failed)
             # Another failure there, such as an older version that no shard has any more, is not this step's.
             return "" if status["tried"] >= desired.order else f"{pod.name} is on its way"
 
@@ -174,6 +173,11 @@ class DeploymentPlace:
         if not pods:
             return ["there is no pod"]
         return [found for found in self._pods.each(pods, give) if found]
+
+
+def _reported(pod: Pod, failed: Mapping[str, Any]) -> CloudEdgeError:
+    """Make the error of a pod's failure; an error class that the admin protocol does not know becomes `InputError`."""
+    return read_error(failed, pod.name, status=HTTPStatus.BAD_REQUEST)
 
 
 def _mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -117,7 +117,7 @@ class AdminServer(AdminHttp):
 
     def _ready(self) -> Reply:
         has_arrived = self._follower is None or self._follower.has_arrived
-        is_leaving = self.is_told_to_drain or self._server.is_draining
+        is_leaving = self.has_begun_to_drain or self._server.is_draining
         if has_arrived and not is_leaving and self._runtime.is_ready():
             return HTTPStatus.OK, "ready\n"
         return HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n"
@@ -174,7 +174,9 @@ class AdminServer(AdminHttp):
 
 
 def _refuse(*_: str) -> Reply:
-    raise Conflict("this replica follows a document and takes no other orders", hint="PUT /desired")
+    raise Conflict(
+        "this replica follows a document and takes no other orders", hint="Send the document with `PUT /desired`."
+    )
 
 
 def _require(body: dict[str, Any], fields: dict[str, Any], *required: str) -> None:
@@ -183,6 +185,6 @@ def _require(body: dict[str, Any], fields: dict[str, Any], *required: str) -> No
             raise InputError(f"{name} is missing", field=name)
     for name, value in body.items():
         if name not in fields:
-            raise InputError(f"{name!r} is unknown here", hint=f"known: {sorted(fields)}", field=name)
+            raise InputError(f"{name!r} is unknown here", hint=f"Use one of: {', '.join(sorted(fields))}.", field=name)
         if not isinstance(value, fields[name]) or isinstance(value, bool):
             raise InputError(f"{name} is not what it should be: {value!r}", field=name)

@@ -37,7 +37,7 @@ class UpstreamAgent:
 
     Args:
         port: 0 takes any free one.
-        time_scale: What the original's seconds last here: it waits 2 before a download and 10 between tries.
+        time_scale: Seconds here for one of the original's: it waits 2 before a download and 10 between attempts.
     """
 
     def __init__(self, *, port: int = 0, time_scale: float = 0.001) -> None:
@@ -91,7 +91,7 @@ class UpstreamAgent:
         self.close()
 
     def answer(self, method: str, path: str, content_type: str, body: bytes) -> dict[str, Any]:
-        """Answer one HTTP request; the status is 200 whatever comes."""
+        """Answer one HTTP request; the status is always 200."""
         if (method, path) == ("GET", "/agent/status"):
             return _envelope("0", "query ok", {"status": "RUNNING", "version": "3.0.0.1"})
         if (method, path) != ("POST", "/agent/cmd"):

@@ -32,7 +32,7 @@ class Dict:
     data_lengths: tuple[int, ...]
 
     def find(self, key: int) -> bytes | None:
-        """Return a key's value, or None where upstream answers "not found", for whatever reason."""
+        """Return a key's value, or None where upstream answers "not found", for any reason."""
         address = self.table.get(key)
         if address is None:
             return None

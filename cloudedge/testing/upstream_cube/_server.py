@@ -32,10 +32,10 @@ class UpstreamServer:
     """One shard's server in a working directory, ``deploy_path``.
 
     Args:
-        deploy_path: Where ``data`` is; made if it is not there.
+        deploy_path: The directory with ``data``; made if it is absent.
         port: 0 takes any free one; a restart keeps it.
         generation: "A" up to v0.6.3, "B" from v0.7.0 on; they differ in how they load patches.
-        load_s: How long a load takes, at least.
+        load_s: The least time of a load.
         garbled_status: Whether `status` answers with freed memory; a compiler that is kind would not.
         seed: Of that memory's content.
     """

@@ -121,7 +121,7 @@ def test_a_delta_is_refused_on_other_rows(tables, workshop):
     with pytest.raises(InputError, match="no loaded version has them"):
         load_artifact(artifact, "last", None)
     lying = dataclasses.replace(artifact, checksum="0" * 32)
-    with pytest.raises(IntegrityError, match="not the delta its artifact speaks of"):
+    with pytest.raises(IntegrityError, match="not the delta that its artifact describes"):
         load_artifact(lying, "last", load_artifact(workshop.base(first, 1)[0], "first", None))
 
 

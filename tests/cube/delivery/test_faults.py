@@ -156,7 +156,7 @@ def test_neither_the_active_nor_the_previous_version_goes(delivery, fleet, table
     for replica in fleet.replicas():
         status = replica.status()
         for name in (status.active, status.previous):
-            with pytest.raises(Conflict, match="does not go"):
+            with pytest.raises(Conflict, match="cannot be unloaded"):
                 replica.unload(name)
         replica.unload("never-there")
 

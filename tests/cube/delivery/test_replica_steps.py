@@ -6,7 +6,7 @@ import pytest
 
 from cloudedge.clock import ManualClock
 from cloudedge.cube.delivery import DeliveryPolicy, ReplicaStatus, ShardRows, VersionState
-from cloudedge.cube.delivery._replica_steps import Hands
+from cloudedge.cube.delivery._replica_steps import StepRunner
 from cloudedge.errors import Conflict, DeadlineExceeded, IntegrityError, Rejected, Unavailable
 
 pytestmark = pytest.mark.rules
@@ -41,19 +41,19 @@ def fails(times: int, error: Exception):
 
 def test_what_may_pass_is_tried_again_and_what_will_not_is_not():
     clock = ManualClock()
-    hands, began = Hands(DeliveryPolicy(attempts=4, pause_s=1), clock), clock.monotonic()
+    steps, began = StepRunner(DeliveryPolicy(attempts=4, pause_s=1), clock), clock.monotonic()
     step, calls = fails(3, Unavailable("no answer"))
-    assert hands.call(Fake(), "to load v", step, deadline=began + 100) == "done"
+    assert steps.call(Fake(), "to load v", step, deadline=began + 100) == "done"
     assert len(calls) == 4
     assert 3.5 <= clock.monotonic() - began <= 10.5  # 1 + 2 + 4 seconds, half to one and a half times each
     step, calls = fails(4, Unavailable("no answer", hint="Start it."))
     with pytest.raises(Unavailable, match=r"to load v on emb/3/1, shard 3 of table 'emb', failed \(4 times\)") as found:
-        hands.call(Fake(), "to load v", step, deadline=began + 100)
+        steps.call(Fake(), "to load v", step, deadline=began + 100)
     assert (found.value.table, found.value.shard, found.value.replica) == ("emb", 3, "emb/3/1")
     assert found.value.hint == "Start it."
     step, calls = fails(1, Rejected("no"))
     with pytest.raises(Rejected):
-        hands.call(Fake(), "to load v", step, deadline=began + 100)
+        steps.call(Fake(), "to load v", step, deadline=began + 100)
     assert len(calls) == 1
 
 
@@ -61,7 +61,7 @@ def test_time_that_is_over_is_not_waited_for():
     clock = ManualClock()
     step, calls = fails(9, Unavailable("no answer"))
     with pytest.raises(DeadlineExceeded, match="time for this delivery is over; last, no answer"):
-        Hands(DeliveryPolicy(attempts=9, pause_s=5), clock).call(
+        StepRunner(DeliveryPolicy(attempts=9, pause_s=5), clock).call(
             Fake(), "to stage v", step, deadline=clock.monotonic() + 1
         )
     assert len(calls) == 1
@@ -86,16 +86,16 @@ RIGHT = VersionState("loaded", 10, "a" * 32)
 )
 def test_what_is_verified(status, answers, error, words):
     replica = Fake(ReplicaStatus(versions=status), answers)
-    hands = Hands(DeliveryPolicy(), ManualClock())
+    steps = StepRunner(DeliveryPolicy(), ManualClock())
     if error is None:
-        hands.verify(replica, "v", ROWS)
+        steps.verify(replica, "v", ROWS)
     else:
         with pytest.raises(error, match=words):
-            hands.verify(replica, "v", ROWS)
+            steps.verify(replica, "v", ROWS)
 
 
 def test_a_server_without_pins_is_read_once_it_is_active():
-    hands = Hands(DeliveryPolicy(), ManualClock())
-    hands.verify(Fake(ReplicaStatus(versions={"v": RIGHT}, active="u", can_pin=False)), "v", ROWS)
+    steps = StepRunner(DeliveryPolicy(), ManualClock())
+    steps.verify(Fake(ReplicaStatus(versions={"v": RIGHT}, active="u", can_pin=False)), "v", ROWS)
     with pytest.raises(IntegrityError, match="reads as nothing"):
-        hands.verify(Fake(ReplicaStatus(versions={"v": RIGHT}, active="v", can_pin=False)), "v", ROWS)
+        steps.verify(Fake(ReplicaStatus(versions={"v": RIGHT}, active="v", can_pin=False)), "v", ROWS)

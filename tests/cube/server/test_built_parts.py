@@ -106,7 +106,7 @@ def test_a_value_with_one_other_bit_is_refused_although_its_files_fit_together(p
     check(client, 1)
     note = damaged.with_name("d_part0.rows.json")
     note.write_text("{")
-    with pytest.raises(IntegrityError, match=r"rows\.json does not say"):
+    with pytest.raises(IntegrityError, match=r"rows\.json does not hold"):
         shards[0].load(damaged, "2")
     note.unlink()
     shards[0].load(damaged, "2")  # as what upstream's builder wrote: nobody can tell

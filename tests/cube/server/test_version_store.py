@@ -110,7 +110,7 @@ def test_the_one_to_go_back_to_goes_only_if_somebody_gives_it_up(place, tables, 
     for version in versions:
         place.take(version, workshop.base(version, 1)[0])
     first, last = (each.version for each in versions)
-    with pytest.raises(Conflict, match="the one to go back to"):
+    with pytest.raises(Conflict, match="the one to roll back to"):
         place.held.unload(first)
     place.held.unload(first, previous=True)
     assert (place.names, place.held.previous) == ([last], None)

@@ -194,7 +194,7 @@ def test_what_does_not_fit_upstreams_servers_is_named(run, tmp_path, clusters):
     pack(tmp_path, 1)
     hub = ("--hub", tmp_path / "hub")
     for options, why in (
-        (("--to", "ctr", "--limit-mb-s", 1), "cloudedge.yaml says them"),
+        (("--to", "ctr", "--limit-mb-s", 1), "cloudedge.yaml has them"),
         (("--config", "x", "--work", "y"), "output_address"),
         (("--layout", "x", "--through-agent"), "have no agents"),
         (("--config", "x", "--conf", "y"), "name the servers once"),

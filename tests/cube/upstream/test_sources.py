@@ -22,14 +22,14 @@ from cloudedge import seqfile
 from cloudedge.clock import SystemClock
 from cloudedge.config import HubConfig
 from cloudedge.cube import DoneEntry, PartStore, append_donefile
-from cloudedge.cube.builder._merge_seqfiles import lay_rows
+from cloudedge.cube.builder._merge_seqfiles import merge_rows
 from cloudedge.cube.delivery import ArtifactCache, TableVersion
 from cloudedge.cube.formats._donefile import parse_donefile
 from cloudedge.cube.server._load_delivered import load_artifact
-from cloudedge.cube.upstream._bucket_files import StorePlace
+from cloudedge.cube.upstream._bucket_files import BucketFiles
 from cloudedge.cube.upstream._donefile_source import Choice, Donefiles, DonefileSource, Work, choose
 from cloudedge.cube.upstream._http_files import links
-from cloudedge.cube.upstream._remote_files import RemoteFile, RemotePlace, open_place
+from cloudedge.cube.upstream._remote_files import ListedFiles, RemoteFile, open_remote_files
 from cloudedge.errors import ConfigError, InputError, NotFound, Unavailable
 from cloudedge.hub.objects._bos import BosSettings, BosStore
 from tests.cube.upstream.tables import table, write_rows
@@ -250,12 +250,12 @@ def test_files_written_while_they_are_read_are_refused(trained, tmp_path, monkey
     part = write_rows(trained / "data" / "moving" / "part-0", {1: (5.0, 5.0)})
 
     def laid_meanwhile(layers, target):
-        rows = lay_rows(layers, target)
+        rows = merge_rows(layers, target)
         part.unlink()
         write_rows(part, {1: (6.0, 6.0)})
         return rows
 
-    monkeypatch.setattr("cloudedge.cube.upstream._donefile_source.lay_rows", laid_meanwhile)
+    monkeypatch.setattr("cloudedge.cube.upstream._donefile_source.merge_rows", laid_meanwhile)
     with pytest.raises(InputError, match="was written while it was read"):
         source.bring(Work(base(30, str(part.parent))), tmp_path / "here", within_s=60)
     monkeypatch.undo()
@@ -288,7 +288,7 @@ def test_over_ftp(trained, tmp_path):
         source = DonefileSource(f"ftp://me:s3cret@127.0.0.1:{port}/donefile")
         assert "s3cret" not in source.address
         expect_both(source, tmp_path)
-        place, _ = open_place(f"ftp://me:s3cret@127.0.0.1:{port}/donefile")
+        place, _ = open_remote_files(f"ftp://me:s3cret@127.0.0.1:{port}/donefile")
         assert place.version("/donefile/absent.txt") is None
         with pytest.raises(NotFound):
             place.read("/donefile/absent.txt")
@@ -317,7 +317,7 @@ def test_in_a_bos_bucket(trained, tmp_path):
             if path.is_file():
                 store.put(path.relative_to(trained).as_posix(), path.read_bytes())
         source = DonefileSource(str(trained))
-        source._place, source._directory = StorePlace(store), "/donefile"
+        source._remote, source._directory = BucketFiles(store), "/donefile"
         expect_both(source, tmp_path)
 
 
@@ -408,7 +408,7 @@ def test_rows_of_another_length_are_refused(trained, tmp_path):
 def test_an_interrupted_fetch_goes_on(web, trained, tmp_path, monkeypatch):
     source = DonefileSource(f"{web.root}/donefile")
     work = Work(base(10, "/data/base"))
-    place = source._place
+    place = source._remote
     real, fetched = place.fetch, []
 
     def break_at_second(file, target, deadline):
@@ -442,7 +442,7 @@ def test_listings(page, expected):
 
 @pytest.mark.rules
 def test_a_listing_cannot_lead_out_of_its_directory(tmp_path):
-    class Evil(RemotePlace):
+    class Evil(ListedFiles):
         def address(self, path):
             return path
 
@@ -469,7 +469,7 @@ def test_rows_of_an_odd_length_are_carried_as_bytes(tmp_path):
     rows = {key: bytes(range(key, key + 11)) for key in range(20)}
     (tmp_path / "in").mkdir()
     seqfile.write(tmp_path / "in" / "part-0", rows.items())
-    laid = lay_rows([(tmp_path / "in", str)], tmp_path / "t.safetensors")
+    laid = merge_rows([(tmp_path / "in", str)], tmp_path / "t.safetensors")
     assert (laid.kind.row_bytes, [row.tobytes() for row in laid.values]) == (11, list(rows.values()))
     version, workshop = TableVersion("emb", "v1", laid), ArtifactCache(tmp_path / "work")
     for shard, artifact in enumerate(workshop.base(version, 2)):
@@ -477,7 +477,7 @@ def test_rows_of_an_odd_length_are_carried_as_bytes(tmp_path):
         assert store.get([shard, shard + 10]) == [rows[shard], rows[shard + 10]]
     changed = {**rows, 4: b"other bytes"}
     seqfile.write(tmp_path / "in" / "part-1", [(4, changed[4])])
-    second = TableVersion("emb", "v2", lay_rows([(tmp_path / "in", str)], tmp_path / "t2.safetensors"))
+    second = TableVersion("emb", "v2", merge_rows([(tmp_path / "in", str)], tmp_path / "t2.safetensors"))
     base = PartStore.open(workshop.base(version, 2)[0].directory)
     delta = load_artifact(workshop.delta(version, second, 2)[0], "v2", base.native)
     assert PartStore(delta).get([4, 6]) == [changed[4], rows[6]]
