@@ -84,7 +84,7 @@ class AdminClient:
         return self._do("POST", f"/versions/{quote(pin, safe='')}/probe", {})
 
     def predict(self, pin: str, inputs: dict[str, Any], outputs: Sequence[str] = ()) -> dict[str, Any]:
-        """Ask one version, whoever is active."""
+        """Ask one version, active or not."""
         return self._do("POST", f"/versions/{quote(pin, safe='')}/predict", {"inputs": inputs, "outputs": [*outputs]})
 
     def activate(self, pin: str) -> None:

@@ -9,7 +9,7 @@
                                      already; "tables" says what cube.conf calls each table, if not by its name
     GET    /versions/PIN             one of them
     POST   /versions/PIN/probe       answer its probes again
-    POST   /versions/PIN/predict     {"inputs", "outputs"?}: ask this one, whoever is active
+    POST   /versions/PIN/predict     {"inputs", "outputs"?}: ask this one, active or not
     POST   /versions/PIN/activate    move the pointer
     DELETE /active                   take the pointer away: no version answers, as before the first
     DELETE /versions/PIN             unload it once its last request is done
@@ -56,7 +56,7 @@ class AdminServer(AdminHttp):
 
     Args:
         server: What it administers.
-        host: Where to listen; loopback unless told otherwise.
+        host: The address to listen on; loopback by default.
         port: 0 takes any free one.
         token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
         on_drained: Called once a drain that was asked for has ended.
