@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import tomllib
 
 pytestmark = pytest.mark.rules
 
@@ -71,6 +72,22 @@ def test_each_function_of_a_walk_calls_the_next(before, after):
 def test_the_walk_of_a_row_has_at_most_two_thirds_of_its_former_hops():
     (rows,) = (rows for title, rows in walks().items() if "row" in title)
     assert len(rows) <= HOPS_BEFORE * 2 // 3
+
+
+def test_a_room_may_import_what_its_contract_allows():
+    """The last column of the table of rooms, against the layers in pyproject.toml."""
+    table = dict(re.findall(r"^\| `cloudedge/([\w/]+)/` \|.*\| (.*?) ?\|$", PAGE.read_text(), flags=re.MULTILINE))
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    for contract in (each for each in contracts if each["type"] == "layers"):
+        (container,) = contract["containers"]
+        below: list[str] = []
+        for layer in reversed(contract["layers"]):
+            names = [name.strip(" ()") for name in layer.split("|")]
+            rooms = [f"{container}.{name}".removeprefix("cloudedge.").replace(".", "/") for name in names]
+            wanted = ", ".join(f"`{name}`" for name in below if not name.startswith("_"))
+            for room in set(rooms) & set(table):
+                assert table[room] == ("the layers below" if container == "cloudedge" else wanted), room
+            below = names + below
 
 
 def test_the_rooms_are_those_that_the_page_draws():
