@@ -24,6 +24,7 @@ from cloudedge.io._user import who
 if TYPE_CHECKING:
     from cloudedge.io._digests import Digests, digest_chunks, digest_file, file_chunks
     from cloudedge.io._downloads import Answer, Download, Opener, Throttle
+    from cloudedge.io._literals import parse_literal, read_npz
     from cloudedge.io._parallel import in_threads, map_in_threads
 
 __all__ = [
@@ -47,8 +48,10 @@ __all__ = [
     "locked_by",
     "map_in_threads",
     "parse_address",
+    "parse_literal",
     "publish",
     "read_body",
+    "read_npz",
     "retry",
     "storage_errors",
     "sync_directory",
@@ -63,6 +66,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "_digests": ("Digests", "digest_chunks", "digest_file", "file_chunks"),
         "_downloads": ("Answer", "Download", "Opener", "Throttle"),
+        "_literals": ("parse_literal", "read_npz"),
         "_parallel": ("in_threads", "map_in_threads"),
     },
 )

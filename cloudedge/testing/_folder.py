@@ -17,6 +17,7 @@ import numpy as np
 from cloudedge.bundle import Bundle
 from cloudedge.errors import Conflict, IntegrityError, NotFound
 from cloudedge.hub import hash_file
+from cloudedge.io import read_npz
 from cloudedge.release import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped, Version
 
 __all__ = ["FolderPlace"]
@@ -94,13 +95,11 @@ class FolderPlace:
                     raise IntegrityError(f"{self.name}: {path} of {version.pin} is not what was packed")
         for name, table in bundle.sparse.items():
             if self.leg == "edge" or name == self._table:
-                with np.load(folder / f"{name}.npz") as rows:
-                    expected, found = table.lookup(rows["keys"])
-                    mine = int((table.keys % np.uint64(self._shards) == self._shard).sum())
-                    if len(rows["keys"]) != mine or not found.all() or not np.array_equal(expected, rows["values"]):
-                        raise IntegrityError(
-                            f"{self.name}: the rows of {name} in {version.pin} are not what was packed"
-                        )
+                rows = read_npz(folder / f"{name}.npz")
+                expected, found = table.lookup(rows["keys"])
+                mine = int((table.keys % np.uint64(self._shards) == self._shard).sum())
+                if len(rows["keys"]) != mine or not found.all() or not np.array_equal(expected, rows["values"]):
+                    raise IntegrityError(f"{self.name}: the rows of {name} in {version.pin} are not what was packed")
 
     def activate(self, shares: Shares, *, order: int) -> None:
         """Replace the pointer."""

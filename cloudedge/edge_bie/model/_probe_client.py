@@ -6,7 +6,6 @@ plain JSON interface, stock Paddle Serving as the Pipeline service it is.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from cloudedge.bundle import ProbeRequest, Probes, Signature
 from cloudedge.bundle.contents import compare_answer
 from cloudedge.errors import InputError, Unavailable
-from cloudedge.io import read_body
+from cloudedge.io import parse_literal, read_body
 
 __all__ = ["ask_ready", "ask_recorded"]
 
@@ -96,8 +95,8 @@ def _array(name: str, value: Any) -> NDArray[np.float64]:
         shown = _REPR.fullmatch(value)
         if shown is None:
             return np.asarray(json.loads(value), np.float64)
-        items = np.asarray(ast.literal_eval(shown[1]), np.float64)
-        return items.reshape(ast.literal_eval(shown[2].partition("=")[2])) if shown[2] else items
+        items = np.asarray(parse_literal(shown[1]), np.float64)
+        return items.reshape(parse_literal(shown[2].partition("=")[2])) if shown[2] else items
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise InputError(f"{name} is no array of numbers") from None
 
