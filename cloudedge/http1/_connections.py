@@ -123,4 +123,6 @@ def _phrase(status: int) -> str:
 
 
 def _header_value(value: str) -> str:
+    if value.isascii() and value.isprintable():
+        return value
     return "".join(c if " " <= c <= "~" else "?" for c in value)
