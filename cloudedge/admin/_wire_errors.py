@@ -11,42 +11,12 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from cloudedge.errors import (
-    CloudEdgeError,
-    ConfigError,
-    Conflict,
-    DeadlineExceeded,
-    InputError,
-    IntegrityError,
-    Interrupted,
-    NotFound,
-    Overloaded,
-    Rejected,
-    SignatureInvalid,
-    StorageError,
-    Unavailable,
-)
+from cloudedge import errors
+from cloudedge.errors import CloudEdgeError, Conflict, InputError, NotFound, Rejected, Unavailable
 
 __all__ = ["KINDS", "error_fields", "read_error", "status_of"]
 
-KINDS: Mapping[str, type[CloudEdgeError]] = {
-    kind.__name__: kind
-    for kind in (
-        CloudEdgeError,
-        ConfigError,
-        Conflict,
-        DeadlineExceeded,
-        InputError,
-        IntegrityError,
-        Interrupted,
-        NotFound,
-        Overloaded,
-        Rejected,
-        SignatureInvalid,
-        StorageError,
-        Unavailable,
-    )
-}
+KINDS: Mapping[str, type[CloudEdgeError]] = {name: getattr(errors, name) for name in errors.__all__}
 """The error classes that a server may name."""
 
 _STATUS: Mapping[type[CloudEdgeError], HTTPStatus] = {
