@@ -1,11 +1,13 @@
 """The package as a whole: what importing it costs, what it exposes, and that its errors travel."""
 
+import ast
 import importlib
 import pickle
 import pkgutil
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +89,31 @@ def test_public_names_resolve():
     assert dir(cloudedge) == sorted(cloudedge.__all__)
     with pytest.raises(AttributeError):
         _ = cloudedge.nonsense
+
+
+def lazy_packages():
+    return [
+        path for path in Path(cloudedge.__file__).parent.rglob("__init__.py") if "= lazy_names(" in path.read_text()
+    ]
+
+
+@pytest.mark.rules
+@pytest.mark.parametrize("path", lazy_packages(), ids=lambda path: path.parent.name)
+def test_lazy_names_are_those_that_type_checkers_see(path):
+    """A lazy name that one of the three lists lacks is found by users only."""
+    tree = ast.parse(path.read_text())
+    call = next(
+        each for each in ast.walk(tree) if isinstance(each, ast.Call) and ast.unparse(each.func) == "lazy_names"
+    )
+    homes = ast.literal_eval(call.args[1])
+    lazy = {name for home, names in homes.items() for name in names or (home,)}
+    (block,) = (each for each in tree.body if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING")
+    typed = {alias.name for each in ast.walk(block) if isinstance(each, ast.ImportFrom) for alias in each.names}
+    module = importlib.import_module(
+        path.parent.relative_to(Path(cloudedge.__file__).parents[1]).as_posix().replace("/", ".")
+    )
+    assert lazy == typed
+    assert lazy <= set(module.__all__)
 
 
 @pytest.mark.rules
