@@ -24,7 +24,10 @@ def dump(
     ),
     output: Path = typer.Argument(..., metavar="FILE", help="The SequenceFile, or *.safetensors table, to write."),
     form: str = typer.Option(
-        None, "--from", help="parameter, numpy, safetensors, text, sequence or part; recognised if left out."
+        None,
+        "--from",
+        help="parameter, numpy, safetensors, text, columns (key show click v1 v2 ...), sequence or part; "
+        "recognised if left out.",
     ),
     to: str = typer.Option(None, "--format", help="Of FILE: sequence or safetensors; by its suffix if left out."),
     quantise: bool = typer.Option(False, help="Write 8-bit rows (a quarter of the size) instead of float32."),

@@ -3,7 +3,7 @@
 Accepts a Paddle parameter (LoDTensor), a numpy array (.npy, or .npz with `keys` and `values`), a bundle's safetensors
 table, text, a SequenceFile, or a built part. Rows of a parameter or a plain array have their row number as key. Values
 become float32, the only type that upstream's serving ops read, or 8-bit rows. Values of a SequenceFile or a part carry
-no type and stay as they are.
+no type and stay as they are. Text is never recognised as `columns`: the caller says so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cloudedge.seqfile import Writer, is_sequence_file
 
 __all__ = ["FORMATS", "TARGETS", "DumpReport", "detect_format", "dump"]
 
-FORMATS = ("parameter", "numpy", "safetensors", "text", "sequence", "part")
+FORMATS = ("parameter", "numpy", "safetensors", "text", "columns", "sequence", "part")
 TARGETS = ("sequence", "safetensors")
 
 _ROWS = 1 << 16  # converted at a time
@@ -109,7 +109,7 @@ def dump(
     to = to or ("safetensors" if Path(output).suffix == ".safetensors" else "sequence")
     if to not in TARGETS:
         raise InputError(f"{to!r} is no output format", hint=f"Use one of: {', '.join(TARGETS)}.", format=to)
-    if form in ("text", "sequence", "part") and quantised:
+    if form in ("text", "columns", "sequence", "part") and quantised:
         raise InputError(
             f"rows of {form} form have no known type and are not quantised", hint="Quantise an array instead."
         )
@@ -118,10 +118,10 @@ def dump(
     if form == "sequence":
         raise InputError(f"{source} is a SequenceFile already", hint="Name the new file *.safetensors for a table.")
     count = 0
-    table = None if form == "text" else _open(Path(source), form)
+    table = None if form in ("text", "columns") else _open(Path(source), form)
     with Writer(output, sync=sync) as out:
         if table is None:
-            for key, value in read_text(source):
+            for key, value in read_text(source, columns=form == "columns"):
                 out.append(key, value)
                 count += 1
         else:

@@ -266,6 +266,48 @@ def test_a_bad_line_is_refused_by_number(tmp_path, line):
     assert not (tmp_path / "s").exists()
 
 
+SAVED = ["10 6 0 0.2 2 1 0.011 0.5", "11 6 3 0.1 1 0 -0.02 0.25", "12 7 1 0 4 4 0.3 0"]  # by a parameter server
+
+
+@pytest.mark.parametrize("lines", [SAVED, SAVED[:1], [f"{line} 0.1 -0.2" for line in SAVED], SAVED * 1000])
+def test_a_save_of_a_parameter_server_is_refused_and_described(tmp_path, lines):
+    (tmp_path / "t").write_text("\n".join(lines) + "\n\n")
+    with pytest.raises(
+        InputError, match=r"look like a parameter server's save, 'key slot unseen_days.*such as '1"
+    ) as no:
+        dump(tmp_path / "t", tmp_path / "s")
+    assert "`--from columns`" in str(no.value.hint)
+    assert not (tmp_path / "s").exists()
+    assert dump(tmp_path / "t", tmp_path / "s", form="columns").rows == len(lines)
+
+
+def test_one_line_with_weights_tells_a_table_from_a_save(tmp_path):
+    (tmp_path / "t").write_text("\n".join([*SAVED, "13 5 1 -0.5 0.25 0.125 1 2"]) + "\n")
+    assert dump(tmp_path / "t", tmp_path / "s").rows == 4
+    assert records_of(tmp_path / "s")[0] == (10, struct.pack("<5f", 0.2, 2, 1, 0.011, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2 -0.5 0.25 1", "show and click, which are never negative"),  # key and weights, without counters
+        ("2 nan 0 1", "show and click, which are never negative"),
+        ("2 0 0 1 2", "2 numbers after show and click, and rows before have 1"),
+    ],
+)
+def test_columns_that_contradict_the_form_are_refused(tmp_path, line, message):
+    (tmp_path / "t").write_text(f"1 0 0 1.0\n{line}\n")
+    for form in ("text", "columns"):
+        with pytest.raises(InputError, match=message):
+            dump(tmp_path / "t", tmp_path / "s", form=form)
+
+
+def test_columns_have_no_pairs(tmp_path):
+    (tmp_path / "t").write_text("7:text\n")
+    with pytest.raises(InputError, match="line 1"):
+        dump(tmp_path / "t", tmp_path / "s", form="columns")
+
+
 def test_other_refusals(tmp_path):
     (tmp_path / "t").write_text("1 0 0 1\n")
     with pytest.raises(InputError, match="'csv' is no input format"):
