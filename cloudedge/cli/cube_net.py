@@ -55,7 +55,9 @@ def serve(
     max_connections: int = typer.Option(20_000, min=1, help="Connections at once; one more is closed."),
     max_keys: int = typer.Option(262_144, min=1, help="Keys in one request."),
     max_body_mb: float = typer.Option(64, min=0.001, help="MiB of one request or answer."),
-    max_held_mb: float = typer.Option(1024, min=0.001, help="MiB held for all connections together."),
+    max_held_mb: float | None = typer.Option(
+        None, min=0.001, help="MiB held for all connections together; 24 for each thread if left out."
+    ),
     idle_timeout_s: float = typer.Option(600, min=0.001, help="For a connection between two requests."),
     request_timeout_s: float = typer.Option(30, min=0.001, help="From a request's first byte to its last."),
     write_timeout_s: float = typer.Option(30, min=0.001, help="For a client that does not read its answers."),
@@ -90,7 +92,7 @@ def serve(
             max_body_bytes=int(max_body_mb * (1 << 20)),
             max_keys=max_keys,
             max_connections=max_connections,
-            max_held_bytes=int(max_held_mb * (1 << 20)),
+            max_held_bytes=None if max_held_mb is None else int(max_held_mb * (1 << 20)),
             idle_timeout_s=idle_timeout_s,
             request_timeout_s=request_timeout_s,
             write_timeout_s=write_timeout_s,

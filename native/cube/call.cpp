@@ -236,7 +236,7 @@ class ShardCall {
       return false;
     }
     if (meta.error_code != 0) {
-      refused(flight, meta.error_code, std::string(meta.error_text), size, now);
+      refused(flight, meta.error_code, std::string(meta.error_text.substr(0, wire::kMaxErrorText)), size, now);
       return true;
     }
     flight.link->last_size = size;

@@ -213,13 +213,17 @@ wire::Parsed parse_seek(std::string_view body, std::size_t max_keys, wire::SeekR
       default:
         if (!cursor.string(pin_storage)) return false;
         request.pin = pin_storage;
-        return true;
+        return pin_storage.size() <= wire::kMaxPin;
     }
   };
   if (cursor.object(member) && cursor.at_end()) return wire::Parsed::ok;
   if (too_many) {
     error = "more than " + std::to_string(max_keys) + " keys in one request";
     return wire::Parsed::too_many_keys;
+  }
+  if (request.pin && request.pin->size() > wire::kMaxPin) {
+    error = "the pin is longer than " + std::to_string(wire::kMaxPin) + " bytes";
+    return wire::Parsed::pin_too_long;
   }
   error = "the body is not the JSON of a seek; it stops fitting at byte " + std::to_string(cursor.position());
   return wire::Parsed::malformed;

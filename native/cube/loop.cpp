@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <new>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 namespace cloudedge::cube {
 namespace {
@@ -55,6 +57,7 @@ void Loop::run() {
       }
     }
     if (woken) run_tasks();  // after the events: a task may close a connection that had one
+    if (!dropped_.empty()) close_dropped();
     const std::int64_t every_ms = drain_until_ns_ != 0 ? kDrainSweepMs : sweep_every_ms_;
     if (now_ns_ - swept_ns_ >= every_ms * 1'000'000) sweep();
   }
@@ -129,7 +132,7 @@ void Loop::adopt(Descriptor fd, bool from_loopback) {
 void Loop::answer(std::uint64_t id, std::string bytes, bool then_close) {
   post([this, id, bytes = std::move(bytes), then_close] {
     const auto found = connections_.find(id);
-    if (found == connections_.end()) return;  // the peer left before its answer was ready
+    if (found == connections_.end() || found->second->dropped) return;  // the peer left before its answer was ready
     Connection& connection = *found->second;
     connection.waiting = false;
     connection.closing = connection.closing || then_close;
@@ -152,6 +155,7 @@ void Loop::stop() {
 }
 
 void Loop::on_event(Connection& connection, std::uint32_t events) {
+  if (connection.dropped) return;
   if ((events & (EPOLLERR | EPOLLHUP)) != 0 && (events & EPOLLIN) == 0) return close(connection);
   if ((events & EPOLLOUT) != 0) return write(connection);
   if ((events & EPOLLIN) != 0) read(connection);
@@ -283,10 +287,8 @@ void Loop::settle(Connection& connection, bool progressed) {
   held_bytes_ -= connection.held;
   connection.held = connection.in.size() + connection.out.size();
   held_bytes_ += connection.held;
-  if (connection.held > 0 && held_bytes_ > patience_.held_bytes) {
-    counters_.add(kBroken, 1);
-    return close(connection);
-  }
+  if (held_bytes_ > patience_.held_bytes) make_room();
+  if (connection.dropped) return;
   State next = State::idle;
   if (!connection.out.empty()) {
     next = State::stalled;
@@ -308,6 +310,32 @@ void Loop::settle(Connection& connection, bool progressed) {
   connection.events = events;
   epoll_event event{.events = events, .data = {.ptr = &connection}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.fd.get(), &event);
+}
+
+// Takes the bytes of the connections that have held some for longest until the rest is within the limit. Requests and
+// answers of a good peer are held for moments, so the oldest are not its own. The last holder keeps its bytes: one
+// message is always allowed. The connections are closed after the events under way, which may point to them.
+void Loop::make_room() {
+  std::vector<Connection*> holders;
+  for (const auto& [id, connection] : connections_) {
+    if (connection->held > 0) holders.push_back(connection.get());
+  }
+  std::ranges::sort(holders, {}, [](const Connection* each) { return std::pair(each->since_ns, each->id); });
+  for (std::size_t i = 0; i + 1 < holders.size() && held_bytes_ > patience_.held_bytes; ++i) {
+    Connection& oldest = *holders[i];
+    held_bytes_ -= std::exchange(oldest.held, 0);
+    oldest.in.release();
+    oldest.out.release();
+    oldest.dropped = true;
+    dropped_.push_back(oldest.id);
+  }
+}
+
+void Loop::close_dropped() {
+  for (const std::uint64_t id : std::exchange(dropped_, {})) {
+    counters_.add(kBroken, 1);
+    close(*connections_.at(id));
+  }
 }
 
 void Loop::close(Connection& connection) {

@@ -58,6 +58,7 @@ struct Connection {
   bool ended = false;    // the peer will send no more
   std::uint32_t events = 0;
   std::size_t held = 0;  // bytes in `in` and `out`, as accounted
+  bool dropped = false;  // gave up its bytes, and is closed after the events under way
 };
 
 struct Handled {
@@ -102,7 +103,9 @@ class Loop {
   void process(Connection& connection, std::span<const std::uint8_t> input);
   bool flush(Connection& connection);
   void settle(Connection& connection, bool progressed);
+  void make_room();
   void close(Connection& connection);
+  void close_dropped();
   void sweep();
   int wait_ms() const;
 
@@ -120,6 +123,7 @@ class Loop {
   Buffer out_;
   std::uint64_t next_id_ = 1;
   std::size_t held_bytes_ = 0;
+  std::vector<std::uint64_t> dropped_;
   std::int64_t now_ns_ = 0;
   std::int64_t swept_ns_ = 0;
   std::int64_t sweep_every_ms_;

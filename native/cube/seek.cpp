@@ -12,6 +12,10 @@ namespace {
 // that the memory accesses of one lookup overlap.
 constexpr std::size_t kChunk = 256;
 
+constexpr std::size_t kKeep = 1024 * 1024;      // memory of one request that is kept for the next
+constexpr std::size_t kUnpackFreely = kKeep;    // bytes that a body may unpack to however short it is...
+constexpr std::size_t kUnpackTimes = 100;       // ...and beyond that, times its length
+
 // As in brpc, the media type up to a semicolon decides; everything else is JSON.
 bool says_protobuf(std::string_view content_type) {
   const std::string_view type = content_type.substr(0, content_type.find(';'));
@@ -28,6 +32,9 @@ Failure Seeker::http(const http::Request& request, Buffer& body) { return count(
 
 Failure Seeker::count(Failure failure) {
   version_.reset();
+  if (unpacked_.capacity() > kKeep) unpacked_.release();
+  if (pin_.capacity() > kKeep) std::string().swap(pin_);
+  request_.keys.trim(kKeep / sizeof(std::uint64_t));
   counters_.add(kRequests, 1);
   if (failure) counters_.add(kErrors, 1);
   return failure;
@@ -83,7 +90,10 @@ Failure Seeker::answer_http(const http::Request& request, Buffer& body) {
 
 Failure Seeker::unpack(wire::Bytes& body, Packing packing) {
   unpacked_.clear();
-  if (!inflate(packing, body, limits_.max_body, unpacked_)) return {wire::kBadRequest, "the body does not unpack"};
+  const std::size_t most = std::min(limits_.max_request(), std::max(kUnpackFreely, body.size() * kUnpackTimes));
+  if (!inflate(packing, body, most, unpacked_)) {
+    return {wire::kBadRequest, "the body does not unpack, or to more than " + std::to_string(most) + " bytes"};
+  }
   body = unpacked_.bytes();
   return {};
 }
@@ -92,6 +102,8 @@ Failure Seeker::parse(wire::Bytes payload) {
   switch (wire::parse_request(payload, limits_.max_keys, request_)) {
     case wire::Parsed::ok: return {};
     case wire::Parsed::malformed: return {wire::kBadRequest, "Fail to parse request message"};
+    case wire::Parsed::pin_too_long:
+      return {wire::kBadRequest, "the pin is longer than " + std::to_string(wire::kMaxPin) + " bytes"};
     case wire::Parsed::too_many_keys: break;
   }
   return {wire::kBadRequest, "more than " + std::to_string(limits_.max_keys) + " keys in one request"};

@@ -2,6 +2,7 @@
 // writes the values straight into the output buffer. One per loop thread, because it reuses its memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ struct Limits {
   std::size_t max_body = 64 * 1024 * 1024;  // of a request and of an answer: brpc's own limit on both sides
   std::size_t max_keys = 1 << 18;           // in one request
   std::size_t max_connections = 20'000;
+
+  // The most bytes that a request can have a use for: its keys in their longest form, JSON, and some room around them.
+  std::size_t max_request() const { return std::min(max_body, 64 * 1024 + std::min(max_keys, max_body) * 32); }
 };
 
 struct Failure {

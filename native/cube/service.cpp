@@ -32,18 +32,25 @@ std::string_view full_name(std::string_view service) {
   return {};
 }
 
+constexpr std::size_t kMaxControl = 64 * 1024;  // of a control command
+constexpr std::size_t kKeep = 1024 * 1024;      // memory of one message that is kept for the next
+
 // brpc's form: [ip:port][E1002]text.
 std::string error_text(const Connection& connection, const Failure& failure) {
   std::string out(1, '[');
   out.append(local_address(connection.fd.get()).text()).append("][E").append(std::to_string(failure.code));
-  return out.append("]").append(failure.text);
+  out.append("]").append(failure.text, 0, wire::kMaxErrorText);
+  return failure.text.size() > wire::kMaxErrorText ? out.append("...") : out;
 }
+
+// A name out of a request, short enough to repeat in its answer.
+std::string shortened(std::string_view name) { return std::string(name.substr(0, wire::kMaxErrorText)); }
 
 }  // namespace
 
 Handled Service::handle(Connection& connection, wire::Bytes input, Buffer& out) {
   wire::Header header;
-  switch (wire::parse_header(input, shared_.limits.max_body, header)) {
+  switch (wire::parse_header(input, shared_.limits.max_request(), header)) {
     case wire::Head::foreign: return http(connection, input, out);
     // While it may still become either protocol, every byte may decide.
     case wire::Head::incomplete: return {Verdict::more, input.size() < 4 ? input.size() + 1 : wire::kHeaderSize};
@@ -67,7 +74,7 @@ Handled Service::frame(Connection& connection, wire::Bytes frame, const wire::He
   if (shared_.refusing.load(std::memory_order_relaxed)) {
     failure = {wire::kStopping, "the server is stopping"};
   } else if (service.empty() && meta.service.find('.') == meta.service.npos) {
-    failure = {wire::kNoService, "Fail to find service=" + std::string(meta.service)};
+    failure = {wire::kNoService, "Fail to find service=" + shortened(meta.service)};
   } else if (meta.attachment_size < 0 || static_cast<std::size_t>(meta.attachment_size) > rest.size()) {
     failure = {wire::kBadRequest, "attachment_size does not fit into the body"};
   } else if (service == wire::kDictService && meta.method == "seek") {
@@ -86,16 +93,23 @@ Handled Service::frame(Connection& connection, wire::Bytes frame, const wire::He
     failure = {wire::kForbidden, "control commands are taken from loopback only"};
   } else {
     const std::string_view named = service.empty() ? meta.service : service;
-    failure = {wire::kNoMethod, "Fail to find method=" + std::string(named) + "/" + std::string(meta.method)};
+    failure = {wire::kNoMethod, "Fail to find method=" + shortened(named) + "/" + shortened(meta.method)};
   }
   if (failure) wire::write_reply(out, meta.correlation_id, failure.code, error_text(connection, failure));
   return answered;
 }
 
 Handled Service::http(Connection& connection, wire::Bytes input, Buffer& out) {
+  const Handled handled = answer_http(connection, input, out);
+  if (chunked_.capacity() > kKeep) chunked_.release();
+  if (body_.capacity() > kKeep) body_.release();
+  return handled;
+}
+
+Handled Service::answer_http(Connection& connection, wire::Bytes input, Buffer& out) {
   http::Request request;
   const http::Parse parse =
-      http::parse(input, {.body = shared_.limits.max_body}, connection.progress, request, chunked_);
+      http::parse(input, {.body = shared_.limits.max_request()}, connection.progress, request, chunked_);
   if (parse.send_continue) out.append("HTTP/1.1 100 Continue\r\n\r\n");
   if (parse.status == http::Parse::Status::incomplete) return {Verdict::more, parse.size};
   if (parse.status == http::Parse::Status::refused) {
@@ -174,7 +188,8 @@ Handled Service::control(const Connection& connection, wire::Bytes command, cons
     reply(bytes, answer);
     loop.answer(id, std::string(text(bytes.bytes())), then_close);
   };
-  const std::optional<ControlAnswer> now = shared_.control.run(text(command), later);
+  const std::optional<ControlAnswer> now =
+      command.size() > kMaxControl ? ControlAnswer{400, ""} : shared_.control.run(text(command), later);
   if (!now) return {Verdict::wait, answered.size};
   reply(out, *now);
   return answered;

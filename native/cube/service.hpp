@@ -39,6 +39,7 @@ class Service final : public Handler {
  private:
   Handled frame(Connection& connection, wire::Bytes frame, const wire::Header& header, Buffer& out);
   Handled http(Connection& connection, wire::Bytes input, Buffer& out);
+  Handled answer_http(Connection& connection, wire::Bytes input, Buffer& out);
   Handled http_control(Connection& connection, const http::Request& request, const Handled& answered, Buffer& out);
   Failure page(const http::Request& request, http::Response& response);
 

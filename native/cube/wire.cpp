@@ -175,6 +175,7 @@ Parsed parse_request(Bytes payload, std::size_t max_keys, SeekRequest& request) 
       request.version_required = value != 0;
     } else if (number == kPinField && wire == Wire::bytes) {
       if (!reader.bytes(bytes)) return Parsed::malformed;
+      if (bytes.size() > kMaxPin) return Parsed::pin_too_long;
       request.pin = text(bytes);
     } else if (!reader.skip(wire)) {
       return Parsed::malformed;

@@ -20,6 +20,8 @@ using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::size_t kHeaderSize = 12;
 constexpr std::uint32_t kPinField = 1001;
+constexpr std::size_t kMaxPin = 256;          // bytes of a pin, and so of a version's name
+constexpr std::size_t kMaxErrorText = 2048;  // bytes of an error, whatever the request has in it
 constexpr std::uint32_t kMissing = 0xffffffff;  // status of a missing key: -1 as uint32
 constexpr std::string_view kDictService = "rec.mcube.DictService";
 constexpr std::string_view kControlService = "rec.mcube.ControlService";
@@ -73,6 +75,12 @@ class Keys {
     limit_ = capacity;
     size_ = 0;
   }
+  // Frees memory for more than `capacity` keys.
+  void trim(std::size_t capacity) {
+    if (capacity_ <= capacity) return;
+    keys_.reset();
+    capacity_ = limit_ = size_ = 0;
+  }
   bool add(std::uint64_t key) {
     if (size_ == limit_) return false;
     keys_[size_++] = key;
@@ -94,7 +102,7 @@ struct SeekRequest {
   std::optional<std::string_view> pin;  // points into the parsed bytes
 };
 
-enum class Parsed { ok, malformed, too_many_keys };
+enum class Parsed { ok, malformed, too_many_keys, pin_too_long };
 
 Parsed parse_request(Bytes payload, std::size_t max_keys, SeekRequest& request);
 

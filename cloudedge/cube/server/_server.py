@@ -27,6 +27,9 @@ PatchLoader = Callable[[_core.Version, str, str], _core.Version]
 """Loads a version from the files under a path on top of another one: base, path, name."""
 
 
+_HELD_BY_THREAD = 24 << 20
+
+
 @dataclass(frozen=True)
 class ServerConfig:
     """The address and the limits of a cube server. Immutable; checked when made."""
@@ -46,8 +49,9 @@ class ServerConfig:
     max_keys: int = 262_144
     """The most keys in one request."""
     max_connections: int = 20_000
-    max_held_bytes: int = 1 << 30
-    """Bytes of half-received requests and unread answers over all connections; a connection beyond it is closed."""
+    max_held_bytes: int | None = None
+    """Bytes of half-received requests and unread answers over all connections; beyond it, those that have held some for
+    longest are closed. By default 24 MiB for each thread."""
     idle_timeout_s: float = 600
     """For a connection between two requests."""
     request_timeout_s: float = 30
@@ -66,8 +70,9 @@ class ServerConfig:
             raise ConfigError(f"spin_us must not be below 0, not {self.spin_us}")
         positive = ("max_body_bytes", "max_keys", "max_connections", "max_held_bytes")
         for name in (*positive, "idle_timeout_s", "request_timeout_s", "write_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} must be above 0, not {value}")
 
 
 @dataclass(frozen=True)
@@ -97,12 +102,13 @@ class Server:
         patch_loader: PatchLoader = load_patch,
     ) -> None:
         self.config = config or ServerConfig()
+        threads = self.config.threads or len(os.sched_getaffinity(0))
         self._core = _core.CubeServer(
             loader=loader,
             patch_loader=patch_loader,
             host=self.config.host,
             port=self.config.port,
-            threads=self.config.threads or len(os.sched_getaffinity(0)),
+            threads=threads,
             data_dir=str(self.config.data_dir),
             remote_control=self.config.remote_control,
             max_body=self.config.max_body_bytes,
@@ -111,7 +117,7 @@ class Server:
             idle_ms=int(self.config.idle_timeout_s * 1000),
             message_ms=int(self.config.request_timeout_s * 1000),
             write_ms=int(self.config.write_timeout_s * 1000),
-            held_bytes=self.config.max_held_bytes,
+            held_bytes=self.config.max_held_bytes or threads * _HELD_BY_THREAD,
             spin_us=self.config.spin_us,
         )
 

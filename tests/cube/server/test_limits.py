@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import resource
 import socket
 import struct
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,67 @@ def test_half_requests_of_all_connections_together_have_a_limit(start):
         peer.send(half)
         peer.send(b"x")
         assert plain.parse_response(peer.read_frame()).code == 0, "what was held is given back"
+
+
+def packed(payload: bytes) -> bytes:
+    return plain.request(gzip.compress(payload, 9), extra=plain.number(3, 2))
+
+
+def test_a_long_pin_is_refused_and_not_repeated(start):
+    server = start(ROWS)
+    before = resident_bytes()
+    with plain.Peer(server.port) as peer:
+        for size in (257, 60 << 10, 900 << 10):
+            response = peer.call(packed(plain.text(1001, b"\x01" * size)))
+            assert response.code == 1003, size
+            assert response.error.endswith(b"the pin is longer than 256 bytes"), size
+        response = peer.call(plain.request(plain.text(1001, b"\x01" * 256)))
+        assert response.code == 10404, "an unknown version, and not too long"
+        assert len(response.error) < 2200
+    assert resident_bytes() - before < 32 << 20
+    assert answers(server)
+
+
+def test_a_small_body_does_not_become_a_large_one(start):
+    server = start(ROWS)
+    before = resident_bytes()
+    with plain.Peer(server.port) as peer:
+        response = peer.call(packed(plain.text(99, bytes(60 << 20))))  # 61 kB
+        assert response.code == 1003
+        assert b"does not unpack, or to more than" in response.error
+        assert peer.call(packed(plain.keys(*[1] * 200_000))).code == 0, "few bytes of many equal keys are a request"
+    assert resident_bytes() - before < 32 << 20
+
+
+@pytest.mark.parametrize("field", ["service", "method"])
+def test_long_names_are_repeated_in_part(start, field):
+    server = start(ROWS)
+    with plain.Peer(server.port) as peer:
+        response = peer.call(plain.request(b"", **{field: b"x." * 1_000_000}))
+        assert response.code == 1002
+        assert len(response.error) < 3000
+    assert answers(server)
+
+
+def test_a_long_control_command_is_refused(start):
+    server = start(ROWS)
+    body = b'{"cmd": "status", "x": "' + b"x" * 70_000 + b'"}'
+    head = b"POST /ControlService/cmd HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with plain.Peer(server.port) as peer:
+        peer.send(head + body)
+        assert peer.socket.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+
+
+def test_peers_that_read_nothing_give_way_to_those_that_do(start):
+    server = start({1: (1.0,) * 100}, threads=1, max_held_bytes=10_000_000)
+    large = plain.request(plain.keys(*[1] * 40_000))  # an answer of 16 MB, more than the kernel takes
+    with ExitStack() as stack:
+        for _ in range(6):
+            stack.enter_context(plain.Peer(server.port)).send(large)
+        wait_for(lambda: server.stats()["connections_broken"] >= 3)
+        peer = stack.enter_context(plain.Peer(server.port))
+        for _ in range(3):
+            assert len(peer.call(large).values) == 40_000, "the oldest went, not the newest"
 
 
 def test_too_many_keys(start):
