@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudedge.admin._orders import order_header, piece_header
+from cloudedge.admin._tokens import find_token
 from cloudedge.admin._wire_errors import read_error
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError, Rejected, Unavailable
@@ -37,7 +38,8 @@ class AdminHttpClient:
     Args:
         address: ``host:port``, or a URL.
         what: The server's name in messages; the URL if left out.
-        token: The server's token, if it needs one; or a function that returns it, called for each request.
+        token: The server's token, or a function that returns it, called for each request. Without one, the token that
+            a server of the same user on loopback keeps in a file.
         timeout_s: For each attempt.
         attempts: The number of attempts of a call that got no answer, or an answer after which a retry helps.
         keep_alive: Keep connections between calls; a client that keeps them has to be closed.
@@ -66,8 +68,8 @@ class AdminHttpClient:
 
     @property
     def token(self) -> str:
-        """The current token; empty if the server needs none."""
-        return (self._token() if callable(self._token) else self._token) or ""
+        """The current token: the given one, or the one that a server of the same user on loopback keeps; or empty."""
+        return (self._token() if callable(self._token) else self._token) or find_token(self.url)
 
     def call(
         self,

@@ -1,9 +1,11 @@
 """The server side of every admin API: JSON over HTTP on a port of its own, with a token.
 
-Paths other than ``/health`` and ``/ready`` need the token. A request without it is neither kept nor parsed. Connections
-at once are bounded. Each API gives requests their meaning: it implements `AdminHttp.answer`. Errors become a status and
-``{"error", "hint", "kind"}`` (`_wire_errors`). Nothing is logged: the answers report what happened, and a token may be
-in a request.
+Paths other than ``/health`` and ``/ready`` need the token, on loopback too (`_tokens`). A request without it is neither
+kept nor parsed, and neither is one that a page in a browser made: bodies are JSON or pieces of files, no request has an
+``Origin``, and on loopback ``Host`` names loopback. Connections at once are bounded, and a whole request has a
+deadline. When they are full, those without the token give way, and a few are left for ``/health`` and ``/ready``. Each
+API gives requests their meaning: it implements `AdminHttp.answer`. Errors become a status and ``{"error", "hint",
+"kind"}`` (`_wire_errors`). Nothing is logged: the answers report what happened, and a token may be in a request.
 
 A release numbers its orders (`ordered`), and every request then carries its order's number. A server obeys orders one
 after the other and refuses one that is older than the last it obeyed. So the late requests of a process that was killed
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -29,6 +32,7 @@ from urllib.parse import unquote, urlsplit
 
 from cloudedge.admin._orders import OFFSET, ORDER, PIECE, parse_number
 from cloudedge.admin._states import DRAINING
+from cloudedge.admin._tokens import OwnToken
 from cloudedge.admin._wire_errors import error_fields, status_of
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict, InputError, NotFound
 from cloudedge.http1 import ThreadedHandler, ThreadedServer, is_loopback
@@ -40,9 +44,15 @@ Reply = tuple[HTTPStatus, Any]
 
 _MAX_CONNECTIONS = 128
 """Connections served at once, each by a thread; one more is refused with status 503."""
+_RESERVE = 8
+"""Connections beyond them that are served if they ask for `_OPEN` alone."""
 _MAX_IGNORED = 64 * 1024
 """Bytes of an unwanted body that are read all the same, so that its sender gets to see the answer."""
+_SLOWEST = 100_000
+"""Bytes per second at which the body of a client with the token arrives, at least."""
 _OPEN = {"/health", "/ready"}
+_JSON = "application/json"
+_LENGTH = re.compile(r"[0-9]{1,15}")
 _DRAIN_S, _LONGEST_DRAIN_S = 10.0, 24 * 3600
 _Admin = TypeVar("_Admin", bound="AdminHttp")
 
@@ -54,7 +64,8 @@ class AdminHttp(ABC):
         name: The name of the thread, and of the server in answers: ``cloudedge-NAME``.
         host: The address to listen on; loopback by default.
         port: 0 takes any free one.
-        token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
+        token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback, where the
+            server makes one that clients of the same user find.
         orders: File for the number of the last order that was obeyed; forgotten with the process if left out.
     """
 
@@ -77,7 +88,9 @@ class AdminHttp(ABC):
                 hint="Set a token, or listen on 127.0.0.1.",
             )
         self.name = name
-        self._token = token
+        self.listens_on_loopback = is_loopback(host)
+        self._own_token = None if token else OwnToken()
+        self._token = token or (self._own_token.text if self._own_token else "")
         self._draining = threading.Lock()
         self._obeying = threading.Lock()
         self._orders = orders
@@ -168,6 +181,12 @@ class AdminHttp(ABC):
 
     def listen(self) -> None:
         """Begin to answer; called once `answer` has everything it needs."""
+        try:
+            if self._own_token is not None:
+                self._own_token.keep(self.port)
+        except BaseException:
+            self._http.close()
+            raise
         self._http.start()
 
     @property
@@ -177,10 +196,17 @@ class AdminHttp(ABC):
 
     def authorised(self, header: str) -> bool:
         """Tell whether a request carries the token."""
-        return self._token is None or hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode())
+        return hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode())
+
+    @property
+    def token(self) -> str:
+        """The token that clients must send."""
+        return self._token
 
     def close(self) -> None:
         """Stop listening."""
+        if self._own_token is not None:
+            self._own_token.remove()
         self._http.close()
 
     def __enter__(self: _Admin) -> _Admin:  # noqa: PYI019 - typing.Self is not in 3.10
@@ -203,23 +229,34 @@ class _Http(ThreadedServer):
     def __init__(self, admin: AdminHttp, host: str, port: int) -> None:
         self.admin = admin
         name = f"{admin.name}-admin"
-        super().__init__(host, port, _Handler, name=name, max_connections=_MAX_CONNECTIONS, title="the admin API")
+        super().__init__(
+            host,
+            port,
+            _Handler,
+            name=name,
+            max_connections=_MAX_CONNECTIONS,
+            reserve=_RESERVE,
+            title="the admin API",
+        )
 
 
 class _Handler(ThreadedHandler):
     server: _Http
-    timeout = 10  # for a client that does not finish its request
+    timeout = 10  # for a client that does not finish its request, or does not read the answer
 
     def version_string(self) -> str:
         return f"cloudedge-{self.server.admin.name}"
 
     def _do(self) -> None:
-        path = urlsplit(self.path).path
+        path = self.path.partition("?")[0]
         admin = self.server.admin
-        if path not in _OPEN and not admin.authorised(self.headers.get("Authorization", "")):
+        refusal = None if path in _OPEN else self._refusal()
+        if refusal is not None:
             self._ignore_body()
-            self._send(HTTPStatus.UNAUTHORIZED, {"error": "the admin API needs its token"})
+            self._send(*refusal)
             return
+        if path not in _OPEN:
+            self.accept(self.timeout + self._length() / _SLOWEST)
         try:
             if path in _OPEN:
                 self._ignore_body()
@@ -230,25 +267,46 @@ class _Handler(ThreadedHandler):
             reply = status_of(error), error_fields(error)
         self._send(*reply)
 
+    def _refusal(self) -> Reply | None:
+        """The answer to a request that is not from a client with the token."""
+        admin = self.server.admin
+        if not admin.authorised(self.headers.get("Authorization", "")):
+            return HTTPStatus.UNAUTHORIZED, {"error": "the admin API needs its token"}
+        if "Origin" in self.headers:
+            return HTTPStatus.FORBIDDEN, {"error": "the admin API does not answer pages in a browser"}
+        host = self.headers.get("Host", "localhost")
+        if admin.listens_on_loopback and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            return HTTPStatus.FORBIDDEN, {"error": "the Host header names another machine than this one"}
+        if self.is_in_reserve:
+            return HTTPStatus.SERVICE_UNAVAILABLE, {"error": "too many connections at once"}
+        content_type = self.headers.get_content_type()
+        if self.has_body and content_type not in (_JSON, PIECE):
+            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, {"error": f"a body here is {_JSON} or {PIECE}"}
+        return None
+
+    def _length(self) -> int:
+        """The announced length of the body; 0 if it announces none that could be read here."""
+        length = self.headers.get("Content-Length", "0")
+        return int(length) if _LENGTH.fullmatch(length) else 0
+
     def _ignore_body(self) -> None:
         """Read enough of an unwanted body for the answer to arrive; the rest ends the connection."""
         if not self.has_body:
             return
-        length = self.headers.get("Content-Length", "0")
         self.close_connection = True
-        self.rfile.read(min(int(length), _MAX_IGNORED) if length.isdecimal() else 0)
+        self.rfile.read(min(self._length(), _MAX_IGNORED))
 
     do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - the names BaseHTTPRequestHandler calls
 
     def _body(self) -> dict[str, Any]:
-        length = self.headers.get("Content-Length", "0")
-        is_piece = self.headers.get("Content-Type") == PIECE
+        length = self._length()
+        is_piece = self.headers.get_content_type() == PIECE
         limit = self.server.admin.max_piece_bytes if is_piece else self.server.admin.max_body_bytes
-        if not length.isdecimal() or int(length) > limit or "Transfer-Encoding" in self.headers:
+        if length > limit or (self.has_body and not length):
             self.close_connection = True
             raise InputError(f"a body of at most {limit} bytes, with its Content-Length, is taken here")
-        content = self.rfile.read(int(length))
-        if len(content) != int(length):
+        content = self.rfile.read(length)
+        if len(content) != length:
             self.close_connection = True
             raise InputError(f"the body ended after {len(content)} of {length} bytes")
         if is_piece:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
+from contextlib import ExitStack
 from http import HTTPStatus
 
 import pytest
@@ -15,10 +17,21 @@ from cloudedge.http1 import ThreadedHandler, ThreadedServer
 pytestmark = pytest.mark.parts
 
 ASK = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+LONG = b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 class Hello(ThreadedHandler):
+    busy = threading.Event()
+    may_end = threading.Event()
+
     def do_GET(self):  # noqa: N802
+        if self.path == "/long":
+            self.accept(60)
+            self.busy.set()
+            assert self.may_end.wait(60)
+        elif self.is_in_reserve:
+            self.send_head(HTTPStatus.OK, 0, {"X-Reserve": "yes"})
+            return
         self.send_head(HTTPStatus.OK, 5, {"X-Name": "a"})
         self.wfile.write(b"hello")
 
@@ -33,7 +46,10 @@ def serve():
         server.start()
         return server
 
+    for event in (Hello.busy, Hello.may_end):
+        event.clear()
     yield make
+    Hello.may_end.set()
     for server in made:
         server.close(break_off=True)
 
@@ -52,28 +68,71 @@ def test_requests_are_answered_on_one_connection(serve, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def dribble(connection, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.1)
+        connection.sendall(b"x")
+
+
+def ask_long(connection):
+    connection.sendall(LONG)
+    assert Hello.busy.wait(60)
+
+
 def test_one_connection_too_many_is_refused(serve):
-    server = serve()
+    server = serve(max_connections=1)
     with connect(server) as one, connect(server) as two:
-        for each in (one, two):
-            each.sendall(ASK)
-            assert each.recv(100)
-        with connect(server) as third:
-            assert third.recv(100).startswith(b"HTTP/1.1 503 ")
+        ask_long(one)
+        assert two.recv(100).startswith(b"HTTP/1.1 503 ")
+        Hello.may_end.set()
+        assert one.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
 def test_or_waits_until_there_is_room(serve):
     server = serve(max_connections=1, wait=True)
     with connect(server) as one, connect(server) as two:
-        one.sendall(ASK)
-        assert one.recv(100)
+        ask_long(one)
         two.sendall(ASK)
         two.settimeout(0.2)
         with pytest.raises(TimeoutError):
             two.recv(100)
-        one.shutdown(socket.SHUT_RDWR)
+        Hello.may_end.set()
         two.settimeout(60)
         assert two.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_or_is_served_from_the_reserve(serve):
+    server = serve(max_connections=1, reserve=1)
+    with connect(server) as one, connect(server) as two:
+        ask_long(one)
+        two.sendall(ASK)
+        assert b"X-Reserve: yes" in two.recv(1000)
+        Hello.may_end.set()
+        assert b" 200 OK" in one.recv(1000)
+        one.sendall(ASK)
+        assert b"X-Name: a" in one.recv(1000)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", ASK], ids=["nothing", "half a head", "an answered request"])
+@pytest.mark.parametrize("wait", [False, True])
+def test_connections_without_a_request_give_way_to_new_ones(serve, sent, wait):
+    server = serve(max_connections=3, wait=wait)
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(connect(server)).sendall(sent)
+        last = stack.enter_context(connect(server))
+        last.sendall(ASK)
+        assert last.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nX-Slow: ", b"GET /"])
+def test_a_whole_request_has_a_deadline(serve, monkeypatch, head):
+    monkeypatch.setattr(Hello, "timeout", 1)
+    with connect(serve()) as slow:
+        slow.sendall(head)
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            dribble(slow, 60)
 
 
 def test_closing_ends_a_wait_for_room_and_breaks_off(serve):

@@ -200,6 +200,7 @@ class _Handler(ThreadedHandler):
         if not self.server.files.authorised(self.headers.get("Authorization", "")):
             self.send_head(HTTPStatus.UNAUTHORIZED, 0, {"WWW-Authenticate": 'Basic realm="cloudedge"'})
             return
+        self.accept(self.timeout)
         found = self.server.files.open(self.path)
         if found is None:
             self.send_head(HTTPStatus.NOT_FOUND, 0)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
 import time
+from contextlib import ExitStack, suppress
 
 import pytest
 import requests
 
-from cloudedge.admin import is_loopback
+from cloudedge.admin import AdminHttpClient, is_loopback
 from cloudedge.cube.server._admin_api import AdminServer
 from cloudedge.errors import ConfigError, Conflict
 
 pytestmark = pytest.mark.parts
 
 TOKEN = "a-secret"
+JSON = {"Content-Type": "application/json"}
 
 
 class Admin:
@@ -54,10 +57,10 @@ def test_without_the_token_only_health_is_told(admin, header):
     assert admin("GET", "/ready", headers=headers).text == "ready\n"
 
 
-def raw(admin, head: str) -> bytes:
+def raw(admin, head: str, encoding: str = "utf-8") -> bytes:
     """Send a request's head alone and return what comes back before the body has been sent."""
     with socket.create_connection(("127.0.0.1", int(admin.url.rpartition(":")[2])), timeout=60) as connection:
-        connection.sendall(head.encode())
+        connection.sendall(head.encode(encoding))
         return connection.recv(65536)
 
 
@@ -71,23 +74,25 @@ def test_without_the_token_no_body_is_waited_for(admin):
 
 
 def test_json_that_is_nested_too_deep_is_refused(admin):
-    answer = requests.post(f"{admin.url}/versions", data="[" * 60_000, headers=admin.headers, timeout=30)
+    answer = requests.post(f"{admin.url}/versions", data="[" * 60_000, headers=admin.headers | JSON, timeout=30)
     assert answer.status_code == 400
     assert "not JSON" in answer.json()["error"]
 
 
-def test_one_connection_too_many_is_told_so(shard, monkeypatch):
-    monkeypatch.setattr("cloudedge.admin._server._MAX_CONNECTIONS", 2)
+def test_a_request_too_many_is_refused_and_health_is_not(shard, monkeypatch):
+    monkeypatch.setattr("cloudedge.admin._server._MAX_CONNECTIONS", 1)
+    long_request = f"POST /versions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+    long_request += "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     with AdminServer(shard, token=TOKEN) as server:
         admin = Admin(server)
-        with requests.Session() as one, requests.Session() as two:
-            for session in (one, two):
-                assert session.get(f"{admin.url}/health", timeout=30).status_code == 200
-            assert raw(admin, "").startswith(b"HTTP/1.1 503 ")
-        deadline = time.monotonic() + 60
-        while raw(admin, "GET /health HTTP/1.1\r\nHost: a\r\n\r\n").startswith(b"HTTP/1.1 503 "):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as busy:
+            busy.sendall(long_request.encode())
+            deadline = time.monotonic() + 60
+            while admin("GET", "/versions").status_code != 503:
+                assert time.monotonic() < deadline
+            assert admin("GET", "/health").status_code == 200
+            busy.sendall(b'{"a": 10}')
+            assert b" 400 " in busy.recv(65536)
 
 
 def test_orders_are_obeyed_in_their_order(admin):
@@ -140,11 +145,69 @@ def test_beyond_loopback_a_token_is_required(shard, host):
             AdminServer(shard, host=host, token=token)
 
 
-def test_on_loopback_it_may_go_without(shard):
+def test_on_loopback_a_token_is_made_and_found(shard, tmp_path, monkeypatch):
     with AdminServer(shard) as server:
-        assert requests.get(f"http://127.0.0.1:{server.port}/versions", timeout=5).status_code == 200
+        url = f"http://127.0.0.1:{server.port}"
+        assert requests.get(f"{url}/versions", timeout=30).status_code == 401
+        assert AdminHttpClient(url).call("GET", "/versions")["active"] == "100"
+        (file,) = (tmp_path / "home" / "admin").iterdir()
+        assert (file.name, file.stat().st_mode & 0o777) == (f"{server.port}.token", 0o600)
+        file.chmod(0o644)
+        assert AdminHttpClient(url).token == "", "others may have written it"
+        file.chmod(0o600)
         with pytest.raises(Conflict, match="cannot listen"):
             AdminServer(shard, port=server.port)
+    assert not file.exists()
+    monkeypatch.setenv("CLOUDEDGE_HOME", "/proc/nowhere")
+    with pytest.raises(ConfigError, match="cannot keep the admin token"):
+        AdminServer(shard)
+
+
+CROSS_SITE = {
+    "a page's request": ({"Origin": "https://evil.example"}, 403),
+    "a page of this machine": ({"Origin": "http://127.0.0.1:8028"}, 403),
+    "a name that leads here": ({"Host": "evil.example"}, 403),
+    "a name that leads here, with a port": ({"Host": "evil.example:8028"}, 403),
+    "text": ({"Content-Type": "text/plain"}, 415),
+    "a form": ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    "this machine": ({"Host": "localhost:1", "Content-Type": "application/json; charset=utf-8"}, 202),
+    "this machine, by IPv6": ({"Host": "[::1]:1"}, 202),
+}
+
+
+@pytest.mark.parametrize(("headers", "status"), CROSS_SITE.values(), ids=CROSS_SITE)
+def test_requests_of_pages_in_a_browser_are_refused(admin, headers, status):
+    body = json.dumps({"within_s": 0}).encode()
+    headers = {"Content-Type": "application/json"} | admin.headers | headers
+    assert requests.post(f"{admin.url}/drain", data=body, headers=headers, timeout=30).status_code == status
+    if status != 202:
+        assert admin("GET", "/ready").status_code == 200, "nothing was drained"
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "9" * 16, "-1", "1_0", "\xb2", "0x1"])
+def test_a_length_that_is_no_number_of_bytes_is_refused(admin, length, capfd):
+    head = (
+        f"POST /versions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"
+    )
+    for headers, status in (("", b" 401 "), (f"Authorization: Bearer {TOKEN}\r\n", b" 400 ")):
+        assert status in raw(admin, head + headers + "\r\n", "latin-1")
+    assert capfd.readouterr().err == ""
+
+
+def test_slow_heads_do_not_keep_health_from_being_asked(admin):
+    def still_answers():
+        answer = raw(admin, "GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        return answer.startswith(b"HTTP/1.1 200 ")
+
+    port = int(admin.url.rpartition(":")[2])
+    with ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(140)]
+        for round_ in range(3):
+            for each in slow:
+                with suppress(OSError):
+                    each.sendall(b"GET /health HTTP/1.1\r\nX-Slow: " if round_ == 0 else b"x")
+            assert all(still_answers() for _ in range(3))
+            assert admin("GET", "/versions").status_code == 200
 
 
 def test_load_activate_unload(admin, shard):
@@ -231,10 +294,10 @@ def test_paths_that_are_not_there(admin, method, path):
 
 
 def test_bodies_that_are_not_taken(admin):
-    post = {"url": admin.url + "/versions", "timeout": 5}
-    assert requests.post(**post, data=b"{", headers=admin.headers).status_code == 400
-    assert requests.post(**post, data=b"x" * 70_000, headers=admin.headers).status_code == 400
-    assert requests.post(**post, data=iter([b"{}"]), headers=admin.headers).status_code == 400
+    post = {"url": admin.url + "/versions", "timeout": 5, "headers": admin.headers | JSON}
+    assert requests.post(**post, data=b"{").status_code == 400
+    assert requests.post(**post, data=b"x" * 70_000).status_code == 400
+    assert requests.post(**post, data=iter([b"{}"])).status_code == 400
 
 
 def test_ready_follows_the_active_version(start):

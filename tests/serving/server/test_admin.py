@@ -118,7 +118,8 @@ def test_an_order_is_remembered_across_a_restart(server, tmp_path):
     for order, status in (("12", 200), ("11", 409), ("12", 200)):
         with AdminServer(server, orders=tmp_path / "state.json.order") as admin:
             url = f"http://127.0.0.1:{admin.port}/versions"
-            assert requests.get(url, headers={"Cloudedge-Order": order}, timeout=10).status_code == status
+            headers = {"Cloudedge-Order": order, "Authorization": f"Bearer {admin.token}"}
+            assert requests.get(url, headers=headers, timeout=10).status_code == status
 
 
 def test_what_cube_calls_a_table_is_remembered(models, tmp_path):
