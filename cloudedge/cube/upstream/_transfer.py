@@ -3,8 +3,8 @@
 One run reads the donefiles, decides which version should be live, fetches its rows, and delivers them to every server
 of every shard. The deliveries are in a journal beside the artifacts, so a restart neither repeats nor forgets one.
 
-    <output_address>/cloudedge-<dict>/   journal, artifacts (which agents fetch)
-    <tmp_address>/cloudedge-<dict>-rows/ fetched rows, and the table made of them
+    <output_address>/cloudedge-<table>/   journal, artifacts (which agents fetch)
+    <tmp_address>/cloudedge-<table>-rows/ fetched rows, and the table made of them
 """
 
 from __future__ import annotations

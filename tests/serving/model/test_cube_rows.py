@@ -159,3 +159,10 @@ def test_a_declared_default_is_counted_and_said(models, shards, bundles):
 def test_a_table_cube_does_not_have_is_refused_at_load(models, shards, bundles):
     with serve(models, conf(shards, "other")) as runtime, pytest.raises(ConfigError):
         runtime.load(models.ref(bundles[0]))
+
+
+def test_the_old_keyword_of_the_names_in_cube_conf_works_and_warns(shards, bundles):
+    with pytest.deprecated_call(match=r"CubeRows\.__init__: dictionaries is now names_in_conf"):
+        CubeRows(conf(shards, name="t@2"), bundles[0], dictionaries={"t": "t@2"}).close()
+    with pytest.raises(ConfigError, match="no table 't@3'"):
+        CubeRows(conf(shards, name="t@2"), bundles[0], names_in_conf={"t": "t@3"})
