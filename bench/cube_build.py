@@ -37,7 +37,7 @@ def cpu():
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 start, before = time.perf_counter(), cpu()
-report = build([sys.argv[1]], output=sys.argv[2], dict_name="bench", shards=2, version=1, tar=sys.argv[3] == "tar")
+report = build([sys.argv[1]], output=sys.argv[2], table="bench", shards=2, version=1, tar=sys.argv[3] == "tar")
 took = time.perf_counter() - start
 # not ru_maxrss, which a process inherits from the one that started it
 peak = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1e3

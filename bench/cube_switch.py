@@ -51,7 +51,7 @@ def main() -> None:
             keys = np.arange(10_000, dtype=np.uint64)
             out.append_rows(keys, np.zeros((len(keys), 8), np.float32))
         for version in VERSIONS:
-            build([root / "rows"], output=root, dict_name="ctr", shards=options.shards, version=int(version))
+            build([root / "rows"], output=root, table="ctr", shards=options.shards, version=int(version))
         journal = stack.enter_context(Journal(root / "journal.db"))
         ids = VersionIds("ctr", journal_memory(journal, stack.enter_context(journal.writing("bench"))))
         replicas = []

@@ -116,7 +116,7 @@ def cube(folder: Path, bundles: list[Bundle]) -> Iterator[tuple[Server, Path]]:
             number = 1000 + mark
             with seqfile.Writer(folder / f"{mark}.seq") as out:
                 out.append_rows(KEYS, values_of(mark))
-            build([folder / f"{mark}.seq"], output=folder, dict_name=TABLE, shards=1, version=number)
+            build([folder / f"{mark}.seq"], output=folder, table=TABLE, shards=1, version=number)
             server.load(folder / f"{number}_{number}" / f"{TABLE}_part0", bundle.pin, activate=not mark)
         conf = {"dict_name": TABLE, "shard": 1, "dup": 1, "timeout": 5000, "retry": 1, "backup_request": 0}
         conf |= {"type": "ipport", "nodes": [{"ip": "127.0.0.1", "port": server.port}]}

@@ -13,6 +13,7 @@ import pytest
 
 import cloudedge
 from cloudedge import errors
+from cloudedge._lazy import renamed_arguments
 
 
 def fresh(code):
@@ -89,6 +90,22 @@ def test_public_names_resolve():
     assert dir(cloudedge) == sorted(cloudedge.__all__)
     with pytest.raises(AttributeError):
         _ = cloudedge.nonsense
+
+
+@renamed_arguments(before="now")
+def double(now: int) -> int:
+    """Return twice the number."""
+    return 2 * now
+
+
+@pytest.mark.rules
+def test_an_old_keyword_works_and_warns_where_it_is_used():
+    assert (double(1), double(now=2), double.__doc__) == (2, 4, "Return twice the number.")
+    with pytest.deprecated_call(match="double: before is now now") as warned:
+        assert double(before=3) == 6
+    assert warned[0].filename == __file__
+    with pytest.deprecated_call(), pytest.raises(TypeError, match="multiple values"):
+        double(1, before=3)
 
 
 def lazy_packages():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cloudedge.admin import _states as states
 from cloudedge.admin._client import AdminHttpClient
-from cloudedge.admin._fields import with_free_memory, with_pin
+from cloudedge.admin._fields import with_free_memory, with_key_counts, with_pin
 from cloudedge.admin._orders import order_header, ordered, piece_header
 from cloudedge.admin._server import AdminHttp, Reply
 from cloudedge.admin._wire_errors import error_fields, read_error, status_of
@@ -27,5 +27,6 @@ __all__ = [
     "states",
     "status_of",
     "with_free_memory",
+    "with_key_counts",
     "with_pin",
 ]

@@ -1,7 +1,8 @@
 """The states of a version at a server, as admin answers name them.
 
-Cube and serving servers share these names, with one difference that stays for compatibility: a version that can answer
-is ``loaded`` at a cube server and ``ready`` at a serving replica, which probes it first.
+Cube and serving servers share these names, with one difference in meaning. A cube server's version is ``loaded`` once
+its rows are in memory; the caller verifies it. A serving replica's version is ``ready`` once it is loaded, measured and
+asked its probes: the replica verifies as part of the load.
 """
 
 from __future__ import annotations

@@ -14,7 +14,18 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-__all__ = ["DRY_RUN", "JSON", "ProgressBar", "json_line", "json_out", "progress_bar", "say", "size", "table_out"]
+__all__ = [
+    "DRY_RUN",
+    "JSON",
+    "ProgressBar",
+    "json_line",
+    "json_out",
+    "progress_bar",
+    "renamed_option",
+    "say",
+    "size",
+    "table_out",
+]
 
 JSON = typer.Option(False, "--json", help="Print data as JSON, for programs.")
 DRY_RUN = typer.Option(False, "--dry-run", help="Show what would be done and change nothing.")
@@ -23,6 +34,22 @@ DRY_RUN = typer.Option(False, "--dry-run", help="Show what would be done and cha
 def say(message: str, *facts: object) -> None:
     """Print a message for the user; each `{}` in it stands for a fact, inserted literally."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(message.format(*(escape(str(fact)) for fact in facts)))
+
+
+def renamed_option(old: str, new: str) -> Any:
+    """Make the hidden option that takes the value of one that had another name before; using it warns.
+
+    The command declares a parameter for it that it does not read.
+    """
+
+    def take(context: typer.Context, value: str | None) -> None:
+        if value is not None:
+            say("[yellow]note[/]: {} is now {}", old, new)
+            name = new.lstrip("-").replace("-", "_")
+            context.default_map = {**(context.default_map or {}), name: value}
+
+    # Eager: it is read before the option that takes its value as a default.
+    return typer.Option(None, old, hidden=True, is_eager=True, expose_value=False, callback=take)
 
 
 def json_out(value: Any, *, line: bool = False) -> None:

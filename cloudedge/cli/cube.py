@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cloudedge.cli._output import DRY_RUN, JSON, json_out, progress_bar, say, size, table_out
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, progress_bar, renamed_option, say, size, table_out
 
 if TYPE_CHECKING:
     from cloudedge.cube import BuildPlan, BuildReport, CheckReport
 
 __all__ = ["app"]
+
+_OLD_DICT = renamed_option("--dict", "--table")
 
 app = typer.Typer(no_args_is_help=True, help="Sparse tables: convert, build, serve and look up.")
 
@@ -48,7 +50,7 @@ def dump(
         json_out(facts | {"rows": report.rows, "bytes": report.size_bytes})
         return
     typer.echo(f"{report.output}: {report.rows:,} rows from {report.format}, {size(report.size_bytes)}")
-    say("next: cloudedge cube build {} --output DIR --dict NAME --shards N --version V", report.output)
+    say("next: cloudedge cube build {} --output DIR --table NAME --shards N --version V", report.output)
 
 
 @app.command()
@@ -57,7 +59,7 @@ def build(
         ..., metavar="INPUT...", help="SequenceFiles, directories of them, or safetensors tables; later ones win."
     ),
     output: Path = typer.Option(..., help="The directory of all versions of this table."),
-    dict_name: str = typer.Option(..., "--dict", help="The table; parts are named NAME_part0, NAME_part1, ..."),
+    table: str = typer.Option(..., help="The table; parts are named NAME_part0, NAME_part1, ..."),
     shards: int = typer.Option(..., help="Number of parts to make: key mod N chooses."),
     version: int = typer.Option(..., help="The version to build, such as a unix time; below 2^31."),
     base: int = typer.Option(None, help="Build a cumulative delta on this base version instead of a base."),
@@ -65,6 +67,7 @@ def build(
     tar: bool = typer.Option(True, help="Also pack each part with its MD5, as upstream's agents fetch it."),
     reserve_key: bool = typer.Option(False, help="Give a shard without keys one row that no model asks for."),
     skip_damage: bool = typer.Option(False, help="Skip damaged stretches of SequenceFiles and count them."),
+    _dict: str = _OLD_DICT,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
@@ -72,13 +75,11 @@ def build(
 
     The version appears in one piece, or not at all: a build that fails or is killed leaves nothing to clean up.
 
-    Example: cloudedge cube build out/seq --output /data/cube --dict ctr --shards 2 --version 1794790573
+    Example: cloudedge cube build out/seq --output /data/cube --table ctr --shards 2 --version 1794790573
     """
     from cloudedge.cube import plan_build, run_build  # noqa: PLC0415
 
-    plan = plan_build(
-        inputs, output=output, dict_name=dict_name, shards=shards, version=version, base=base, last=last, tar=tar
-    )
+    plan = plan_build(inputs, output=output, table=table, shards=shards, version=version, base=base, last=last, tar=tar)
     if dry_run:
         _show_plan(plan, as_json=as_json)
         return
@@ -163,7 +164,9 @@ def check(
 
 
 def _show_check(report: CheckReport) -> None:
-    facts: dict[str, Any] = {name: value for name, value in report.facts.items() if value is not None}
+    facts: dict[str, Any] = {
+        name: value for name, value in report.facts.items() if value is not None and name != "dict_name"
+    }
     verdict = "faulty" if report.all_faults else "ok"
     typer.echo(f"{verdict} {report.kind} {report.path} " + " ".join(f"{k}={v}" for k, v in facts.items()))
     for part in report.parts:

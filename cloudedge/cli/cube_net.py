@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cloudedge.cli._context import read_token
-from cloudedge.cli._output import JSON, json_out, say, table_out
+from cloudedge.cli._output import JSON, json_out, renamed_option, say, table_out
 from cloudedge.cli._signals import STOP, on_signals, stop_at_once
 from cloudedge.errors import InputError, NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from cloudedge.cube import CubeDict
+    from cloudedge.cube import CubeTable
     from cloudedge.cube.server import AdminServer, Server
 
 __all__ = ["app"]
@@ -26,6 +26,7 @@ app = typer.Typer(help="Serve and read embedding tables.", no_args_is_help=True)
 TOKEN_VARIABLE = "CLOUDEDGE_CUBE_TOKEN"  # noqa: S105 - the variable's name, not a token
 
 _MAX_ANSWER = 1 << 20
+_OLD_DICT = renamed_option("--dict", "--table")
 
 SERVERS = typer.Option(
     ["127.0.0.1:8027"], "--server", "-s", help="A shard's replicas, host:port[,host:port...]; once for each shard."
@@ -206,7 +207,7 @@ def _number(text: str) -> int | str:
 def bench(
     server: list[str] = SERVERS,
     conf: Path | None = typer.Option(None, help="A cube.conf with the servers, instead of --server."),
-    dict_name: str = typer.Option("", "--dict", help="One of its tables, if there are several."),
+    table: str = typer.Option("", help="One of its tables, if there are several."),
     keys: int = typer.Option(1_000_000, help="Keys are drawn from 0 to this, exclusive."),
     batch: int = typer.Option(260, help="Keys per call."),
     connections: int = typer.Option(8, help="Callers at once, each with one call under way."),
@@ -219,11 +220,12 @@ def bench(
         "--raw",
         help="Send ready-made frames to one server from one thread: measures the server, not a client.",
     ),
+    _dict: str = _OLD_DICT,
     as_json: bool = JSON,
 ) -> None:
     """Load servers from native code, all shards through the client, and measure how fast they answer.
 
-    Example: cloudedge cube bench --conf cube.conf --dict ctr --batch 260 --connections 32
+    Example: cloudedge cube bench --conf cube.conf --table ctr --batch 260 --connections 32
     Example: cloudedge cube bench --raw -s 127.0.0.1:8027 --batch 260 --connections 32
     """
     from cloudedge.cube.client import Client, ClientConfig  # noqa: PLC0415
@@ -240,7 +242,7 @@ def bench(
         if conf is None:
             config = ClientConfig([replicas.split(",") for replicas in server], timeout_ms=timeout_ms)
         else:
-            config = ClientConfig.from_table(_dictionary(conf, dict_name))
+            config = ClientConfig.from_table(_table(conf, table))
         with Client(config) as client:
             measured = client.measure(callers=connections, key_space=keys, **load)
         row |= {"shards": len(config.shards), **_rates(measured, measured["calls"])}
@@ -254,14 +256,14 @@ def bench(
     json_out(row) if as_json else table_out(tuple(row), [tuple(row.values())])
 
 
-def _dictionary(conf: Path, name: str) -> CubeDict:
+def _table(conf: Path, name: str) -> CubeTable:
     from cloudedge.cube import CubeConf  # noqa: PLC0415
 
     found = CubeConf.from_file(conf)
-    if not name and len(found.dicts) != 1:
-        names = ", ".join(each.dict_name for each in found.dicts)
-        raise InputError(f"{conf} has {len(found.dicts)} tables", hint=f"Name one with `--dict`: {names}.")
-    return found[name or found.dicts[0].dict_name]
+    if not name and len(found.tables) != 1:
+        names = ", ".join(each.table_name for each in found.tables)
+        raise InputError(f"{conf} has {len(found.tables)} tables", hint=f"Name one with `--table`: {names}.")
+    return found[name or found.tables[0].table_name]
 
 
 def _rates(measured: dict[str, Any], requests: int) -> dict[str, float]:

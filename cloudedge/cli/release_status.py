@@ -130,7 +130,7 @@ def _status_row(place: PlaceStatus) -> tuple[object, ...]:
         "" if place.lag is None else place.lag,
         ", ".join(pin if state == "ready" else f"{pin} ({state})" for pin, state in place.versions.items()),
         used if place.memory_bytes or place.memory_share is not None else "",
-        size(place.memory_free_bytes) if place.memory_free_bytes is not None else "",
+        size(place.free_memory_bytes) if place.free_memory_bytes is not None else "",
     )
 
 

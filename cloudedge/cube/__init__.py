@@ -35,7 +35,7 @@ from cloudedge.cube.client import (
 from cloudedge.cube.formats import (
     BuildName,
     CubeConf,
-    CubeDict,
+    CubeTable,
     DoneEntry,
     ServerFlags,
     TransferConf,
@@ -57,7 +57,7 @@ __all__ = [
     "Client",
     "ClientConfig",
     "CubeConf",
-    "CubeDict",
+    "CubeTable",
     "DoneEntry",
     "DumpReport",
     "PartReport",
@@ -83,4 +83,4 @@ __all__ = [
     "run_build",
 ]
 
-__getattr__ = renamed_names(__name__, {"Store": "cloudedge.cube.PartStore"})
+__getattr__ = renamed_names(__name__, {"CubeDict": "cloudedge.cube.CubeTable", "Store": "cloudedge.cube.PartStore"})

@@ -140,7 +140,7 @@ class SimPlace:
             self.table,
             self.shard,
             self.shards,
-            memory_free_bytes=None if self.room is None else (self.room - len(loaded)) * _COPY_BYTES,
+            free_memory_bytes=None if self.room is None else (self.room - len(loaded)) * _COPY_BYTES,
         )
 
     def _load(self, version: Version, order: int) -> Shipped:

@@ -98,7 +98,7 @@ def serve(bundles: list[Bundle], root: Path) -> None:
             folder = unpack(bundle, root / f"unpacked-{bundle.version}")
             table = folder / ".bundle/tables/embedding.safetensors"
             built = build(
-                [table], output=root / "cube", dict_name="ctr", shards=SHARDS, version=int(bundle.version), tar=False
+                [table], output=root / "cube", table="ctr", shards=SHARDS, version=int(bundle.version), tar=False
             )
             for i, shard in enumerate(shards):
                 shard.load(built.directory / f"ctr_part{i}", bundle.version, activate=True)

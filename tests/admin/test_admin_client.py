@@ -250,6 +250,23 @@ def test_both_names_of_the_free_memory_are_read(server):
         assert admin.versions()["free_memory_bytes"] is None
 
 
+def test_both_names_of_the_counts_of_keys_are_read(server):
+    new = {"keys": 9, "missing_keys": 2, "defaulted_keys": 1}
+    old = {"ids": 9, "ids_missing": 2, "ids_defaulted": 1}
+    with AdminClient(server.address) as admin:
+        for answer in (new, old, new | old):
+            server.say((200, {"versions": {"v1": {"answered": 3, **answer}}}))
+            assert admin.stats()["versions"]["v1"] == {"answered": 3, **new, **old}
+        server.say((200, {"versions": {"v1": {"answered": 3}}}))
+        assert admin.stats()["versions"]["v1"] == {"answered": 3}
+
+
+def test_a_cube_replica_reads_both_names_of_the_free_memory(server, replica):
+    for answer in ({"free_memory_bytes": 7}, {"memory_free_bytes": 7}):
+        server.say((200, {"versions": [], "active": None, **answer}))
+        assert replica.status().free_memory_bytes == 7
+
+
 def test_a_replica_of_before_pins_is_understood(server, replica):
     loaded = {"state": "loaded", "rows": 3}
     server.say((200, {"versions": [{"name": "v1", **loaded}], "active": "v1"}))

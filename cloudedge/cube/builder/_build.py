@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge import _core
+from cloudedge._lazy import renamed_arguments
 from cloudedge.cube.builder._build_inputs import Input
 from cloudedge.cube.builder._build_plan import BuildPlan, plan_build
 from cloudedge.cube.formats import PartLists, Workspace, md5_line, pack, part_name, write_checksum_file
@@ -76,11 +77,12 @@ class BuildReport:
         }
 
 
+@renamed_arguments(dict_name="table")
 def build(
     inputs: Sequence[str | os.PathLike[str]],
     *,
     output: str | os.PathLike[str],
-    dict_name: str,
+    table: str,
     shards: int,
     version: int,
     base: int | None = None,
@@ -92,12 +94,12 @@ def build(
     """Build a version in one call: `plan_build`, then `run_build`.
 
     Example:
-        >>> build(["out/seq"], output="/data/cube", dict_name="ctr", shards=2, version=100)  # doctest: +SKIP
+        >>> build(["out/seq"], output="/data/cube", table="ctr", shards=2, version=100)  # doctest: +SKIP
     """
     plan = plan_build(
         inputs,
         output=output,
-        dict_name=dict_name,
+        table=table,
         shards=shards,
         version=version,
         base=base,
@@ -135,7 +137,7 @@ def run_build(
     try:
         plan.output.mkdir(parents=True, exist_ok=True)
         with Workspace(plan.output, plan.name) as work, file_errors("build"):
-            directories = [work.version / part_name(plan.dict_name, i) for i in range(plan.shards)]
+            directories = [work.version / part_name(plan.table, i) for i in range(plan.shards)]
             for directory in directories:
                 directory.mkdir()
             with _builder(plan, directories, data_file_limit, threads) as builder:
@@ -160,7 +162,7 @@ def run_build(
     parts = tuple(
         PartReport(
             shard=i,
-            path=str(directory / part_name(plan.dict_name, i)),
+            path=str(directory / part_name(plan.table, i)),
             added=added,
             duplicates=duplicates,
             entries=lists[2],

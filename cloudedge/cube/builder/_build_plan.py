@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloudedge._lazy import renamed_arguments
 from cloudedge.cube.builder._build_inputs import Input, find_inputs
 from cloudedge.cube.formats import META_DIRECTORY, BuildName, PartLists, part_name
 from cloudedge.errors import Conflict, InputError, StorageError
@@ -19,13 +20,14 @@ __all__ = ["BuildPlan", "plan_build"]
 _MAX_SHARDS = 10_000  # a typing mistake, not a cluster
 
 
+@renamed_arguments(dict_name="table")
 @dataclass(frozen=True)
 class BuildPlan:
     """The inputs and outputs of a build."""
 
     inputs: tuple[Input, ...]
     output: Path
-    dict_name: str
+    table: str
     name: BuildName
     before: tuple[PartLists, ...]
     """For each shard, the files it continues from; empty lists for a base."""
@@ -53,18 +55,19 @@ class BuildPlan:
             "version": self.name.current,
             "depend": self.name.depend,
             "shards": self.shards,
-            "parts": [part_name(self.dict_name, i) for i in range(self.shards)],
+            "parts": [part_name(self.table, i) for i in range(self.shards)],
             "tar": self.tar,
             "input_bytes": self.input_bytes,
             "inputs": [{"path": str(i.path), "format": i.format, "bytes": i.size_bytes} for i in self.inputs],
         }
 
 
+@renamed_arguments(dict_name="table")
 def plan_build(
     inputs: Sequence[str | os.PathLike[str]],
     *,
     output: str | os.PathLike[str],
-    dict_name: str,
+    table: str,
     shards: int,
     version: int,
     base: int | None = None,
@@ -76,7 +79,7 @@ def plan_build(
     Args:
         inputs: SequenceFiles, directories of them, or safetensors tables.
         output: The directory of all versions of this table.
-        dict_name: The name of the table, with which the parts' names begin.
+        table: The name of the table, with which the parts' names begin.
         shards: The number of parts to make.
         version: The version to build, 1 to 2^31 - 1.
         base: For a cumulative delta, the version of its base.
@@ -88,11 +91,11 @@ def plan_build(
         Conflict: the version has been built already.
         StorageError: there is not enough space for certain.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", dict_name):
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", table):
         raise InputError(
-            f"{dict_name!r} cannot name a table",
+            f"{table!r} cannot name a table",
             hint="Use letters, digits, '_', '.' and '-'.",
-            dict_name=dict_name,
+            table=table,
         )
     if not 1 <= shards <= _MAX_SHARDS:
         raise InputError(f"{shards} shards are not within 1 and {_MAX_SHARDS}", shards=shards)
@@ -105,7 +108,7 @@ def plan_build(
     plan = BuildPlan(
         inputs=tuple(find_inputs(inputs)),
         output=place,
-        dict_name=dict_name,
+        table=table,
         name=name,
         before=_continued(place, name, base if last is None else last, shards),
         tar=tar,

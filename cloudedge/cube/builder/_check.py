@@ -128,14 +128,14 @@ def _check_version(path: Path) -> CheckReport:
             hint=version_hint(path),
             path=str(path),
         )
-    dict_name, numbers = parts
+    table, numbers = parts
     faults: list[str] = []
     if numbers != list(range(len(numbers))):
         faults.append(f"{path}: parts {numbers} are not numbered 0 to {len(numbers) - 1}")
     name = BuildName.parse(path.name)
     reports = []
     for number in numbers:
-        part = path / part_name(dict_name, number)
+        part = path / part_name(table, number)
         if name is not None and name.is_delta and not _is_complete(part):
             report = _check_delta_part(part)
         else:
@@ -146,7 +146,8 @@ def _check_version(path: Path) -> CheckReport:
         reports.append(report)
     sums = [int(r.facts["checksum"], 16) for r in reports if "checksum" in r.facts]
     facts = {
-        "dict_name": dict_name,
+        "table": table,
+        "dict_name": table,  # the old name of the field; 0.3.0 removes it
         "shards": len(numbers),
         "rows": sum(r.facts.get("rows", 0) for r in reports),
         "checksum": _total(sums) if len(sums) == len(reports) else None,

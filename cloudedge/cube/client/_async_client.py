@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from cloudedge._lazy import renamed_arguments
 from cloudedge.cube.client._client import Client, ClientConfig, KeyLike, SeekResult
 
 __all__ = ["AsyncClient"]
@@ -33,17 +34,18 @@ class AsyncClient:
         self._pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="cube-client")
 
     @classmethod
+    @renamed_arguments(dict_name="table")
     def from_conf(
         cls,
         path: str | os.PathLike[str],
-        dict_name: str,
+        table: str,
         *,
         follow: bool = False,
         max_concurrency: int = 32,
         **more: Any,
     ) -> AsyncClient:
         """Read cube.conf and make a client of one of its tables; see `Client.from_conf`."""
-        return cls(Client.from_conf(path, dict_name, follow=follow, **more), max_concurrency=max_concurrency)
+        return cls(Client.from_conf(path, table, follow=follow, **more), max_concurrency=max_concurrency)
 
     async def seek(
         self,

@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cloudedge import _core
+from cloudedge._lazy import renamed_arguments
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube.client._errors import ShardUnavailable, UnknownVersion, VersionSkew
-from cloudedge.cube.formats import CubeConf, CubeDict
+from cloudedge.cube.formats import CubeConf, CubeTable
 from cloudedge.errors import ConfigError, InputError, IntegrityError, Rejected
 from cloudedge.io import join_address, parse_address
 
@@ -104,7 +105,7 @@ class ClientConfig:
             raise ConfigError(f"value_bytes must not be below 0, not {self.value_bytes}")
 
     @classmethod
-    def from_table(cls, table: CubeDict, **more: Any) -> ClientConfig:
+    def from_table(cls, table: CubeTable, **more: Any) -> ClientConfig:
         """Take the settings of a table from cube.conf; `more` are fields it does not have.
 
         brpc's balancers by load (``la``) become ``least``, all others ``rr``.
@@ -187,12 +188,13 @@ class Client:
         )
 
     @classmethod
-    def from_conf(cls, path: str | os.PathLike[str], dict_name: str, *, follow: bool = False, **more: Any) -> Client:
+    @renamed_arguments(dict_name="table")
+    def from_conf(cls, path: str | os.PathLike[str], table: str, *, follow: bool = False, **more: Any) -> Client:
         """Read cube.conf and make a client of one of its tables.
 
         Args:
             path: The file.
-            dict_name: The table.
+            table: Its name.
             follow: Ask the servers of a new cube.conf once it has replaced this one, as a reshard does.
             more: Fields of `ClientConfig`.
 
@@ -202,8 +204,8 @@ class Client:
         if follow:
             from cloudedge.cube.client._reloading_client import FollowingClient  # noqa: PLC0415 - it is a client itself
 
-            return FollowingClient(path, dict_name, **more)
-        return cls(ClientConfig.from_table(CubeConf.from_file(path)[dict_name], **more))
+            return FollowingClient(path, table, **more)
+        return cls(ClientConfig.from_table(CubeConf.from_file(path)[table], **more))
 
     def seek(
         self,

@@ -29,10 +29,8 @@ _Mark = tuple[int, int, int]
 class FollowingClient(Client):
     """Reads rows from the shards that cube.conf names at the moment; see `Client.from_conf`."""
 
-    def __init__(
-        self, path: str | os.PathLike[str], dict_name: str, *, clock: Clock | None = None, **more: Any
-    ) -> None:
-        self._path, self._dict_name, self._more = path, dict_name, more
+    def __init__(self, path: str | os.PathLike[str], table: str, *, clock: Clock | None = None, **more: Any) -> None:
+        self._path, self._table, self._more = path, table, more
         self._clock = clock or SystemClock()
         self._looking = threading.Lock()
         self._mark = self._look()
@@ -93,7 +91,7 @@ class FollowingClient(Client):
         return self._client
 
     def _open(self) -> Client:
-        table = CubeConf.from_file(self._path)[self._dict_name]
+        table = CubeConf.from_file(self._path)[self._table]
         return Client(ClientConfig.from_table(table, **self._more), clock=self._clock)
 
     def _look(self) -> _Mark | None:

@@ -173,7 +173,7 @@ class ArtifactCache:
         plan = BuildPlan(
             inputs=(_as_input(table, folder),),
             output=folder / "build",
-            dict_name=version.table,
+            table=version.table,
             name=BuildName.base(1),
             before=(PartLists(),) * shards,
             tar=form == "tar",

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from cloudedge.admin import AdminHttpClient, read_error, states, with_pin
+from cloudedge.admin import AdminHttpClient, read_error, states, with_free_memory, with_pin
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube.client import Client, ClientConfig
 from cloudedge.cube.delivery._replica import Loading, ReplicaStatus, VersionState
@@ -83,7 +83,7 @@ class CubeReplica:
 
     def status(self) -> ReplicaStatus:
         """Return the versions it has, and its free room."""
-        found = self._http.call("GET", "/versions")
+        found = with_free_memory(self._http.call("GET", "/versions"))
         counters = self._http.call("GET", "/stats")
         self._files_port = found.get("files_port")
         return ReplicaStatus(
@@ -92,7 +92,7 @@ class CubeReplica:
             previous=found.get("previous"),
             can_delta=self._files_port is not None,
             free_disk_bytes=found.get("free_disk_bytes"),
-            free_memory_bytes=found.get("free_memory_bytes"),
+            free_memory_bytes=found["free_memory_bytes"],
             keys=int(counters.get("keys", 0)),
             misses=int(counters.get("missing_keys", 0)),
         )

@@ -18,7 +18,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from cloudedge.cube.delivery._cube_replica import CubeReplica
-from cloudedge.cube.formats import CubeConf, CubeDict, NodeList, read_text_file
+from cloudedge.cube.formats import CubeConf, CubeTable, NodeList, read_text_file
 from cloudedge.errors import ConfigError
 from cloudedge.io import join_address, parse_address
 
@@ -90,11 +90,11 @@ class ServerLayout(BaseModel):
         return cls.model_validate(
             {
                 "tables": {
-                    each.dict_name: [
+                    each.table_name: [
                         [{"address": join_address(host, port)} for host, port in each.replicas(shard)]
                         for shard in range(each.shards)
                     ]
-                    for each in conf.dicts
+                    for each in conf.tables
                 }
             }
         )
@@ -114,18 +114,18 @@ class ServerLayout(BaseModel):
 
     def to_conf(self, before: CubeConf | None = None) -> CubeConf:
         """Make the cube.conf that clients read; timeouts, retries and unknown fields are kept from the file before."""
-        kept = {each.dict_name: each for each in before.dicts} if before else {}
+        kept = {each.table_name: each for each in before.tables} if before else {}
         return CubeConf(
             (
-                *(_dict(table, shards, kept.pop(table, None)) for table, shards in self.tables.items()),
+                *(_conf_table(table, shards, kept.pop(table, None)) for table, shards in self.tables.items()),
                 *kept.values(),
             )
         )
 
 
-def _dict(table: str, shards: tuple[tuple[ServerAddress, ...], ...], before: CubeDict | None) -> CubeDict:
+def _conf_table(table: str, shards: tuple[tuple[ServerAddress, ...], ...], before: CubeTable | None) -> CubeTable:
     # A hanging replica is joined by another one in time for an answer; with 0 it never would be.
     kept = before.model_dump(by_alias=True) if before else {"timeout": 500, "retry": 1, "backup_request": 250}
     nodes = [NodeList(ipport_list="list://" + ",".join(each.address for each in servers)) for servers in shards]
     placed = {"dict_name": table, "shard": len(shards), "dup": len(shards[0]), "type": "ipport_list", "nodes": nodes}
-    return CubeDict.model_validate({**kept, **placed})
+    return CubeTable.model_validate({**kept, **placed})

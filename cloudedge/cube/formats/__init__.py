@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloudedge._lazy import renamed_names
 from cloudedge.cube.formats._artifact import (
     DELTA_FILE,
     NOTE,
@@ -14,7 +15,7 @@ from cloudedge.cube.formats._artifact import (
 )
 from cloudedge.cube.formats._build_layout import META_DIRECTORY, BuildName, PartLists, part_name, version_hint
 from cloudedge.cube.formats._checksum_file import read_checksum_file, write_checksum_file
-from cloudedge.cube.formats._cube_conf import CubeConf, CubeDict, Endpoint, NodeList, read_text_file
+from cloudedge.cube.formats._cube_conf import CubeConf, CubeTable, Endpoint, NodeList, read_text_file
 from cloudedge.cube.formats._donefile import DoneEntry, append_donefile, parse_donefile, read_donefile
 from cloudedge.cube.formats._gflags import ServerFlags
 from cloudedge.cube.formats._lodtensor import Parameter, looks_like_parameter
@@ -34,7 +35,7 @@ __all__ = [
     "BuildName",
     "CubeAddress",
     "CubeConf",
-    "CubeDict",
+    "CubeTable",
     "DoneEntry",
     "Endpoint",
     "Form",
@@ -65,3 +66,5 @@ __all__ = [
     "version_hint",
     "write_checksum_file",
 ]
+
+__getattr__ = renamed_names(__name__, {"CubeDict": "cloudedge.cube.formats.CubeTable"})

@@ -2,10 +2,10 @@
 
     <output>/
       <depend>_<current>/
-        <dict>_part<i>/           index.<k> data.<j> index.n data.n
-        <dict>_part<i>.rows.json  the checksum of a base's rows; upstream's programs do not know this file
-        <dict>_part<i>.tar        the same files as delivered
-        <dict>_part<i>.tar.md5
+        <table>_part<i>/           index.<k> data.<j> index.n data.n
+        <table>_part<i>.rows.json  the checksum of a base's rows; upstream's programs do not know this file
+        <table>_part<i>.tar        the same files as delivered
+        <table>_part<i>.tar.md5
       meta_info/
         <current>_<depend>_<i>_0.json
 
@@ -77,13 +77,13 @@ def version_hint(directory: Path) -> str:
     """Return the hint for a directory that is no version: the versions in it, if it is the output of builds."""
     versions = sorted({part.parents[1].name for part in directory.glob("*/*_part*/index.n")})
     if not versions:
-        return "A part has index.n; a version has directories <dict>_part<i>."
+        return "A part has index.n; a version has directories <table>_part<i>."
     return f"It holds versions. Name one of them: {', '.join(str(directory / name) for name in versions[-3:])}."
 
 
-def part_name(dict_name: str, shard: int) -> str:
+def part_name(table: str, shard: int) -> str:
     """Return the name of a part's directory."""
-    return f"{dict_name}_part{shard}"
+    return f"{table}_part{shard}"
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, model_validator
 
+from cloudedge._lazy import renamed_arguments
 from cloudedge.errors import ConfigError
 from cloudedge.io import parse_address
 
-__all__ = ["CubeConf", "CubeDict", "Endpoint", "Node", "NodeList", "read_text_file"]
+__all__ = ["CubeConf", "CubeTable", "Endpoint", "Node", "NodeList", "read_text_file"]
 
 Endpoint = tuple[str, int]
 """Host and port."""
@@ -41,10 +43,10 @@ class NodeList(_Model):
     ipport_list: str = Field(pattern=r"^[a-z]+://.")
 
 
-class CubeDict(_Model):
+class CubeTable(_Model):
     """One table, which upstream calls a dictionary."""
 
-    dict_name: str = Field(min_length=1)
+    table_name: str = Field(alias="dict_name", min_length=1)
     shards: int = Field(alias="shard", strict=True, ge=1)
     """The modulus; must be the number of shards that were built."""
     dup: int = Field(strict=True, ge=0, default=1)
@@ -61,7 +63,7 @@ class CubeDict(_Model):
     """The i-th node is shard i; with `ipport_parallel` the first one is every shard."""
 
     @model_validator(mode="after")
-    def _one_node_per_shard(self) -> CubeDict:
+    def _one_node_per_shard(self) -> CubeTable:
         kind = NodeList if self.type == "ipport_list" else Node
         for i, node in enumerate(self.nodes):
             if not isinstance(node, kind):
@@ -71,6 +73,12 @@ class CubeDict(_Model):
         if len(self.nodes) not in wanted_count:
             raise ValueError(f"{len(self.nodes)} nodes for {self.shards} shards")
         return self
+
+    @property
+    def dict_name(self) -> str:
+        """The old name of `table_name`."""
+        warnings.warn("CubeTable.dict_name is now CubeTable.table_name", DeprecationWarning, stacklevel=2)
+        return self.table_name
 
     def replicas(self, shard: int) -> tuple[Endpoint, ...]:
         """Return the servers of a shard.
@@ -85,22 +93,23 @@ class CubeDict(_Model):
         found = tuple(_endpoint(each) for each in rest.split(",") if each) if scheme == "list" else ()
         if not found or None in found:
             raise ConfigError(
-                f"dictionary {self.dict_name!r}, shard {shard}: {node.ipport_list!r} names no servers",
+                f"table {self.table_name!r}, shard {shard}: {node.ipport_list!r} names no servers",
                 hint="Write list://host:port,host:port; other brpc naming services are not supported.",
             )
         return tuple(each for each in found if each is not None)
 
 
-class _Conf(RootModel[tuple[CubeDict, ...]]):
+class _Conf(RootModel[tuple[CubeTable, ...]]):
     pass
 
 
+@renamed_arguments(dicts="tables")
 class CubeConf:
     """A whole cube.conf."""
 
-    def __init__(self, dicts: tuple[CubeDict, ...]) -> None:
+    def __init__(self, tables: tuple[CubeTable, ...]) -> None:
         """Take tables; their names must differ."""
-        self.dicts = dicts
+        self.tables = tables
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> CubeConf:
@@ -116,14 +125,14 @@ class CubeConf:
         """Read a text; `source` names it in errors."""
         try:
             parsed = json.loads(text)
-            dicts = _Conf.model_validate(parsed).root
+            tables = _Conf.model_validate(parsed).root
         except ValidationError as error:
             problem = error.errors()[0]
             field = ".".join(map(str, problem["loc"])) or "the file"
             value = "" if problem["type"] == "missing" else f" (it is {_short(problem['input'])})"
             raise ConfigError(
                 f"{source}: {field}: {problem['msg']}{value}",
-                hint="A cube.conf is a JSON array of dictionaries; docs/reference/cube.md lists their fields.",
+                hint="A cube.conf is a JSON array of tables; docs/reference/cube.md lists their fields.",
                 path=source,
                 field=field,
             ) from error
@@ -131,33 +140,33 @@ class CubeConf:
             raise ConfigError(f"{source}, line {error.lineno}: not JSON: {error.msg}", path=source) from error
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{source}: not JSON: {error}", path=source) from error
-        names = [each.dict_name for each in dicts]
+        names = [each.table_name for each in tables]
         if len(set(names)) != len(names):
-            raise ConfigError(f"{source}: two dictionaries have the same dict_name", path=source, names=names)
-        return cls(dicts)
+            raise ConfigError(f"{source}: two tables have the same dict_name", path=source, names=names)
+        return cls(tables)
 
     def to_text(self) -> str:
         """Write the file, unknown fields included."""
-        plain = _Conf(self.dicts).model_dump(mode="json", by_alias=True)
+        plain = _Conf(self.tables).model_dump(mode="json", by_alias=True)
         return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
 
-    def __getitem__(self, dict_name: str) -> CubeDict:
+    def __getitem__(self, table: str) -> CubeTable:
         """Return a table by name.
 
         Raises:
             ConfigError: there is no table of that name.
         """
-        for each in self.dicts:
-            if each.dict_name == dict_name:
+        for each in self.tables:
+            if each.table_name == table:
                 return each
-        names = ", ".join(each.dict_name for each in self.dicts) or "none"
-        raise ConfigError(f"cube.conf has no dictionary {dict_name!r}", hint=f"It has: {names}.")
+        names = ", ".join(each.table_name for each in self.tables) or "none"
+        raise ConfigError(f"cube.conf has no table {table!r}", hint=f"It has: {names}.")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CubeConf) and self.dicts == other.dicts
+        return isinstance(other, CubeConf) and self.tables == other.tables
 
     def __hash__(self) -> int:
-        return hash(tuple(each.dict_name for each in self.dicts))
+        return hash(tuple(each.table_name for each in self.tables))
 
 
 def read_text_file(path: str | os.PathLike[str]) -> str:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from cloudedge._lazy import renamed_arguments
 from cloudedge.cube.formats._cube_conf import Endpoint, read_text_file
 from cloudedge.errors import ConfigError
 
@@ -34,6 +35,8 @@ _KEYS = (
     "deploy_path",
     "transfer_address",
 )
+_FIELDS = {"dict_name": "table"}
+"""By key: the field, where its name differs."""
 _NUMBERS = ("wget_port", "shard_num", "copy_num")
 _CHOICES = {"mode": ("base_only", "base_delta"), "download_mode": ("http", "ftp")}
 
@@ -47,11 +50,13 @@ class CubeAddress:
     deploy_path: str
 
 
+@renamed_arguments(dict_name="table")
 @dataclass(frozen=True)
 class TransferConf:
     """A whole transfer.conf. Instances are named by (shard, copy)."""
 
-    dict_name: str
+    table: str
+    """`dict_name` in the file."""
     mode: str
     """`base_only` or `base_delta`."""
     download_mode: str
@@ -89,7 +94,7 @@ class TransferConf:
             if key not in default:
                 raise ConfigError(f"{source}: [default] lacks {key}", hint="Every key is required.", path=source)
             line, value = default[key]
-            values[key] = _number(value, source, line, key) if key in _NUMBERS else value
+            values[_FIELDS.get(key, key)] = _number(value, source, line, key) if key in _NUMBERS else value
             if value not in _CHOICES.get(key, (value,)):
                 accepted = " or ".join(_CHOICES[key])
                 raise ConfigError(f"{source}, line {line}: {key} is {value!r}, not {accepted}", path=source, line=line)
@@ -108,7 +113,7 @@ class TransferConf:
             **values,
             agents=agents,
             cubes=cubes,
-            others={key: value for key, (_, value) in default.items() if key not in values},
+            others={key: value for key, (_, value) in default.items() if key not in _KEYS},
         )
         conf._require_instances(source)
         return conf
@@ -129,7 +134,7 @@ class TransferConf:
     def to_text(self) -> str:
         """Write the file."""
         lines = ["[default]"]
-        lines += [f"{key}: {getattr(self, key)}" for key in _KEYS]
+        lines += [f"{key}: {getattr(self, _FIELDS.get(key, key))}" for key in _KEYS]
         lines += [f"{key}: {value}" for key, value in self.others.items()]
         lines += ["", "[cube_agent]"]
         for shard, copy in sorted(self.agents.keys() | self.cubes.keys()):

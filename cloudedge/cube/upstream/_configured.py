@@ -173,7 +173,7 @@ class ConfiguredTransfer:
             (shard, copy): server for shard, servers in enumerate(table.shards) for copy, server in enumerate(servers)
         }
         return TransferConf(
-            dict_name=name,
+            table=name,
             mode="base_delta" if table.patches else "base_only",
             download_mode="http",
             wget_port=self.config.files_port,

@@ -40,7 +40,7 @@ class CubeTransfer(Transfer):
     ) -> None:
         super().__init__(conf, hubs=hubs, options=options, clock=clock)  # without agents: no upstream servers
         self._token = token
-        here = ServerLayout(tables={conf.dict_name: layout.tables[conf.dict_name]})
+        here = ServerLayout(tables={conf.table: layout.tables[conf.table]})
         self.replicas = here.replicas(token=token, deadline_s=self.options.policy.deadline_s)
 
     def _bases(self) -> Sequence[TableVersion]:

@@ -63,7 +63,7 @@ class StatusServer(AdminHttp):
         conf = self._transfer.conf
         count = conf.shard_num * conf.copy_num
         return {
-            "dict_name": conf.dict_name,
+            "dict_name": conf.table,
             "dict_mode": conf.mode,
             "shard_num": conf.shard_num,
             "copy_num": conf.copy_num,
@@ -86,7 +86,7 @@ class StatusServer(AdminHttp):
         conf = self._transfer.conf
         return [
             {
-                "dict_name": conf.dict_name,
+                "dict_name": conf.table,
                 "version": each["number"],
                 "depend": each["number"],  # whole versions only
                 "id": each["entries"][-1]["id"],
@@ -110,7 +110,7 @@ class StatusServer(AdminHttp):
         times = ("builded", "downloaded", "reloaded", "enabled")
         return [
             {
-                "dict_name": conf.dict_name,
+                "dict_name": conf.table,
                 "mode": "base",
                 "version": last["number"],
                 "depend": last["number"],

@@ -3,8 +3,8 @@
 One run reads the donefiles, decides which version should be live, fetches its rows, and delivers them to every server
 of every shard. The deliveries are in a journal beside the artifacts, so a restart neither repeats nor forgets one.
 
-    <output_address>/cloudedge-<dict>/   journal, artifacts (which agents fetch)
-    <tmp_address>/cloudedge-<dict>-rows/ fetched rows, and the table made of them
+    <output_address>/cloudedge-<table>/   journal, artifacts (which agents fetch)
+    <tmp_address>/cloudedge-<table>-rows/ fetched rows, and the table made of them
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Transfer:
         self._clock = clock or SystemClock()
         self.source = DonefileSource(conf.donefile_address, hubs=hubs, clock=self._clock)
         self._fleet = UpstreamFleet([conf], options=self.options, clock=self._clock)
-        self._rows = Path(conf.tmp_address) / f"cloudedge-{conf.dict_name}-rows"  # the two addresses may be one
+        self._rows = Path(conf.tmp_address) / f"cloudedge-{conf.table}-rows"  # the two addresses may be one
         self.journal = self._fleet.journal
-        self.ids = self._fleet.ids[conf.dict_name]
+        self.ids = self._fleet.ids[conf.table]
         self.replicas: Sequence[Replica] = self._fleet.replicas
         self._wake = threading.Event()
         self._stopped = False
@@ -115,7 +115,7 @@ class Transfer:
     @property
     def live(self) -> str | None:
         """The version that servers answer from, by the journal."""
-        found: str | None = (self.journal.recall("live") or {}).get(self.conf.dict_name)
+        found: str | None = (self.journal.recall("live") or {}).get(self.conf.table)
         return found
 
     @property
@@ -135,7 +135,7 @@ class Transfer:
         choice, warnings = self.choose()
         seen = [observe(replica) for replica in self.replicas]
         return {
-            "table": self.conf.dict_name,
+            "table": self.conf.table,
             "deliver": choice.work.name if choice.work else None,
             "entries": choice.work.as_json() if choice.work else [],
             "delivered": self.delivered.name if self.delivered else None,
@@ -166,7 +166,7 @@ class Transfer:
             report = self._deliver(choice.work, self._version(choice.work, rows))
             self.source.clean(self._rows, choice.work, rows)
         else:
-            report = finished or TransferReport(self.conf.dict_name, self.live, False)
+            report = finished or TransferReport(self.conf.table, self.live, False)
         return replace(report, problems=choice.problems, warnings=(*warnings, *report.warnings))
 
     def _finish(self) -> TransferReport | None:
@@ -185,7 +185,7 @@ class Transfer:
         """Name a version by its ids; where servers may know other rows by that name, by a number too."""
         tables, file = self._tables, rows.files[0].name
         names = (f"{work.name}.{number}" if number > 1 else work.name for number in itertools.count(1))
-        return TableVersion(self.conf.dict_name, next(name for name in names if tables.get(name, file) == file), rows)
+        return TableVersion(self.conf.table, next(name for name in names if tables.get(name, file) == file), rows)
 
     @property
     def _tables(self) -> dict[str, str]:
@@ -196,7 +196,7 @@ class Transfer:
         file = self._tables.get(version or "")
         if version is None or file is None or not (self._rows / file).is_file():
             return None
-        return TableVersion(self.conf.dict_name, version, Table([self._rows / file]))
+        return TableVersion(self.conf.table, version, Table([self._rows / file]))
 
     def _deliver(self, work: Work, version: TableVersion) -> TransferReport:
         begun = rfc3339(self._clock.now())
@@ -205,7 +205,7 @@ class Transfer:
             done = delivery.deliver([version], self._bases())
             self._record(work, version.version, begun)
         return TransferReport(
-            self.conf.dict_name,
+            self.conf.table,
             version.version,
             True,
             shipped_bytes=done.shipped_bytes,
@@ -221,8 +221,8 @@ class Transfer:
         """
         with self._delivery() as delivery:
             done = delivery.rollback()
-        name = done.versions[self.conf.dict_name]
-        return TransferReport(self.conf.dict_name, name, True, switch=done.switch, warnings=done.warnings)
+        name = done.versions[self.conf.table]
+        return TransferReport(self.conf.table, name, True, switch=done.switch, warnings=done.warnings)
 
     def plan_back(self) -> tuple[DeliveryPlan, str]:
         """Plan a `rollback`; returns the guarantee that readers have, too. Changes nothing.

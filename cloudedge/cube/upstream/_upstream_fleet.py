@@ -62,19 +62,19 @@ class UpstreamFleet:
         self._conf = confs[0]
         self._options = options or TransferOptions()
         self._clock = clock or SystemClock()
-        self.workshop = ArtifactCache(work or Path(self._conf.output_address) / f"cloudedge-{self._conf.dict_name}")
+        self.workshop = ArtifactCache(work or Path(self._conf.output_address) / f"cloudedge-{self._conf.table}")
         self.journal = Journal(self.workshop.directory / "journal.db", clock=self._clock)
         # The holder of the journal's lock writes numbers, and a delivery in this process holds it.
         memory = journal_memory(self.journal, Writer(self.journal))
-        self.ids = {conf.dict_name: VersionIds(conf.dict_name, memory, clock=self._clock) for conf in confs}
+        self.ids = {conf.table: VersionIds(conf.table, memory, clock=self._clock) for conf in confs}
         self.replicas = [
             UpstreamReplica(
-                table=conf.dict_name,
+                table=conf.table,
                 shard=shard,
                 copy=copy,
                 agent=conf.agents[shard, copy],
                 cube=conf.cubes[shard, copy],
-                ids=self.ids[conf.dict_name],
+                ids=self.ids[conf.table],
                 through_agent=self._options.through_agent,
                 times=self._options.times,
                 clock=self._clock,

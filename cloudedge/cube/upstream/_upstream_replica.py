@@ -49,7 +49,7 @@ class UpstreamReplica:
     """One upstream server; see `Replica`.
 
     Args:
-        table: The dictionary's name.
+        table: The table's name.
         shard: The shard it serves.
         copy: Its number among the shard's servers.
         agent: The address of its agent.

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from cloudedge._lazy import renamed_arguments
+
 if TYPE_CHECKING:
     from cloudedge.bundle import Signature
     from cloudedge.release.core._version import Version
@@ -56,6 +58,7 @@ class Loaded:
     """Why it failed."""
 
 
+@renamed_arguments(memory_free_bytes="free_memory_bytes", disk_free_bytes="free_disk_bytes")
 @dataclass(frozen=True)
 class Observed:
     """The state that a place reported."""
@@ -70,9 +73,9 @@ class Observed:
     shard: int = 0
     shards: int = 1
     """Sparse: the number of shards that its layout cuts the table into."""
-    memory_free_bytes: int | None = None
+    free_memory_bytes: int | None = None
     """None: unknown, and then no plan is refused for lack of it."""
-    disk_free_bytes: int | None = None
+    free_disk_bytes: int | None = None
     host: str = ""
     """Places of the same host share its free memory and disk; empty: this place shares with no other."""
     signature: Signature | None = None

@@ -271,8 +271,8 @@ def room(
             hosts.setdefault(f"host {place.host}" if place.host else place.name, []).append(place)
     for places in hosts.values():
         needs = [estimates.get(place.name, Estimate()) for place in places]
-        frees = [p.memory_free_bytes for p in places if p.memory_free_bytes is not None]
-        disks = [p.disk_free_bytes for p in places if p.disk_free_bytes is not None]
+        frees = [p.free_memory_bytes for p in places if p.free_memory_bytes is not None]
+        disks = [p.free_disk_bytes for p in places if p.free_disk_bytes is not None]
         gone = sum(freed.get(p.name, 0) for p in able if p in places or (p.host and p.host == places[0].host))
         rooms = {  # what is unloaded first is known to free memory; what of its files goes is not
             "memory": (sum(need.memory_bytes for need in needs), min(frees) + gone if frees else None),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from cloudedge._lazy import renamed_arguments
 from cloudedge.errors import CloudEdgeError
 from cloudedge.journal import Operation, What
 from cloudedge.release.core._context import ReleaseContext
@@ -23,6 +24,7 @@ PlaceState = Literal["current", "behind", "canary", "empty", "spare", "away"]
 _SETTLED = ("settle", "done")
 
 
+@renamed_arguments(memory_free_bytes="free_memory_bytes")
 @dataclass(frozen=True)
 class PlaceStatus:
     """One place, now."""
@@ -37,7 +39,7 @@ class PlaceStatus:
     versions: Mapping[str, str]
     """By pin: the state of every loaded version."""
     memory_bytes: int
-    memory_free_bytes: int | None
+    free_memory_bytes: int | None
     error: str = ""
     lag: int | None = None
     """The number of releases it is behind; None: no version answers there, or one that was never live here."""
@@ -87,6 +89,7 @@ class Status:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return asdict(self) | {
+            "places": [_with_old_names(asdict(place)) for place in self.places],
             "lagging": self.lagging,
             "is_skewed": self.is_skewed,
             "skew": dict(self.skew),
@@ -120,6 +123,12 @@ class Record:
         return asdict(self)
 
 
+def _with_old_names(place: dict[str, Any]) -> dict[str, Any]:
+    """Return a place's status with its free memory under the old name too."""
+    members = [_with_old_names(member) for member in place["members"]]
+    return place | {"members": members, "memory_free_bytes": place["free_memory_bytes"]}
+
+
 def status(context: ReleaseContext) -> Status:
     """Ask every place and sum up the target."""
     lives = context.lives()
@@ -142,7 +151,7 @@ def _place(context: ReleaseContext, place: Observed, lives: Sequence[Life]) -> P
         since=max(moves, key=lambda entry: entry.id).at if moves else "",
         versions={pin: loaded.state for pin, loaded in place.versions.items()},
         memory_bytes=sum(loaded.memory_bytes for loaded in place.versions.values()),
-        memory_free_bytes=place.memory_free_bytes,
+        free_memory_bytes=place.free_memory_bytes,
         error=place.error,
         lag=_lag(place.active, lives),
         members=tuple(_member(member, place.leg, lives) for member in _members(context, place)),
@@ -170,7 +179,7 @@ def _member(member: Member, leg: str, lives: Sequence[Life]) -> PlaceStatus:
         since=member.since,
         versions={},
         memory_bytes=0,
-        memory_free_bytes=None,
+        free_memory_bytes=None,
         error=member.error,
         lag=_lag(answers, lives),
         memory_share=member.memory_share,

@@ -58,7 +58,7 @@ class DeploymentPlace:
             versions={pin: _joined(pin, found) for pin in pins},
             active=active,
             signature=Bundle.open(bundles[live], hub=self._hub).signature if live in bundles else None,
-            memory_free_bytes=min((free for pod in found if (free := pod.get("free_memory_bytes"))), default=None),
+            free_memory_bytes=min((free for pod in found if (free := pod.get("free_memory_bytes"))), default=None),
         )
 
     def estimate(self, version: Version) -> Estimate:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cloudedge._lazy import renamed_arguments
 from cloudedge.bundle import Bundle, RowType
 from cloudedge.cube import Client, ClientConfig, CubeConf
 from cloudedge.errors import IntegrityError
@@ -25,14 +26,14 @@ _SCALE = np.dtype("<f4")
 class CubeRows:
     """Reads the tables of one bundle from the shards that cube.conf names; a `RowSource`.
 
-    A dictionary of cube.conf has the name of the bundle's table. A table that cube.conf lacks is an error at load time,
-    not zeros later. Rows of float16, and of int8 with a scale behind them, become the same float32 values as rows that
-    serving reads from the bundle.
+    A table has the same name in cube.conf and in the bundle, unless `names_in_conf` gives another one. A table that
+    cube.conf lacks is an error at load time, not zeros later. Rows of float16, and of int8 with a scale behind them,
+    become the same float32 values as rows that serving reads from the bundle.
 
     Args:
-        conf: The servers of every dictionary.
+        conf: The servers of every table.
         bundle: The bundle; its tables define how wide a row is.
-        dictionaries: By table: its name in cube.conf, where that differs. A table may be there in several layouts, and
+        names_in_conf: By table: its name in cube.conf, where that differs. A table may be there in several layouts, and
             each version reads the one it was loaded in.
         on_missing_shard: Fail when no replica of a shard answers, or give its ids zeros and count them.
         kinds: By table: the type of its rows, where the bundle's tables are not here.
@@ -41,16 +42,17 @@ class CubeRows:
         ConfigError: cube.conf does not name one of the tables.
     """
 
+    @renamed_arguments(dictionaries="names_in_conf")
     def __init__(
         self,
         conf: CubeConf,
         bundle: Bundle,
-        dictionaries: Mapping[str, str] | None = None,
+        names_in_conf: Mapping[str, str] | None = None,
         *,
         on_missing_shard: OnMissingShard = "error",
         kinds: Mapping[str, RowType] | None = None,
     ) -> None:
-        names = dictionaries or {}
+        names = names_in_conf or {}
         self._clients: dict[str, Client] = {}
         self._kinds: dict[str, RowType | None] = {}
         for table in sorted({lookup.table for lookup in bundle.signature.lookups}):
@@ -64,16 +66,17 @@ class CubeRows:
             self._kinds[table] = kind
 
     @classmethod
+    @renamed_arguments(dictionaries="names_in_conf")
     def from_conf(
         cls,
         path: str | os.PathLike[str],
         bundle: Bundle,
-        dictionaries: Mapping[str, str] | None = None,
+        names_in_conf: Mapping[str, str] | None = None,
         *,
         on_missing_shard: OnMissingShard = "error",
     ) -> CubeRows:
         """Read cube.conf."""
-        return cls(CubeConf.from_file(path), bundle, dictionaries, on_missing_shard=on_missing_shard)
+        return cls(CubeConf.from_file(path), bundle, names_in_conf, on_missing_shard=on_missing_shard)
 
     def rows(self, table: str, ids: NDArray[np.uint64], pin: str, deadline: float | None = None) -> FoundRows:
         """Read the rows of some ids from the pinned version; see `RowSource`.

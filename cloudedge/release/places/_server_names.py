@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from cloudedge.cube import CubeConf, CubeDict
+from cloudedge.cube import CubeConf, CubeTable
 
-__all__ = ["TableLayout", "TargetServer", "cube_conf", "dictionary", "live_shards", "parse_place", "shard_place"]
+__all__ = ["TableLayout", "TargetServer", "cube_conf", "layout_name", "live_shards", "parse_place", "shard_place"]
 
 _TIMEOUT_MS, _RETRY = 1000, 2
 
@@ -61,7 +61,7 @@ def parse_place(place: str) -> tuple[str, int, int]:
     return table, int(shard), int(shards)
 
 
-def dictionary(table: str, shards: int) -> str:
+def layout_name(table: str, shards: int) -> str:
     """Return the name of a table's layout in cube.conf, which no table of cloudedge.yaml can have."""
     return f"{table}@{shards}"
 
@@ -73,17 +73,17 @@ def cube_conf(cuts: Mapping[TableLayout, Sequence[Sequence[str]]], plain: Mappin
         cuts: By layout: for each shard the addresses of its replicas.
         plain: By table: the number of shards of the layout that readers without a pin get.
     """
-    names = {cut[0]: cut for cut in plain.items() if cut in cuts} | {dictionary(*cut): cut for cut in cuts}
-    return CubeConf(tuple(_dictionary(name, cuts[cut]) for name, cut in names.items()))
+    names = {cut[0]: cut for cut in plain.items() if cut in cuts} | {layout_name(*cut): cut for cut in cuts}
+    return CubeConf(tuple(_conf_table(name, cuts[cut]) for name, cut in names.items()))
 
 
 def live_shards(conf: CubeConf) -> dict[str, int]:
     """Read from a cube.conf, by table, the number of shards of the layout that readers without a pin get."""
-    return {each.dict_name: each.shards for each in conf.dicts if "@" not in each.dict_name}
+    return {each.table_name: each.shards for each in conf.tables if "@" not in each.table_name}
 
 
-def _dictionary(name: str, replicas: Sequence[Sequence[str]]) -> CubeDict:
-    return CubeDict.model_validate(
+def _conf_table(name: str, replicas: Sequence[Sequence[str]]) -> CubeTable:
+    return CubeTable.model_validate(
         {
             "dict_name": name,
             "shard": len(replicas),

@@ -22,7 +22,7 @@ from cloudedge.cube.delivery import (
 from cloudedge.errors import InputError, IntegrityError, NotFound
 from cloudedge.hub import LocalHub
 from cloudedge.release.core import Estimate, Health, Leg, Loaded, Observed, Shares, Shipped, Traffic, Version
-from cloudedge.release.places._server_names import TargetServer, dictionary
+from cloudedge.release.places._server_names import TargetServer, layout_name
 from cloudedge.serving import AdminClient, Variant
 
 __all__ = [
@@ -154,8 +154,8 @@ class ShardPlace:
             table=self.table,
             shard=self.shard,
             shards=self.shards,
-            memory_free_bytes=status.free_memory_bytes,
-            disk_free_bytes=status.free_disk_bytes,
+            free_memory_bytes=status.free_memory_bytes,
+            free_disk_bytes=status.free_disk_bytes,
             host=self._host,
         )
 
@@ -263,7 +263,7 @@ class ServingPlace:
             },
             active=active,
             signature=Bundle.open(bundles[live], hub=self._hub).signature if live in bundles else None,
-            memory_free_bytes=found.get("free_memory_bytes"),
+            free_memory_bytes=found.get("free_memory_bytes"),
             host=self._host,
         )
 
@@ -328,7 +328,7 @@ def changed_bytes(version: Version, loaded: Iterable[str], hub: LocalHub) -> int
 
 def tables_of(version: Version) -> dict[str, str]:
     """Return by table of a version its name in cube.conf, in the layout that the version lives in."""
-    return {table: dictionary(table, shards) for table, shards in version.shards.items()}
+    return {table: layout_name(table, shards) for table, shards in version.shards.items()}
 
 
 def require_probed(place: str, version: Version, answered: Mapping[str, Any]) -> None:
@@ -372,8 +372,8 @@ def traffic_of(found: Mapping[str, Any]) -> Traffic:
         errors=found["failed"],
         latency_p50_ms=found["p50_ms"],
         latency_p99_ms=found["p99_ms"],
-        lookups=found["ids"],
-        misses=found["ids_missing"] + found["ids_defaulted"],
+        lookups=found["keys"],
+        misses=found["missing_keys"] + found["defaulted_keys"],
         scores=found["scores"],
         score_sum=found["score_sum"],
         score_squares=found["score_squares"],

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from cloudedge.admin import AdminHttpClient, states, with_free_memory
+from cloudedge.admin import AdminHttpClient, states, with_free_memory, with_key_counts
 from cloudedge.clock import Clock
 from cloudedge.errors import DeadlineExceeded, InputError
 from cloudedge.serving.control._desired import Desired
@@ -133,7 +133,8 @@ class AdminClient:
         ``latency_buckets`` lists ``[upper_ms, count]``, the last with None for no bound: the difference of two moments
         is the histogram of what came between, which percentiles cannot tell.
         """
-        return self._do("GET", "/stats")
+        found = self._do("GET", "/stats")
+        return {**found, "versions": {pin: with_key_counts(each) for pin, each in found["versions"].items()}}
 
     def _do(
         self, method: str, path: str, body: dict[str, Any] | None = None, attempts: int | None = None

@@ -69,7 +69,7 @@ class VersionMetrics:
         self.run_s = 0.0
         self.latency = Histogram(LATENCY_S)
         self.batch_rows = Histogram(BATCH_ROWS)
-        self.ids = self.ids_missing = self.ids_defaulted = 0
+        self.keys = self.missing_keys = self.defaulted_keys = 0
         self.scores = 0
         self.score_sum = self.score_squares = 0.0
         """Sums over the first output: mean and deviation show a version that drifts."""
@@ -100,12 +100,12 @@ class VersionMetrics:
         with self._lock:
             self.failed += count
 
-    def count_lookups(self, ids: int, missing: int, defaulted: int) -> None:
-        """Count looked-up ids, those that are missing, and those that got a default."""
+    def count_lookups(self, keys: int, missing: int, defaulted: int) -> None:
+        """Count looked-up keys, those that are missing, and those that got a default."""
         with self._lock:
-            self.ids += ids
-            self.ids_missing += missing
-            self.ids_defaulted += defaulted
+            self.keys += keys
+            self.missing_keys += missing
+            self.defaulted_keys += defaulted
 
     def count_shadow(self, *, differed: bool | None) -> None:
         """Count a mirrored request; None: it was dropped."""

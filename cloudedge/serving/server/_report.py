@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from cloudedge.admin import with_key_counts
 from cloudedge.http1 import Connections
 from cloudedge.serving.model import VersionQueue, metric, resident_bytes, sample
 from cloudedge.serving.runtime import Runtime
@@ -31,12 +32,21 @@ _OWN: dict[str, tuple[str, str, Callable[[VersionQueue], float]]] = {
     ),
     "queue_rows": ("gauge", "Rows that wait.", lambda queue: queue.queued_rows),
     "pending_requests": ("gauge", "Requests taken and not yet answered.", lambda queue: queue.pending),
-    "ids_total": ("counter", "Ids looked up.", lambda queue: queue.version.metrics.ids),
-    "ids_missing_total": ("counter", "Ids the table does not have.", lambda queue: queue.version.metrics.ids_missing),
-    "ids_defaulted_total": (
+    "keys_total": ("counter", "Keys looked up.", lambda queue: queue.version.metrics.keys),
+    "missing_keys_total": (
+        "counter", "Keys that the table does not have.", lambda queue: queue.version.metrics.missing_keys
+    ),
+    "defaulted_keys_total": (
         "counter",
-        "Ids whose shard was unreachable and whose rows are a declared default.",
-        lambda queue: queue.version.metrics.ids_defaulted,
+        "Keys whose shard was unreachable and whose rows are a declared default.",
+        lambda queue: queue.version.metrics.defaulted_keys,
+    ),
+    "ids_total": ("counter", "Deprecated: keys_total.", lambda queue: queue.version.metrics.keys),
+    "ids_missing_total": (
+        "counter", "Deprecated: missing_keys_total.", lambda queue: queue.version.metrics.missing_keys
+    ),
+    "ids_defaulted_total": (
+        "counter", "Deprecated: defaulted_keys_total.", lambda queue: queue.version.metrics.defaulted_keys
     ),
     "shadow_compared_total": (
         "counter", "Mirrored requests answered.", lambda queue: queue.version.metrics.shadow_compared
@@ -107,7 +117,7 @@ def stats(runtime: Runtime, connections: Connections | None = None) -> dict[str,
     for pin, queue in dict(runtime.queues).items():
         metrics = queue.version.metrics
         runs = metrics.runs or 1
-        versions[pin] = {
+        found = {
             "model": f"{queue.version.bundle.name}:{queue.version.bundle.version}",
             "answered": metrics.succeeded,
             "failed": metrics.failed,
@@ -120,9 +130,9 @@ def stats(runtime: Runtime, connections: Connections | None = None) -> dict[str,
             "run_ms": round(metrics.run_s / runs * 1e3, 3),
             "queued_rows": queue.queued_rows,
             "pending": queue.pending,
-            "ids": metrics.ids,
-            "ids_missing": metrics.ids_missing,
-            "ids_defaulted": metrics.ids_defaulted,
+            "keys": metrics.keys,
+            "missing_keys": metrics.missing_keys,
+            "defaulted_keys": metrics.defaulted_keys,
             "scores": metrics.scores,
             "score_sum": metrics.score_sum,
             "score_squares": metrics.score_squares,
@@ -130,5 +140,6 @@ def stats(runtime: Runtime, connections: Connections | None = None) -> dict[str,
             "shadow_differed": metrics.shadow_differed,
             "tuning": asdict(queue.version.tuning) | {"inline": queue.is_inline},
         }
+        versions[pin] = with_key_counts(found)
     server = {short: value(connections) for short, (_, _, value) in _CONNECTIONS.items()} if connections else {}
     return {"versions": versions, "routing": asdict(runtime.routing), "resident_bytes": resident_bytes(), **server}

@@ -2,7 +2,7 @@
 
 Its faults are kept: a corrupt download stays for ever because retries are saved beside it, the clean-up removes the
 ``data/VERSION`` that was just written and the version that is being served, ``enable`` succeeds whatever the
-server answered, and two dictionaries can collide because names are joined without a separator.
+server answered, and two tables can collide because names are joined without a separator.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class UpstreamAgent:
         doing = {"download": self._download, "reload": self._reload, "enable": self._enable}.get(work["command"])
         if doing is None or not work["version"] or not work["depend"]:
             raise _Failed("unknown command.")
-        # Plain concatenation: dictionary d1 shard 2 and dictionary d shard 12 are one work.
+        # Plain concatenation: table d1 shard 2 and table d shard 12 are one work.
         key = f"{work['dict_name']}{work['shard_seq']}{work.get('service', '')}"
         with self._lock:
             if key in self._working:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from cloudedge._lazy import renamed_arguments
 from cloudedge.cube import TransferConf
 from cloudedge.cube.formats import CubeAddress
 from cloudedge.testing.upstream_cube._agent import UpstreamAgent
@@ -60,13 +61,14 @@ class UpstreamCluster:
             for copy in range(copies)
         ]
 
+    @renamed_arguments(dict_name="table")
     def conf(
-        self, *, donefile_address: str, dict_name: str = "ctr", mode: str = "base_only", wget_port: int = 1
+        self, *, donefile_address: str, table: str = "ctr", mode: str = "base_only", wget_port: int = 1
     ) -> TransferConf:
         """Write transfer.conf, with the addresses of everything."""
         places = {(each.shard, each.copy): each for each in self.instances}
         return TransferConf(
-            dict_name=dict_name,
+            table=table,
             mode=mode,
             download_mode="http",
             wget_port=wget_port,

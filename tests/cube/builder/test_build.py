@@ -44,7 +44,7 @@ def decoded(vector: dict[str, str]) -> dict[str, bytes]:
 
 @pytest.mark.rules
 def test_the_published_base_is_built_byte_for_byte(tmp_path, vector):
-    report = build([vector.parent], output=tmp_path / "out", dict_name="dict", shards=2, version=100)
+    report = build([vector.parent], output=tmp_path / "out", table="dict", shards=2, version=100)
     version = tmp_path / "out" / "100_100"
     assert report.directory == version
     assert files_of(version / "dict_part0") == decoded(SHARD_0) == part_files(shard_of(RECORDS, 0, 2))
@@ -61,7 +61,7 @@ def test_the_published_base_is_built_byte_for_byte(tmp_path, vector):
 
 @pytest.mark.parts
 def test_parts_are_packed_as_delivered(tmp_path, vector):
-    build([vector], output=tmp_path / "out", dict_name="dict", shards=2, version=100)
+    build([vector], output=tmp_path / "out", table="dict", shards=2, version=100)
     tar = tmp_path / "out" / "100_100" / "dict_part1.tar"
     with tarfile.open(tar) as packed:
         names = packed.getnames()
@@ -79,7 +79,7 @@ def test_parts_are_packed_as_delivered(tmp_path, vector):
 def test_the_same_input_gives_the_same_bytes(tmp_path, vector):
     tars = []
     for name in ("a", "b"):
-        build([vector], output=tmp_path / name, dict_name="dict", shards=2, version=100)
+        build([vector], output=tmp_path / name, table="dict", shards=2, version=100)
         tars.append((tmp_path / name / "100_100" / "dict_part0.tar").read_bytes())
     assert tars[0] == tars[1]
 
@@ -87,9 +87,9 @@ def test_the_same_input_gives_the_same_bytes(tmp_path, vector):
 @pytest.mark.rules
 def test_the_published_delta_is_built_byte_for_byte(tmp_path, vector):
     out = tmp_path / "out"
-    build([vector], output=out, dict_name="dict", shards=2, version=100)
+    build([vector], output=out, table="dict", shards=2, version=100)
     delta = write_sequence(tmp_path / "delta", DELTA)
-    report = build([delta], output=out, dict_name="dict", shards=2, version=101, base=100)
+    report = build([delta], output=out, table="dict", shards=2, version=101, base=100)
     version = out / "100_101"
     assert report.directory == version
     assert files_of(version / "dict_part1") == decoded(DELTA_1)
@@ -108,12 +108,10 @@ def test_the_published_delta_is_built_byte_for_byte(tmp_path, vector):
 @pytest.mark.rules
 def test_a_delta_continues_from_the_delta_before_it(tmp_path, vector):
     out = tmp_path / "out"
-    build([vector], output=out, dict_name="d", shards=1, version=100)
-    build([write_sequence(tmp_path / "d1", DELTA)], output=out, dict_name="d", shards=1, version=101, base=100)
+    build([vector], output=out, table="d", shards=1, version=100)
+    build([write_sequence(tmp_path / "d1", DELTA)], output=out, table="d", shards=1, version=101, base=100)
     second = [(8, b"12345678")]
-    build(
-        [write_sequence(tmp_path / "d2", second)], output=out, dict_name="d", shards=1, version=102, base=100, last=101
-    )
+    build([write_sequence(tmp_path / "d2", second)], output=out, table="d", shards=1, version=102, base=100, last=101)
     part = out / "100_102" / "d_part0"
     assert sorted(path.name for path in part.iterdir()) == ["data.2", "data.n", "index.2", "index.n"]
     assert (part / "index.2").read_bytes() == struct.pack("<QQ", 8, 2 << 32)
@@ -123,13 +121,13 @@ def test_a_delta_continues_from_the_delta_before_it(tmp_path, vector):
 def test_a_delta_needs_the_meta_files_and_the_shards_of_its_base(tmp_path, vector):
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"100_100_0_0\.json: No such file"):
-        plan_build([vector], output=out, dict_name="d", shards=2, version=101, base=100)
-    build([vector], output=out, dict_name="d", shards=2, version=100)
+        plan_build([vector], output=out, table="d", shards=2, version=101, base=100)
+    build([vector], output=out, table="d", shards=2, version=100)
     with pytest.raises(InputError, match="more than 1 shards"):
-        plan_build([vector], output=out, dict_name="d", shards=1, version=101, base=100)
+        plan_build([vector], output=out, table="d", shards=1, version=101, base=100)
     (out / "meta_info" / "100_100_1_0.json").write_text('{"data_len_list": [24]}')
     with pytest.raises(InputError, match="24 is not a number below 4294967296 written as a string"):
-        plan_build([vector], output=out, dict_name="d", shards=2, version=101, base=100)
+        plan_build([vector], output=out, table="d", shards=2, version=101, base=100)
 
 
 def corpus() -> list[tuple[int, bytes]]:
@@ -146,7 +144,7 @@ def corpus() -> list[tuple[int, bytes]]:
 def test_a_corpus_agrees_with_the_plain_reader(tmp_path, shards, limit):
     records = corpus()
     path = write_sequence(tmp_path / "s", records)
-    plan = plan_build([path], output=tmp_path / "out", dict_name="d", shards=shards, version=1, tar=False)
+    plan = plan_build([path], output=tmp_path / "out", table="d", shards=shards, version=1, tar=False)
     report = run_build(plan, data_file_limit=limit)
     found = {}
     for i in range(shards):
@@ -161,9 +159,7 @@ def test_a_corpus_agrees_with_the_plain_reader(tmp_path, shards, limit):
 @pytest.mark.rules
 def test_a_record_that_would_pass_the_limit_starts_the_next_file(tmp_path):
     records = [(i, bytes(508)) for i in range(5)]  # 512 bytes each, two fill a file exactly
-    plan = plan_build(
-        [write_sequence(tmp_path / "s", records)], output=tmp_path / "o", dict_name="d", shards=1, version=1
-    )
+    plan = plan_build([write_sequence(tmp_path / "s", records)], output=tmp_path / "o", table="d", shards=1, version=1)
     report = run_build(plan, data_file_limit=1028)
     part = report.directory / "d_part0"
     assert [(part / f"data.{i}").stat().st_size for i in range(3)] == [1024, 1024, 512]
@@ -175,7 +171,7 @@ def test_a_record_that_would_pass_the_limit_starts_the_next_file(tmp_path):
 @pytest.mark.rules
 def test_upstream_s_odd_cases(tmp_path):
     records = [(2**64 - 1, b"")]
-    report = build([write_sequence(tmp_path / "s", records)], output=tmp_path / "o", dict_name="d", shards=1, version=1)
+    report = build([write_sequence(tmp_path / "s", records)], output=tmp_path / "o", table="d", shards=1, version=1)
     part = report.directory / "d_part0"
     assert (part / "index.0").read_bytes() == b"\xff" * 8 + bytes(8)
     assert (part / "data.0").read_bytes() == bytes.fromhex("04000000")
@@ -191,7 +187,7 @@ def test_a_table_gives_the_same_parts_as_its_sequence_file(tmp_path):
         save_file({"values": values, "keys": keys}, tmp_path / f"{name}.safetensors")
         records = [(int(k), v.tobytes()) for k, v in zip(keys, values, strict=True)]
         report = build(
-            [tmp_path / f"{name}.safetensors"], output=tmp_path / name, dict_name="d", shards=3, version=1, tar=False
+            [tmp_path / f"{name}.safetensors"], output=tmp_path / name, table="d", shards=3, version=1, tar=False
         )
         for i in range(3):
             assert files_of(report.directory / f"d_part{i}") == part_files(shard_of(records, i, 3))
@@ -206,7 +202,7 @@ def test_the_last_row_of_a_key_wins_in_the_order_of_names(tmp_path):
     write_sequence(folder / "c" / "x", [(2, b"from cx")])
     write_sequence(folder / ".hidden", [(9, b"never")])
     (folder / "link").symlink_to(folder / "b")
-    report = build([folder], output=tmp_path / "out", dict_name="d", shards=1, version=1)
+    report = build([folder], output=tmp_path / "out", table="d", shards=1, version=1)
     assert load_part(report.directory / "d_part0") == {1: b"from b", 2: b"from cx"}
     assert (report.rows, report.duplicates) == (2, 3)
     assert report.parts[0].entries == 5  # as upstream: all are written, the later ones count
@@ -215,13 +211,13 @@ def test_the_last_row_of_a_key_wins_in_the_order_of_names(tmp_path):
 @pytest.mark.rules
 def test_what_rows_add_up_to_is_noted_beside_a_base_and_right_with_duplicates(tmp_path, vector):
     seqfile.write(tmp_path / "twice", [(5, b"late"), (3, b"only"), (5, b"last"), (4, b"even")])
-    report = build([tmp_path / "twice"], output=tmp_path / "out", dict_name="d", shards=2, version=1, tar=False)
+    report = build([tmp_path / "twice"], output=tmp_path / "out", table="d", shards=2, version=1, tar=False)
     assert report.duplicates == 1
     for i, rows in enumerate((1, 2)):
         told = json.loads((report.directory / f"d_part{i}.rows.json").read_text())
         shutil.copytree(report.directory / f"d_part{i}", tmp_path / f"alone{i}")
         assert told == {"checksum": PartStore.open(tmp_path / f"alone{i}").checksum, "rows": rows}
-    delta = build([vector.parent], output=tmp_path / "out", dict_name="d", shards=2, version=2, base=1, tar=False)
+    delta = build([vector.parent], output=tmp_path / "out", table="d", shards=2, version=2, base=1, tar=False)
     assert not list(delta.directory.glob("*.rows.json"))
 
 
@@ -230,14 +226,14 @@ def test_duplicates_are_counted_exactly(tmp_path):
     draw = random.Random(2)
     keys = [draw.randrange(3000) for _ in range(20_000)]
     path = write_sequence(tmp_path / "s", [(key, b"1234") for key in keys])
-    report = build([path], output=tmp_path / "out", dict_name="d", shards=4, version=1, tar=False)
+    report = build([path], output=tmp_path / "out", table="d", shards=4, version=1, tar=False)
     assert report.duplicates == len(keys) - len(set(keys))
     assert report.rows == len(set(keys))
 
 
 @pytest.mark.rules
 def test_progress_counts_all_of_the_input(tmp_path, vector):
-    plan = plan_build([vector.parent], output=tmp_path / "out", dict_name="d", shards=1, version=1)
+    plan = plan_build([vector.parent], output=tmp_path / "out", table="d", shards=1, version=1)
     seen: list[int] = []
     run_build(plan, progress=seen.append)
     assert sum(seen) == plan.input_bytes == 168
@@ -255,7 +251,7 @@ def test_memory_does_not_follow_the_table(tmp_path):
         # not ru_maxrss, which a process inherits from the one that started it
         "def peak(): return int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"
         "before = peak()\n"
-        "build([sys.argv[1]], output=sys.argv[2], dict_name='d', shards=3, version=1)\n"
+        "build([sys.argv[1]], output=sys.argv[2], table='d', shards=3, version=1)\n"
         "print(peak() - before)\n"
     )
     done = subprocess.run(
@@ -266,3 +262,14 @@ def test_memory_does_not_follow_the_table(tmp_path):
         timeout=120,
     )
     assert int(done.stdout) < 90_000  # kB; the table has 173 MB, the buffers 22 MB, the key set of one part 7 MB
+
+
+@pytest.mark.rules
+def test_the_old_keyword_of_the_table_works_and_warns(tmp_path, vector):
+    with pytest.deprecated_call(match="plan_build: dict_name is now table"):
+        plan = plan_build([vector], output=tmp_path / "out", dict_name="d", shards=1, version=1)
+    with pytest.deprecated_call(match=r"BuildPlan\.dict_name is now BuildPlan\.table"):
+        assert plan.dict_name == plan.table == "d"
+    with pytest.deprecated_call(match="build: dict_name is now table"):
+        report = build([vector], output=tmp_path / "out", dict_name="d", shards=1, version=1)
+    assert report.parts[0].path.endswith("d_part0")

@@ -20,7 +20,7 @@ from tests.cube.reference import DELTA, RECORDS, part_files, sequence_bytes, wri
 @pytest.fixture
 def version(tmp_path: Path) -> Path:
     (tmp_path / "s").write_bytes(sequence_bytes(RECORDS))
-    return build([tmp_path / "s"], output=tmp_path / "out", dict_name="d", shards=2, version=100).directory
+    return build([tmp_path / "s"], output=tmp_path / "out", table="d", shards=2, version=100).directory
 
 
 @pytest.mark.rules
@@ -69,7 +69,7 @@ def test_whatever_is_wrong_with_a_version_is_found(version, do, message):
 @pytest.mark.rules
 def test_a_delta_is_checked_with_and_without_its_base_s_files(tmp_path, version):
     (tmp_path / "d").write_bytes(sequence_bytes(DELTA))
-    delta = build([tmp_path / "d"], output=tmp_path / "out", dict_name="d", shards=2, version=101, base=100).directory
+    delta = build([tmp_path / "d"], output=tmp_path / "out", table="d", shards=2, version=101, base=100).directory
     assert check(delta).all_faults == []
     data = delta / "d_part1" / "data.1"
     content = data.read_bytes()
@@ -147,7 +147,7 @@ def test_the_command_line_from_array_to_checked_version(tmp_path):
     code, out, _ = run("dump", tmp_path / "emb.npy", tmp_path / "seq", "--json")
     assert (code, json.loads(out)["rows"]) == (0, 6)
     arguments = [
-        "build", tmp_path / "seq", "--output", tmp_path / "out", "--dict", "ctr", "--shards", 2, "--version", 7,
+        "build", tmp_path / "seq", "--output", tmp_path / "out", "--table", "ctr", "--shards", 2, "--version", 7,
     ]  # fmt: skip
     code, out, _ = run(*arguments, "--dry-run", "--json")
     assert (code, json.loads(out)["parts"]) == (0, ["ctr_part0", "ctr_part1"])
@@ -161,6 +161,7 @@ def test_the_command_line_from_array_to_checked_version(tmp_path):
     assert "ctr_part1" in out
     code, out, _ = run("check", tmp_path / "out" / "7_7", "--json")
     assert (code, json.loads(out)["ok"]) == (0, True)
+    assert json.loads(out)["table"] == json.loads(out)["dict_name"] == "ctr"
     damage(tmp_path / "out" / "7_7" / "ctr_part0" / "data.0")
     code, out, err = run("check", tmp_path / "out" / "7_7")
     assert code == 1
@@ -170,9 +171,26 @@ def test_the_command_line_from_array_to_checked_version(tmp_path):
 
 
 @pytest.mark.rules
+def test_the_old_option_of_the_table_works_and_warns(tmp_path):
+    seqfile.write(tmp_path / "s", [(0, b"1234")])
+    plan = ("build", tmp_path / "s", "--output", tmp_path / "out", "--shards", 1, "--version", 1, "--dry-run", "--json")
+    code, out, err = run(*plan, "--dict", "d")
+    assert (code, json.loads(out)["parts"]) == (0, ["d_part0"])
+    assert "--dict is now --table" in err
+    code, out, err = run(*plan, "--table", "d")
+    assert (code, json.loads(out)["parts"], err) == (0, ["d_part0"], "")
+    code, _, err = run(*plan)
+    assert code == 2
+    assert "Missing option '--table'" in err
+    _, out, _ = run("build", "--help")
+    assert "--table" in out
+    assert "--dict" not in out
+
+
+@pytest.mark.rules
 def test_what_a_build_did_is_told(tmp_path):
     seqfile.write(tmp_path / "s", [(0, b"1234"), (0, b"5678")])
-    common = ("--output", tmp_path / "out", "--dict", "d", "--no-tar", "--shards", 2)
+    common = ("--output", tmp_path / "out", "--table", "d", "--no-tar", "--shards", 2)
     code, _, err = run("build", tmp_path / "s", *common, "--version", 1, "--reserve-key")
     assert code == 0
     assert "1 rows had a key that comes again later" in err

@@ -329,7 +329,7 @@ def test_sequence_files_and_parts_become_tables_and_back(tmp_path):
     table = {"keys": keys, "values": np.arange(12, dtype=np.float32).reshape(3, 4)}
     save_file(table, tmp_path / "t.safetensors")
     dump(tmp_path / "t.safetensors", tmp_path / "seq")
-    build([tmp_path / "seq"], output=tmp_path / "built", dict_name="d", shards=2, version=1, reserve_key=True)
+    build([tmp_path / "seq"], output=tmp_path / "built", table="d", shards=2, version=1, reserve_key=True)
     whole = dump(tmp_path / "seq", tmp_path / "from-seq.safetensors")
     part = dump(tmp_path / "built" / "1_1" / "d_part0", tmp_path / "from-part", to="safetensors")
     assert (whole.format, whole.rows, part.format, part.rows) == ("sequence", 3, "part", 2)
@@ -367,5 +367,5 @@ def test_rows_that_are_no_floats_stay_bytes(tmp_path):
     assert np.array_equal(found["values"], quantise(ROWS[:, :3]))
     dump(tmp_path / "t.safetensors", tmp_path / "seq")
     assert np.array_equal(seqfile.read_table(tmp_path / "seq").values, found["values"])
-    build([tmp_path / "t.safetensors"], output=tmp_path / "built", dict_name="d", shards=1, version=1)
+    build([tmp_path / "t.safetensors"], output=tmp_path / "built", table="d", shards=1, version=1)
     assert PartStore.open(tmp_path / "built" / "1_1" / "d_part0").get([1]) == [found["values"][1].tobytes()]

@@ -217,8 +217,8 @@ def base_and_delta(tmp_path: Path) -> tuple[Path, Path]:
     for name, records in (("base", RECORDS), ("delta", DELTA)):
         (tmp_path / name).write_bytes(sequence_bytes(records))
     out = tmp_path / "out"
-    build([tmp_path / "base"], output=out, dict_name="d", shards=2, version=100, tar=False)
-    build([tmp_path / "delta"], output=out, dict_name="d", shards=2, version=101, base=100, tar=False)
+    build([tmp_path / "base"], output=out, table="d", shards=2, version=100, tar=False)
+    build([tmp_path / "delta"], output=out, table="d", shards=2, version=101, base=100, tar=False)
     return out / "100_100", out / "100_101"
 
 

@@ -306,7 +306,12 @@ def test_a_client_from_cube_conf(start, tmp_path):
         assert client.seek([1]).found.all()
     other = CubeConf.from_file(write_conf(conf, ["a:1"], load_balancer="c_md5"))
     assert ClientConfig.from_table(other["dict"]).load_balancer == "rr"
-    with pytest.raises(ConfigError, match="no dictionary 'nope'"):
+    with (
+        pytest.deprecated_call(match=r"Client\.from_conf: dict_name is now table"),
+        Client.from_conf(conf, dict_name="dict") as client,
+    ):
+        assert client.config == ClientConfig.from_table(CubeConf.from_file(conf)["dict"])
+    with pytest.raises(ConfigError, match="no table 'nope'"):
         Client.from_conf(conf, "nope")
 
 

@@ -120,7 +120,7 @@ class UpstreamServers(Servers):
         self._ids = VersionIds(self.table, _Facts())
 
     def replicas(self):
-        conf = self._cluster.conf(donefile_address=os.devnull, dict_name=self.table)
+        conf = self._cluster.conf(donefile_address=os.devnull, table=self.table)
         times = UpstreamTimes(stage_s=20, load_s=10, call_s=5, refused_s=1.5 * SCALE)
         return [
             UpstreamReplica(

@@ -69,7 +69,7 @@ def test_readers_move_from_two_shards_to_three_and_lose_nothing(tmp_path):
             delivery.deliver([second], [first])
         before = layout_of(old).to_conf()
         before["emb"].model_extra["kept"] = True
-        write_conf(conf, CubeConf(tuple(d.model_copy(update={"timeout_ms": 10_000}) for d in before.dicts)))
+        write_conf(conf, CubeConf(tuple(d.model_copy(update={"timeout_ms": 10_000}) for d in before.tables)))
         readers = [Reader(conf, each.version, tables.rows[each.version]) for each in (first, second)]
         for reader in readers:
             reader.start()

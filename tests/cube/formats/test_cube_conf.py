@@ -3,11 +3,13 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloudedge import cube
 from cloudedge.cube import CubeConf, DoneEntry, ServerFlags, TransferConf, append_donefile, read_donefile
 from cloudedge.errors import CloudEdgeError, ConfigError, InputError
 
@@ -84,9 +86,9 @@ def test_a_file_is_named_in_its_errors(tmp_path):
         CubeConf.from_file(tmp_path / "nothing")
 
 
-def test_unknown_dictionaries_and_naming_services_say_so():
+def test_unknown_tables_and_naming_services_say_so():
     read = CubeConf.from_text(conf(nodes=[{"ipport_list": "consul://cube"}, {"ipport_list": "list://a:b"}]))
-    with pytest.raises(ConfigError, match="no dictionary 'x'") as caught:
+    with pytest.raises(ConfigError, match="no table 'x'") as caught:
         _ = read["x"]
     assert "ctr" in caught.value.hint
     for shard in range(2):
@@ -236,3 +238,22 @@ def test_mutated_files_are_read_or_refused_and_nothing_else(tmp_path_factory, sa
         assert read(parsed.to_text()) == parsed
     with contextlib.suppress(CloudEdgeError):
         read_donefile(path)
+
+
+def test_the_old_words_for_a_table_work_and_warn():
+    read = CubeConf.from_text(conf())
+    with pytest.deprecated_call(match="CubeConf.dicts is now CubeConf.tables"):
+        assert read.dicts == read.tables
+    with pytest.deprecated_call(match="CubeTable.dict_name is now CubeTable.table_name"):
+        assert read["ctr"].dict_name == read["ctr"].table_name == "ctr"
+    with pytest.deprecated_call(match="CubeConf: dicts is now tables"):
+        assert CubeConf(dicts=read.tables) == read
+    for package in (cube, cube.formats):
+        with pytest.deprecated_call(match="CubeTable"):
+            assert package.CubeDict is type(read["ctr"])
+    transfer = TransferConf.from_text(TRANSFER)
+    with pytest.deprecated_call(match="TransferConf.dict_name is now TransferConf.table"):
+        assert transfer.dict_name == transfer.table == "test_dict"
+    with pytest.deprecated_call(match="TransferConf: dict_name is now table"):
+        renamed = replace(transfer, dict_name="other")
+    assert "\ndict_name: other\n" in renamed.to_text()

@@ -26,7 +26,7 @@ def parts(tmp_path):
     def make(version):
         save_file({"keys": KEYS, "values": rows_of(version)}, tmp_path / f"{version}.safetensors")
         source = [tmp_path / f"{version}.safetensors"]
-        built = build(source, output=tmp_path / "cube", dict_name="d", shards=2, version=version, tar=False)
+        built = build(source, output=tmp_path / "cube", table="d", shards=2, version=version, tar=False)
         return [built.directory / f"d_part{i}" for i in range(2)]
 
     return make
@@ -125,7 +125,7 @@ def test_a_delta_is_loaded_beside_its_base(parts, shards, client, tmp_path):
     load(shards, parts(1), 1, activate=True)
     changed = {0: 7.0, 1: 9.0}
     seqfile.write(tmp_path / "delta", ((key, np.full(4, value, "<f4").tobytes()) for key, value in changed.items()))
-    built = build([tmp_path / "delta"], output=tmp_path / "cube", dict_name="d", shards=2, version=2, base=1, tar=False)
+    built = build([tmp_path / "delta"], output=tmp_path / "cube", table="d", shards=2, version=2, base=1, tar=False)
     load(shards, [built.directory / f"d_part{i}" for i in range(2)], 2, base="1")
     result = client.seek([0, 1, 2], pin="2")
     assert result.values[:, 0].tolist() == [7.0, 9.0, rows_of(1)[2, 0]]

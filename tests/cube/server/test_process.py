@@ -189,7 +189,10 @@ def test_bench_asks_all_shards_and_counts_what_went_wrong(start, tmp_path):
     assert shards[0].stats()["requests"] == pytest.approx(shards[1].stats()["requests"], abs=20)
     shards[1].close()
     assert "no call was answered: shard 1" in str(call(*bench).exception)
-    assert isinstance(call("bench", "--conf", str(conf), "--dict", "none").exception, ConfigError)
+    assert isinstance(call("bench", "--conf", str(conf), "--table", "none").exception, ConfigError)
+    old = call("bench", "--conf", str(conf), "--dict", "none")
+    assert isinstance(old.exception, ConfigError)
+    assert "--dict is now --table" in old.stderr
 
 
 def test_sigterm_drains_and_ends_cleanly(serve):

@@ -31,4 +31,4 @@ def write_rows(path: Path, rows: Rows) -> Path:
 
 def build_rows(root: Path, version: int, rows: Rows, *, shards: int = 1, **more: object) -> BuildReport:
     source = write_rows(root / f"seq{version}" / "part-0", rows)
-    return build([source], output=root / "out", dict_name="ctr", shards=shards, version=version, **more)
+    return build([source], output=root / "out", table="ctr", shards=shards, version=version, **more)

@@ -165,7 +165,7 @@ def test_a_transfer_conf_names_the_servers(run, tmp_path, clusters, more):
     (tmp_path / "donefile").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    made = clusters["emb"].conf(donefile_address=str(tmp_path / "donefile"), dict_name="emb", wget_port=port)
+    made = clusters["emb"].conf(donefile_address=str(tmp_path / "donefile"), table="emb", wget_port=port)
     conf.write_text(made.to_text())
     where = ("--config", conf, "--hub", tmp_path / "hub", *more)
     (first, old), (second, new) = (pack(tmp_path, number, ["emb"]) for number in (1, 2))

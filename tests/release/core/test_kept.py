@@ -45,7 +45,10 @@ def test_every_node_of_a_fleet_is_shown(tmp_path, hub, made):
     ]
     assert status.skew == {"edge": tuple(sorted((made[0].pin, made[1].pin)))}
     assert status.is_whole  # every pointer has moved; a node that was away catches up by itself
-    assert status.to_json()["places"][-1]["members"][1]["error"] == "ProbeFailed"
+    places = status.to_json()["places"]
+    assert places[-1]["members"][1]["error"] == "ProbeFailed"
+    for each in (*places, *places[-1]["members"]):
+        assert each["free_memory_bytes"] == each["memory_free_bytes"]  # programs may read the old name
     rows = {row[0]: row for row in _status_rows(status)}
     assert rows["edge/a/south"][2] == f"{made[0].pin} 100%: ProbeFailed"
     assert rows["edge/a/north"][6] == "25%"

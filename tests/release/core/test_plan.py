@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cloudedge.bundle import Lookup, Signature, Variable
 from cloudedge.errors import InputError
-from cloudedge.release import Estimate, Health, Limits, Options, Plan, Traffic, plan
+from cloudedge.release import Estimate, Health, Limits, Observed, Options, Plan, Traffic, plan
 from cloudedge.release.core import _preconditions
 from cloudedge.release.core._canary import add_up, breach
 from cloudedge.release.core._plan import plan_undo
@@ -82,7 +82,7 @@ def test_what_somebody_else_loaded_is_left_alone():
 
 
 def test_room_is_made_where_three_versions_do_not_fit():
-    tight = [place(name, active="v2", pins=("v1", "v2"), memory_free_bytes=50) for name in NAMES]
+    tight = [place(name, active="v2", pins=("v1", "v2"), free_memory_bytes=50) for name in NAMES]
     needs = {name: Estimate(memory_bytes=120) for name in NAMES}
     planned = plan(version(3), world(tight, lives=(2, 1), estimates=needs))
     assert not planned.refusals
@@ -93,10 +93,20 @@ def test_room_is_made_where_three_versions_do_not_fit():
     assert rules(plan(version(3), world(tight, lives=(2, 1), estimates=needs))) == {"memory"}
 
 
+def test_the_old_names_of_free_memory_and_disk_work_and_warn():
+    with pytest.deprecated_call(match="Observed: memory_free_bytes is now free_memory_bytes"):
+        seen = Observed("dense/0", "dense", memory_free_bytes=5)
+    assert seen == Observed("dense/0", "dense", free_memory_bytes=5)
+    with pytest.deprecated_call(match=r"Observed\.memory_free_bytes is now Observed\.free_memory_bytes"):
+        assert seen.memory_free_bytes == 5
+    with pytest.deprecated_call(match="Observed: disk_free_bytes is now free_disk_bytes"):
+        assert replace(seen, disk_free_bytes=6) == replace(seen, free_disk_bytes=6)
+
+
 @pytest.mark.parametrize("what", ["memory", "disk"])
 def test_places_of_one_machine_need_room_for_all_of_them(what):
     """Each of seven would fit alone."""
-    free = {f"{what}_free_bytes": 500}
+    free = {f"free_{what}_bytes": 500}
     needs = {name: Estimate(**{f"{what}_bytes": 100}) for name in NAMES}
     apart = world([place(name, **free) for name in NAMES], estimates=needs)
     assert not plan(version(2), apart).refusals
@@ -107,7 +117,7 @@ def test_places_of_one_machine_need_room_for_all_of_them(what):
 
 
 def test_memory_that_is_freed_is_no_room_on_a_disk():
-    tight = [place(name, active="v2", pins=("v1", "v2"), disk_free_bytes=50) for name in NAMES]
+    tight = [place(name, active="v2", pins=("v1", "v2"), free_disk_bytes=50) for name in NAMES]
     needs = {name: Estimate(disk_bytes=120) for name in NAMES}
     assert rules(plan(version(3), world(tight, lives=(2, 1), estimates=needs))) == {"disk"}
 
@@ -167,21 +177,21 @@ CASES = {
     "memory": (
         version(2),
         {
-            "places": [place(name, memory_free_bytes=10) for name in NAMES],
+            "places": [place(name, free_memory_bytes=10) for name in NAMES],
             "estimates": {name: Estimate(memory_bytes=11) for name in NAMES},
         },
     ),
     "memory ": (  # a serving replica alone
         version(2),
         {
-            "places": [place(name, memory_free_bytes=10 if "dense" in name else None) for name in NAMES],
+            "places": [place(name, free_memory_bytes=10 if "dense" in name else None) for name in NAMES],
             "estimates": {name: Estimate(memory_bytes=11) for name in NAMES},
         },
     ),
     "disk": (
         version(2),
         {
-            "places": [place(name, disk_free_bytes=10) for name in NAMES],
+            "places": [place(name, free_disk_bytes=10) for name in NAMES],
             "estimates": {name: Estimate(disk_bytes=11) for name in NAMES},
         },
     ),

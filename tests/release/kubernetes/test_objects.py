@@ -109,7 +109,7 @@ def test_readers_find_every_layout_by_address():
         if "cube.conf" in each.get("data", {})
     ]
     conf = CubeConf.from_text(texts[0])
-    assert [(each.dict_name, each.shards) for each in conf.dicts] == [
+    assert [(each.table_name, each.shards) for each in conf.tables] == [
         ("embedding", 1),
         ("embedding@2", 2),
         ("embedding@1", 1),
@@ -200,7 +200,7 @@ def test_a_server_takes_every_object_and_twice_is_once(cluster, name, value):
     assert writes() == before
     assert Site(name, section(value), cluster).token == token
     conf = CubeConf.from_text(site.cube_conf())
-    addresses = [node.ipport_list for each in conf.dicts for node in each.nodes]
+    addresses = [node.ipport_list for each in conf.tables for node in each.nodes]
     assert len(addresses) == 4
     assert not any("cube-" in each for each in addresses)  # all have an address by now
 
@@ -224,13 +224,13 @@ def test_layouts_of_before_stay_until_they_are_retired(cluster):
     assert site.earlier() == before
     site.apply()
     assert len([name for kind, name in site.owned() if kind is Kind.STATEFUL_SET]) == 3
-    plain = {each.dict_name: each.shards for each in CubeConf.from_text(site.cube_conf()).dicts}
+    plain = {each.table_name: each.shards for each in CubeConf.from_text(site.cube_conf()).tables}
     assert plain == {"embedding": 2, "embedding@1": 1, "embedding@2": 2}  # readers without a pin stay where they were
     site.publish({"embedding": 1})
     site.retire(before)
     site.publish()
     assert site.earlier() == []
-    plain = {each.dict_name: each.shards for each in CubeConf.from_text(site.cube_conf()).dicts}
+    plain = {each.table_name: each.shards for each in CubeConf.from_text(site.cube_conf()).tables}
     assert plain == {"embedding": 1, "embedding@1": 1}
     site.delete(site.owned(everything=True))
 

@@ -34,7 +34,7 @@ def names(layout):
 
 def conf(layout):
     found = CubeConf.from_file(layout.folder / "cube.conf")
-    return {each.dict_name: each.shards for each in found.dicts}
+    return {each.table_name: each.shards for each in found.tables}
 
 
 def test_new_shards_stand_beside_the_old_ones_until_these_leave(cut):

@@ -24,7 +24,7 @@ def test_what_came_before_the_live_one_makes_room(world, monkeypatch):
     live = world.fresh()
     world.release(live)
     coming, observe, free = world.fresh(), ShardPlace.observe, 0
-    monkeypatch.setattr(ShardPlace, "observe", lambda self: replace(observe(self), memory_free_bytes=free))
+    monkeypatch.setattr(ShardPlace, "observe", lambda self: replace(observe(self), free_memory_bytes=free))
     too_little, enough = 0, 2**40
     while enough - too_little > 1:  # what a version needs depends on what it is a delta of
         free = (too_little + enough) // 2

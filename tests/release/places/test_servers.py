@@ -17,7 +17,7 @@ from cloudedge.serving import AdminClient
 pytestmark = pytest.mark.parts
 
 COUNTED = {"answered": 100, "failed": 0, "p50_ms": 900.0, "p99_ms": 900.0}
-COUNTED |= dict.fromkeys(("ids", "ids_missing", "ids_defaulted", "scores", "score_sum", "score_squares"), 0)
+COUNTED |= dict.fromkeys(("keys", "missing_keys", "defaulted_keys", "scores", "score_sum", "score_squares"), 0)
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def test_the_memory_of_a_serving_replica(replica, answers):
     told = {"versions": [loaded | {"memory_bytes": 700}], "variants": [], "active": None}
     answers("versions", told | {"free_memory_bytes": 1000})
     seen = replica.observe()
-    assert (seen.versions["v1"].memory_bytes, seen.memory_free_bytes) == (700, 1000)
+    assert (seen.versions["v1"].memory_bytes, seen.free_memory_bytes) == (700, 1000)
     answers("versions", told | {"versions": [loaded]})  # one that does not measure
     seen = replica.observe()
-    assert (seen.versions["v1"].memory_bytes, seen.memory_free_bytes) == (0, None)
+    assert (seen.versions["v1"].memory_bytes, seen.free_memory_bytes) == (0, None)
 
 
 def test_what_another_shard_is_still_fetching_is_not_cleaned_away(tmp_path):

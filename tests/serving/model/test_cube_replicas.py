@@ -157,5 +157,5 @@ def test_a_shard_without_replicas_is_a_declared_default_with_its_share(serve, re
         assert (reply.json()["defaulted"], reply.headers["x-cloudedge-defaulted"]) == (0.5, "0.5")
         assert "x-cloudedge-defaulted" not in http.ask("POST", "/v1/predict", {"inputs": EVEN}).headers
         metrics = runtime.queues[runtime.routing.active].version.metrics
-        assert metrics.ids_defaulted == 1
-    assert metrics.ids_missing == 0
+        assert metrics.defaulted_keys == 1
+    assert metrics.missing_keys == 0

@@ -83,7 +83,7 @@ def test_every_read_is_pinned_to_the_version_that_runs(models, shards, bundles):
             assert (answer.pin, answer.defaulted) == (bundle.pin, 0.0)
             np.testing.assert_array_equal(answer.outputs["rows"], expected(shift))
         assert not runtime.version(old.pin).inline
-        assert runtime.queues[old.pin].version.metrics.ids_missing == 2  # 99, asked for twice
+        assert runtime.queues[old.pin].version.metrics.missing_keys == 2  # 99, asked for twice
 
 
 def test_a_version_the_shards_do_not_have_is_not_served(models, shards, bundles):
@@ -153,9 +153,16 @@ def test_a_declared_default_is_counted_and_said(models, shards, bundles):
         even = {"ids": np.array([[4]]), "more": np.array([[2]])}
         assert runtime.ask(even).defaulted == 0.0
         assert answer.outputs["rows"][2].tolist() == [0.0] * 6
-        assert runtime.queues[bundles[0].pin].version.metrics.ids_defaulted == 4
+        assert runtime.queues[bundles[0].pin].version.metrics.defaulted_keys == 4
 
 
 def test_a_table_cube_does_not_have_is_refused_at_load(models, shards, bundles):
     with serve(models, conf(shards, "other")) as runtime, pytest.raises(ConfigError):
         runtime.load(models.ref(bundles[0]))
+
+
+def test_the_old_keyword_of_the_names_in_cube_conf_works_and_warns(shards, bundles):
+    with pytest.deprecated_call(match=r"CubeRows\.__init__: dictionaries is now names_in_conf"):
+        CubeRows(conf(shards, name="t@2"), bundles[0], dictionaries={"t": "t@2"}).close()
+    with pytest.raises(ConfigError, match="no table 't@3'"):
+        CubeRows(conf(shards, name="t@2"), bundles[0], names_in_conf={"t": "t@3"})

@@ -168,7 +168,7 @@ def test_rows_of_ids_reach_the_program(runtime, models):
     np.testing.assert_array_equal(rows[:, :3], [[4, 4.25, 4.5], [0, 0, 0], [38, 38.25, 38.5]])
     np.testing.assert_array_equal(rows[:, 3:], [[2, 2.25, 2.5], [0, 0, 0], [0, 0, 0]])
     metrics = runtime.queues[pin].version.metrics
-    assert (metrics.ids, metrics.ids_missing) == (6, 3)  # 5, 7 and -1
+    assert (metrics.keys, metrics.missing_keys) == (6, 3)  # 5, 7 and -1
 
 
 def test_look_ups_nobody_asked_for_are_not_counted(runtime, models, tmp_path):
@@ -181,9 +181,9 @@ def test_look_ups_nobody_asked_for_are_not_counted(runtime, models, tmp_path):
     pin = load(runtime, models, bundle)
     assert runtime.probe(pin).passed
     metrics = runtime.queues[pin].version.metrics
-    assert (metrics.ids, metrics.ids_missing) == (0, 0)
+    assert (metrics.keys, metrics.missing_keys) == (0, 0)
     runtime.ask({"ids": np.array([[4]]), "more": np.array([[5]])})
-    assert (metrics.ids, metrics.ids_missing) == (2, 1)
+    assert (metrics.keys, metrics.missing_keys) == (2, 1)
 
 
 def test_the_padding_id_reads_as_zeros_though_the_table_has_it(runtime, models, tmp_path):

@@ -8,6 +8,7 @@ import requests
 from cloudedge.errors import ConfigError, Conflict, InputError, NotFound, Rejected, Unavailable
 from cloudedge.serving import AdminClient, AdminServer, Runtime, Server, ServerConfig, Shadow, Variant
 from cloudedge.serving.model._row_source import BundleRows
+from cloudedge.serving.server._report import prometheus, stats
 from tests.serving.models import pack_rows, row_table
 from tests.serving.raw_http import Http
 
@@ -62,6 +63,26 @@ def test_what_a_version_takes_and_what_is_free_is_said(client, models):
     dense = sum(path.stat().st_size for path in models.marked[0].dense.values())
     assert version["memory_bytes"] == dense > 0
     assert found["free_memory_bytes"] == found["memory_free_bytes"] > dense
+
+
+def test_keys_are_counted_under_both_names(models, tmp_path):
+    """Clients of the version before read the old names."""
+    bundle = pack_rows(tmp_path / "rows", models.hub, row_table())
+    with Runtime(hub=models.hub) as runtime:
+        runtime.load(models.ref(bundle))
+        metrics = runtime.queues[bundle.pin].version.metrics
+        metrics.count_lookups(9, 2, 1)
+        (found,) = stats(runtime)["versions"].values()
+        lines = prometheus(runtime).splitlines()
+    for new, old, count in (
+        ("keys", "ids", metrics.keys),
+        ("missing_keys", "ids_missing", metrics.missing_keys),
+        ("defaulted_keys", "ids_defaulted", metrics.defaulted_keys),
+    ):
+        assert found[new] == found[old] == count > 0
+        for name in (new, old):
+            (line,) = (line for line in lines if line.startswith(f"cloudedge_serving_{name}_total{{"))
+            assert line.endswith(f" {count}")
 
 
 def test_a_table_that_is_merged_in_memory_counts(models, tmp_path):

@@ -135,7 +135,7 @@ def cube_server(models: Path, pin: str, folder: Path) -> Iterator[tuple[dict[str
             folder / "rows.seq",
             "--output",
             folder / "out",
-            "--dict",
+            "--table",
             "table",
             "--shards",
             "1",
