@@ -366,7 +366,7 @@ class Connection(asyncio.Protocol):
         keep_alive = self._keep_alive and not self._server.draining
         head = self._server.head(answer, keep_alive=keep_alive)
         self.since = self._server.now
-        self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), b"" if self._is_head else body))
+        self._transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), b"" if self._is_head else body))
         if not keep_alive:
             self._end()
 
@@ -399,7 +399,9 @@ class Connection(asyncio.Protocol):
             return self._server.crashed
         with file:
             file.seek(part.start)
-            self._transport.write(b"%b%d\r\n\r\n" % (self._server.head(answer, keep_alive=keep_alive), part.length))
+            self._transport.write(
+                b"%bContent-Length: %d\r\n\r\n" % (self._server.head(answer, keep_alive=keep_alive), part.length)
+            )
             while left and not self._is_head and not self._closed:
                 if self._write_paused:
                     self._can_write = self._server.loop.create_future()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import orjson
@@ -110,11 +111,12 @@ class Front:
         return self._note(name, request, answer)
 
     def _answer(self, request: Request, meaning: Meaning) -> HttpAnswer:
-        traced = {_TRACE: request.headers.get(_TRACE) or os.urandom(16).hex()}
         try:
-            return HttpAnswer(200, orjson.dumps(meaning(self.world, request)), JSON, traced)
+            answer = HttpAnswer(200, orjson.dumps(meaning(self.world, request)), JSON)
         except ApiError as error:
-            return _failure(request, error, traced)
+            answer = _failure(request, error)
+        answer.own_headers = {_TRACE: request.headers.get(_TRACE) or os.urandom(16).hex()}
+        return answer
 
     def _note(self, name: str, request: Request, answer: HttpAnswer) -> HttpAnswer:
         self.counts[f"{name} {request.method} {_route(request.path)}"] += 1
@@ -132,12 +134,13 @@ def _denied() -> ApiError:
     return ApiError("ErrRequestAccessDenied", "访问已被拒绝。\nThe request access is denied. (a token is needed)")
 
 
-def _failure(request: Request, error: ApiError, headers: Mapping[str, str] | None = None) -> HttpAnswer:
+def _failure(request: Request, error: ApiError) -> HttpAnswer:
     # The body repeats only the id that the client sent, although the header has another one.
     body = {"code": error.code, "message": error.message, "requestId": request.headers.get(_TRACE, "")}
-    return HttpAnswer(error.status, orjson.dumps(body), JSON, headers or {})
+    return HttpAnswer(error.status, orjson.dumps(body), JSON)
 
 
+@functools.lru_cache
 def _route(path: str) -> str:
     """Replace names in an address, so that there are few to count."""
     parts = path.strip("/").split("/")

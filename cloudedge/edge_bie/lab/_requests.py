@@ -23,7 +23,7 @@ LIMITS = ConnectionLimits(
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class Request:
     """One request."""
 
