@@ -5,16 +5,19 @@ A package whose modules are slow to import, or need an extra, lists its names fo
 
     __getattr__, __dir__ = lazy_names(__name__, {"_cluster": ("Cluster",), "_watch": ("Event",)})
 
+Every package imports this module first, so it imports nothing itself until a name is used.
+
 A public name that changed stays readable under its old name; using that warns and names the new one.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
-import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 __all__ = ["lazy_names", "renamed_names"]
 
@@ -35,6 +38,8 @@ def lazy_names(
     def load(name: str) -> Any:
         if name not in home_of:
             return old_name(name)
+        import importlib  # noqa: PLC0415
+
         module = importlib.import_module(f"{package}.{home_of[name]}")
         return module if not homes[home_of[name]] else getattr(module, name)
 
@@ -56,6 +61,9 @@ def renamed_names(module: str, successors: Mapping[str, str], *, stacklevel: int
     def load(name: str) -> Any:
         if name not in successors:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        import importlib  # noqa: PLC0415
+        import warnings  # noqa: PLC0415
+
         package, _, new = successors[name].rpartition(".")
         warnings.warn(f"{module}.{name} is now {package}.{new}", DeprecationWarning, stacklevel=stacklevel)
         return getattr(importlib.import_module(package), new)
