@@ -217,17 +217,19 @@ class Connection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         """Take the target of a request."""
         self._url += url
-        self._count_head(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self._server.limits.max_head_bytes:
+            self._refuse_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-        self._count_head(len(name) + len(value))
-
-    def _count_head(self, count: int) -> None:
-        self._head_bytes += count
+        self._head_bytes += len(name) + len(value)
         if self._head_bytes > self._server.limits.max_head_bytes:
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too long")
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too long")
 
     def on_headers_complete(self) -> None:
         """End the head: refuse a body that is too long before it is sent."""
