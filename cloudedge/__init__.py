@@ -6,10 +6,9 @@ pulls in no framework, no Kubernetes client and no Docker.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cloudedge._lazy import lazy_names
 
+TYPE_CHECKING = False  # `typing` takes longer to import than everything here
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
     from cloudedge.config import Config

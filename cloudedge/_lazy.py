@@ -1,26 +1,25 @@
-"""Names of a package that are imported when they are first used, and old names and keywords that still work.
+"""Names of a package that are imported when they are first used, and old names that still work.
 
 A package whose modules are slow to import, or need an extra, lists its names for type checkers under
 ``if TYPE_CHECKING:`` and hands the same list to `lazy_names`:
 
     __getattr__, __dir__ = lazy_names(__name__, {"_cluster": ("Cluster",), "_watch": ("Event",)})
 
-A public name that changed stays readable under its old name; using that warns and names the new one. The same holds
-for a keyword of a public function and for a field of a public dataclass: `renamed_arguments` decorates both.
+Every package imports this module first, so it imports nothing itself until a name is used.
+
+A public name that changed stays readable under its old name; using that warns and names the new one.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
 import sys
-import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
 
-__all__ = ["lazy_names", "renamed_arguments", "renamed_names"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
-_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+__all__ = ["lazy_names", "renamed_names"]
 
 
 def lazy_names(
@@ -39,6 +38,8 @@ def lazy_names(
     def load(name: str) -> Any:
         if name not in home_of:
             return old_name(name)
+        import importlib  # noqa: PLC0415
+
         module = importlib.import_module(f"{package}.{home_of[name]}")
         return module if not homes[home_of[name]] else getattr(module, name)
 
@@ -60,47 +61,11 @@ def renamed_names(module: str, successors: Mapping[str, str], *, stacklevel: int
     def load(name: str) -> Any:
         if name not in successors:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        import importlib  # noqa: PLC0415
+        import warnings  # noqa: PLC0415
+
         package, _, new = successors[name].rpartition(".")
         warnings.warn(f"{module}.{name} is now {package}.{new}", DeprecationWarning, stacklevel=stacklevel)
         return getattr(importlib.import_module(package), new)
 
     return load
-
-
-def renamed_arguments(**successors: str) -> Callable[[_Decorated], _Decorated]:
-    """Make a decorator that keeps old keywords working; of a dataclass, the old attributes can be read too.
-
-    An old keyword wins over a new one: `dataclasses.replace` with an old keyword passes both.
-
-    Args:
-        successors: By old keyword: the new one.
-    """
-
-    def decorate(decorated: _Decorated) -> _Decorated:
-        if not isinstance(decorated, type):
-            return _accepting(decorated, decorated.__qualname__, successors)
-        decorated.__init__ = _accepting(decorated.__init__, decorated.__name__, successors)  # type: ignore[misc]
-        for old, new in successors.items():
-            setattr(decorated, old, _old_attribute(decorated.__name__, old, new))
-        return decorated
-
-    return decorate
-
-
-def _accepting(function: _Decorated, where: str, successors: Mapping[str, str]) -> _Decorated:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for old in successors.keys() & kwargs.keys():
-            warnings.warn(f"{where}: {old} is now {successors[old]}", DeprecationWarning, stacklevel=2)
-            kwargs[successors[old]] = kwargs.pop(old)
-        return function(*args, **kwargs)
-
-    return call  # type: ignore[return-value]
-
-
-def _old_attribute(where: str, old: str, new: str) -> property:
-    def read(self: Any) -> Any:
-        warnings.warn(f"{where}.{old} is now {where}.{new}", DeprecationWarning, stacklevel=2)
-        return getattr(self, new)
-
-    return property(read, doc=f"The old name of `{new}`.")

@@ -13,7 +13,7 @@ import pytest
 
 import cloudedge
 from cloudedge import errors
-from cloudedge._lazy import renamed_arguments
+from cloudedge._renamed_arguments import renamed_arguments
 
 
 def fresh(code):
@@ -23,9 +23,10 @@ def fresh(code):
 
 @pytest.mark.parts
 def test_importing_is_light():
-    loaded = fresh("import sys, cloudedge; print(' '.join(sys.modules))").split()
-    heavy = {"paddle", "kubernetes", "docker", "boto3", "baidubce", "numpy", "pydantic", "requests", "typer"}
+    loaded = fresh("import sys; had = {*sys.modules}; import cloudedge; print(*{*sys.modules} - had)").split()
+    heavy = {"paddle", "kubernetes", "docker", "boto3", "baidubce", "numpy", "pydantic", "requests", "typer", "typing"}
     assert heavy.isdisjoint(loaded)
+    assert {name for name in loaded if name.startswith("cloudedge")} == {"cloudedge", "cloudedge._lazy"}
 
 
 @pytest.mark.parts
@@ -51,6 +52,16 @@ def test_a_command_loads_no_more_of_the_command_line_than_itself(asked):
     others = {"cloudedge.cli.bie", "cloudedge.cli.train", "cloudedge.cli.serve", "cloudedge.cli.dataset"}
     assert others.isdisjoint(loaded)
     assert f"cloudedge.cli.{'release' if asked == 'status' else asked}" in loaded
+
+
+@pytest.mark.parts
+def test_help_loads_no_package_but_the_command_line():
+    told = "import atexit; atexit.register(lambda: print('loaded:', *sys.modules))"
+    code = f"import sys; sys.argv[1:] = ['--help']; {told}; from cloudedge import cli; cli.main()"
+    loaded = set(fresh(code).rpartition("loaded:")[2].split())
+    assert {"pydantic", "yaml", "numpy", "ctypes"}.isdisjoint(loaded)
+    rooms = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("cloudedge.")}
+    assert rooms == {"cloudedge._lazy", "cloudedge.cli", "cloudedge.clock", "cloudedge.errors"}
 
 
 @pytest.mark.parts

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from cloudedge.errors import ConfigError, StorageError
-from cloudedge.hub import Hub, LocalHub, open_hub
 
 if TYPE_CHECKING:
     from cloudedge.config import Config
+    from cloudedge.hub import Hub, LocalHub
 
 __all__ = ["HUB", "LOCAL", "configuration", "local_hub", "named_hub", "read_token"]
 
@@ -32,6 +32,8 @@ def configuration() -> Config:
 
 def local_hub(path: Path | None) -> LocalHub:
     """Open the local hub."""
+    from cloudedge.hub import LocalHub  # noqa: PLC0415 - slow to import
+
     return LocalHub(path)
 
 
@@ -41,6 +43,8 @@ def named_hub(name: str | None, config: Config) -> Hub:
     Raises:
         ConfigError: the name is unknown, or none is given and there is no default.
     """
+    from cloudedge.hub import LocalHub, open_hub  # noqa: PLC0415 - slow to import
+
     wanted = name or config.default_hub
     if wanted is None:
         raise ConfigError(

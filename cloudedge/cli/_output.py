@@ -6,13 +6,15 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 __all__ = [
     "DRY_RUN",
@@ -25,6 +27,7 @@ __all__ = [
     "say",
     "size",
     "table_out",
+    "yaml_out",
 ]
 
 JSON = typer.Option(False, "--json", help="Print data as JSON, for programs.")
@@ -61,6 +64,13 @@ def json_line(value: Any) -> None:
     """Print data for programs that read a line at a time, without delay."""
     typer.echo(json.dumps(value, ensure_ascii=False))
     sys.stdout.flush()
+
+
+def yaml_out(*documents: Any) -> None:
+    """Print documents as YAML, their fields in the given order."""
+    import yaml  # noqa: PLC0415 - not needed for --help
+
+    typer.echo(yaml.safe_dump_all(documents, sort_keys=False), nl=False)
 
 
 def table_out(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
@@ -104,6 +114,15 @@ class ProgressBar:
 @contextmanager
 def progress_bar(label: str, total: int | None = None) -> Iterator[ProgressBar]:
     """Show bytes, speed and time left during a long transfer."""
+    from rich.progress import (  # noqa: PLC0415 - not needed for --help
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = Console(stderr=True)
     with Progress(

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import typer
 
-from cloudedge.cli._output import JSON, json_out, say
-from cloudedge.config import load
+from cloudedge.cli._output import JSON, json_out, say, yaml_out
 
 __all__ = ["app"]
 
@@ -19,6 +18,8 @@ def check(
     file: Path = typer.Argument(None, help="The file; searched for in this folder and those above if left out."),
 ) -> None:
     """Check cloudedge.yaml, and list the errors with their paths."""
+    from cloudedge.config import load  # noqa: PLC0415 - slow to import
+
     config = load(file)
     say("[green]ok[/]: {} hubs, {} targets", len(config.hubs), len(config.targets))
 
@@ -29,10 +30,10 @@ def show(
     as_json: bool = JSON,
 ) -> None:
     """Print the configuration with every default filled in. Secrets appear as references, never revealed."""
-    import yaml  # noqa: PLC0415 - only this command writes YAML
+    from cloudedge.config import load  # noqa: PLC0415 - slow to import
 
     value = load(file).model_dump(mode="json")
     if as_json:
         json_out(value)
     else:
-        typer.echo(yaml.safe_dump(value, sort_keys=False), nl=False)
+        yaml_out(value)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
-import yaml
 
-from cloudedge.cli._output import DRY_RUN, JSON, json_out, progress_bar, say, size, table_out
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, progress_bar, say, size, table_out, yaml_out
 from cloudedge.cli.dataset_cluster import CONTEXT, NAMESPACE, YES, connected, read, run_job
 from cloudedge.errors import InputError
 
@@ -75,7 +74,7 @@ def create(
             if finding.severity != "error":
                 say("[yellow]{}[/]: {}", finding.severity, finding)
         if dry_run:
-            typer.echo(yaml.safe_dump(wanted.manifest(), sort_keys=False), nl=False)
+            yaml_out(wanted.manifest())
             return
         with connected(context, namespace, of=wanted.namespace) as datasets:
             made = datasets.create(wanted)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-import yaml
 
-from cloudedge.cli._output import DRY_RUN, JSON, json_out, say
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, yaml_out
 from cloudedge.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def run(
 
     job = SampleJob.from_manifest(read(file), confirmed=yes)
     if dry_run:
-        typer.echo(yaml.safe_dump(job.manifest(), sort_keys=False), nl=False)
+        yaml_out(job.manifest())
         return
     with connected(context, namespace, of=job.namespace) as datasets:
         run_job(datasets, job, as_json=as_json)
@@ -72,7 +71,7 @@ def schedule(
     if as_json:
         json_out(list(made))
     elif dry_run:
-        typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
+        yaml_out(*made)
     else:
         say(
             "{} runs at {}; see its runs with kubectl get jobs; to end it, run: cloudedge dataset unschedule {}",
@@ -159,6 +158,8 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file cannot be read, or holds something else.
     """
+    import yaml  # noqa: PLC0415 - not needed for --help
+
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

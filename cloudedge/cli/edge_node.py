@@ -9,7 +9,6 @@ import typer
 
 from cloudedge.cli._output import JSON, json_out, say, table_out
 from cloudedge.cli._signals import STOP, on_signals
-from cloudedge.config import home
 from cloudedge.errors import ConfigError, InputError
 
 __all__ = ["node"]
@@ -48,6 +47,7 @@ def node(
 
     Example: cloudedge edge node --cloud http://127.0.0.1:9005 --name n1 --key release.pub
     """
+    from cloudedge.config import home  # noqa: PLC0415 - slow to import
     from cloudedge.edge_bie.model import check_name  # noqa: PLC0415
     from cloudedge.edge_bie.node import (  # noqa: PLC0415 - slow to import
         DockerRuntime,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,22 +11,9 @@ from cloudedge.cli._context import HUB, LOCAL, configuration, local_hub, named_h
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, progress_bar, say, size, table_out
 from cloudedge.clock import SystemClock, rfc3339
 from cloudedge.errors import InputError
-from cloudedge.hub import (
-    ANY,
-    CopyPlan,
-    Hub,
-    Manifest,
-    Ref,
-    TagEntry,
-    collect,
-    is_version,
-    newest,
-    parse_digest,
-    plan_copy,
-    resolve,
-)
-from cloudedge.hub import copy as copy_bundle
-from cloudedge.io import who
+
+if TYPE_CHECKING:
+    from cloudedge.hub import CopyPlan, Hub, Manifest, TagEntry
 
 __all__ = ["app"]
 
@@ -84,6 +71,10 @@ def copy(
 
 
 def _copy(source: Hub, target: Hub, text: str, tags: list[str], *, dry_run: bool, as_json: bool, verb: str) -> None:
+    from cloudedge.hub import Ref, is_version, plan_copy, resolve  # noqa: PLC0415 - slow to import
+    from cloudedge.hub import copy as copy_bundle  # noqa: PLC0415
+    from cloudedge.io import who  # noqa: PLC0415
+
     limits = configuration().limits
     ref = Ref.parse(text)
     manifest = source.read_manifest(ref.name, resolve(source, ref).digest)
@@ -139,6 +130,8 @@ def list_command(
     as_json: bool = JSON,
 ) -> None:
     """List bundles: names with their newest version, or all versions and tags of one name."""
+    from cloudedge.hub import is_version, newest  # noqa: PLC0415 - slow to import
+
     opened = _any_hub(hub, local)
     names = [name] if name else opened.names()
     found = {each: [e for e in opened.tags(each) if e.is_current and not e.tag.endswith(".sig")] for each in names}
@@ -160,6 +153,8 @@ def list_command(
 @app.command()
 def show(ref: str = REF, hub: str = HUB, local: Path = LOCAL, as_json: bool = JSON) -> None:
     """Show a bundle's manifest: its layers, their sizes and digests, and the tags that point at it."""
+    from cloudedge.hub import Ref, resolve  # noqa: PLC0415 - slow to import
+
     opened = _any_hub(hub, local)
     parsed = Ref.parse(ref)
     manifest = opened.read_manifest(parsed.name, resolve(opened, parsed).digest)
@@ -189,6 +184,9 @@ def tag(
     as_json: bool = JSON,
 ) -> None:
     """Point a tag at a bundle. Its history records who moved it, when and from where."""
+    from cloudedge.hub import ANY, Ref, parse_digest, resolve  # noqa: PLC0415 - slow to import
+    from cloudedge.io import who  # noqa: PLC0415
+
     opened = _any_hub(hub, local)
     parsed = Ref.parse(ref)
     target = resolve(opened, parsed)
@@ -212,6 +210,9 @@ def untag(
     as_json: bool = JSON,
 ) -> None:
     """Remove a tag or a version. The bundle itself goes with a later gc, if nothing else points at it."""
+    from cloudedge.hub import Ref, resolve  # noqa: PLC0415 - slow to import
+    from cloudedge.io import who  # noqa: PLC0415
+
     parsed = Ref.parse(ref)
     if not parsed.tag:
         raise typer.BadParameter("expected NAME:TAG or NAME:VERSION", param_hint="NAME:TAG")
@@ -235,6 +236,8 @@ def history(
     as_json: bool = JSON,
 ) -> None:
     """Show the history of each tag: its bundles, their times, and the users who moved it."""
+    from cloudedge.hub import Ref  # noqa: PLC0415 - slow to import
+
     parsed = Ref.parse(name)
     entries = [e for e in _any_hub(hub, local).tags(parsed.name) if parsed.tag in ("", e.tag)]
     entries.sort(key=lambda e: (e.tag, e.seq))
@@ -258,6 +261,7 @@ def gc(
 ) -> None:
     """Delete everything without a reference: no tag, no recent history, no release. Asks first."""
     from cloudedge.config import Limits  # noqa: PLC0415
+    from cloudedge.hub import collect  # noqa: PLC0415 - slow to import
 
     opened = _any_hub(hub, local)
     limits = Limits.model_validate({"history": keep}) if keep else configuration().limits

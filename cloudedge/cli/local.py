@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
-from cloudedge.config import load
+from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out, yaml_out
 
 __all__ = ["down", "up"]
 
@@ -75,6 +74,8 @@ def down(
 
 
 def _is_kubernetes(target: str) -> bool:
+    from cloudedge.config import load  # noqa: PLC0415 - slow to import
+
     section = load().targets.get(target)
     return section is not None and section.kind == "kubernetes"
 
@@ -84,10 +85,8 @@ def _up_pods(target: str, within_s: float, *, dry_run: bool, as_json: bool) -> N
     from cloudedge.release.kubernetes import up as start  # noqa: PLC0415
 
     if dry_run:
-        import yaml  # noqa: PLC0415
-
         found = manifests(target)
-        json_out(found) if as_json else typer.echo(yaml.safe_dump_all(found, sort_keys=False), nl=False)
+        json_out(found) if as_json else yaml_out(*found)
         return
     standing = start(target, within_s=within_s)
     if as_json:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-import yaml
 
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
 from cloudedge.errors import InputError
@@ -85,6 +84,8 @@ def render(
 
     Example: cloudedge pipeline render examples/ocr/pipeline.py --objects
     """
+    import yaml  # noqa: PLC0415 - not needed for --help
+
     from cloudedge.pipeline import objects_of, steps_of  # noqa: PLC0415 - slow to import
 
     compiled, arguments = _load(file, function, values)

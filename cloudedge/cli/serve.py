@@ -15,7 +15,6 @@ from cloudedge.cli._context import configuration, local_hub, named_hub, read_tok
 from cloudedge.cli._output import JSON, json_out, say
 from cloudedge.cli._signals import STOP, on_signals, stop_at_once
 from cloudedge.errors import ConfigError
-from cloudedge.io import join_address
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
@@ -159,6 +158,8 @@ def _rows(conf: Path, policy: Literal["error", "default"]) -> Callable[[Bundle, 
 
 
 def _announce(server: Server, admin: AdminServer, host: str, admin_host: str, *, as_json: bool) -> None:
+    from cloudedge.io import join_address  # noqa: PLC0415 - not needed for --help
+
     active = server.runtime.routing.active
     if as_json:
         json_out(

@@ -9,7 +9,6 @@ import typer
 
 from cloudedge.cli._context import LOCAL, local_hub
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
-from cloudedge.config import home
 from cloudedge.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -87,6 +86,7 @@ def _own(
     reference: str, name: str, port: int, image: str, local: Path | None, more: dict[str, Any]
 ) -> tuple[WantedService, str]:
     from cloudedge.bundle import Bundle  # noqa: PLC0415
+    from cloudedge.config import home  # noqa: PLC0415 - slow to import
     from cloudedge.serving.docker import own_runtime  # noqa: PLC0415
 
     bundle = Bundle.open(reference, hub=local_hub(local))

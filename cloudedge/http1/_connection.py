@@ -217,17 +217,19 @@ class Connection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         """Take the target of a request."""
         self._url += url
-        self._count_head(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self._server.limits.max_head_bytes:
+            self._refuse_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-        self._count_head(len(name) + len(value))
-
-    def _count_head(self, count: int) -> None:
-        self._head_bytes += count
+        self._head_bytes += len(name) + len(value)
         if self._head_bytes > self._server.limits.max_head_bytes:
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too long")
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too long")
 
     def on_headers_complete(self) -> None:
         """End the head: refuse a body that is too long before it is sent."""
@@ -366,7 +368,7 @@ class Connection(asyncio.Protocol):
         keep_alive = self._keep_alive and not self._server.draining
         head = self._server.head(answer, keep_alive=keep_alive)
         self.since = self._server.now
-        self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), b"" if self._is_head else body))
+        self._transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), b"" if self._is_head else body))
         if not keep_alive:
             self._end()
 
@@ -399,7 +401,9 @@ class Connection(asyncio.Protocol):
             return self._server.crashed
         with file:
             file.seek(part.start)
-            self._transport.write(b"%b%d\r\n\r\n" % (self._server.head(answer, keep_alive=keep_alive), part.length))
+            self._transport.write(
+                b"%bContent-Length: %d\r\n\r\n" % (self._server.head(answer, keep_alive=keep_alive), part.length)
+            )
             while left and not self._is_head and not self._closed:
                 if self._write_paused:
                     self._can_write = self._server.loop.create_future()

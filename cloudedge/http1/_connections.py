@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -101,18 +101,17 @@ class Connections:
             connection.abort()
 
     def head(self, answer: HttpAnswer, *, keep_alive: bool) -> bytes:
-        """Write everything before the length's digits; the same few are written again and again."""
+        """Write the lines before the length; the same few are written again and again."""
         key = (answer.status, answer.content_type, keep_alive, *answer.headers.items())
         found = self.heads.get(key)
         if found is None:
             if len(self.heads) > 256:  # noqa: PLR2004 - pins come and go
                 self.heads.clear()
             lines = [f"HTTP/1.1 {answer.status} {_phrase(answer.status)}", f"Content-Type: {answer.content_type}"]
-            lines += [f"{name}: {_header_value(value)}" for name, value in answer.headers.items()]
             if not keep_alive:
                 lines.append("Connection: close")
-            found = self.heads[key] = ("\r\n".join(lines) + "\r\nContent-Length: ").encode("latin-1")
-        return found
+            found = self.heads[key] = "\r\n".join([*lines, _header_lines(answer.headers)]).encode("latin-1")
+        return found + _header_lines(answer.own_headers).encode("latin-1") if answer.own_headers else found
 
 
 def _phrase(status: int) -> str:
@@ -120,6 +119,10 @@ def _phrase(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Unknown"
+
+
+def _header_lines(headers: Mapping[str, str]) -> str:
+    return "".join([f"{name}: {_header_value(value)}\r\n" for name, value in headers.items()])
 
 
 def _header_value(value: str) -> str:

@@ -36,23 +36,26 @@ class FilePart:
     """Called with the size of each piece."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class HttpAnswer:
-    """An HTTP answer, whole."""
+    """An HTTP answer, whole. Not frozen, for the reason that `HttpCall` is not."""
 
     status: int
     body: bytes = b""
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers whose values repeat from answer to answer: the server keeps the bytes that it writes for them."""
+    own_headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers whose values no other answer has, such as a trace id: written for this answer only."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class FileAnswer(HttpAnswer):
     """An HTTP answer whose body is part of a file."""
 
     part: FilePart = field(kw_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class HangUp(HttpAnswer):
     """No answer: the connection breaks, as on a bad network. `status` is for the server's own record."""

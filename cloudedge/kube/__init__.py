@@ -20,16 +20,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudedge._lazy import lazy_names
-from cloudedge.kube._kinds import Kind, Object, identity, metadata
+from cloudedge.kube.objects import Kind, Notice, Object, dropped, identity, metadata, state_of
 
 if TYPE_CHECKING:
     from cloudedge.kube._cluster import FIELD_MANAGER, Cluster
-    from cloudedge.kube._discovery import PADDLE_SERVICES, Capabilities, schema_has
-    from cloudedge.kube._events import Notice, state_of
-    from cloudedge.kube._exec import Ran
-    from cloudedge.kube._fields import dropped
-    from cloudedge.kube._logs import LogLine
-    from cloudedge.kube._watch import Event
+    from cloudedge.kube.api import PADDLE_SERVICES, Capabilities, schema_has
+    from cloudedge.kube.streams import Event, LogLine, Ran
 
 __all__ = [
     "FIELD_MANAGER",
@@ -53,11 +49,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_cluster": ("FIELD_MANAGER", "Cluster"),
-        "_discovery": ("PADDLE_SERVICES", "Capabilities", "schema_has"),
-        "_exec": ("Ran",),
-        "_fields": ("dropped",),
-        "_logs": ("LogLine",),
-        "_events": ("Notice", "state_of"),
-        "_watch": ("Event",),
+        "api": ("PADDLE_SERVICES", "Capabilities", "schema_has"),
+        "streams": ("Event", "LogLine", "Ran"),
     },
 )

@@ -10,17 +10,9 @@ from typing import Any, Literal
 
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.errors import CloudEdgeError, Conflict, InputError, NotFound, Unavailable
-from cloudedge.kube._discovery import Capabilities, Discovery
-from cloudedge.kube._events import Notice, read_events, selector_of
-from cloudedge.kube._exec import Ran, run_in_pod
-from cloudedge.kube._forward import Forward
-from cloudedge.kube._kinds import Kind, Object, api_version, identity
-from cloudedge.kube._listing import listed
-from cloudedge.kube._logs import LogLine, Logs
-from cloudedge.kube._session import Session, configured
-from cloudedge.kube._waiting import Waiting
-from cloudedge.kube._watch import WINDOW_S, Event, Watch
-from cloudedge.kube._writes import APPLY, MERGE, Write
+from cloudedge.kube.api import APPLY, MERGE, Capabilities, Discovery, Session, Write, configured, listed
+from cloudedge.kube.objects import Kind, Notice, Object, api_version, identity, read_events, selector_of
+from cloudedge.kube.streams import WINDOW_S, Event, Forward, LogLine, Logs, Ran, Waiting, Watch, run_in_pod
 
 __all__ = ["FIELD_MANAGER", "Cluster"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloudedge.errors import NotFound, Rejected
-from cloudedge.kube._discovery import PADDLE_SERVICES, Capabilities
-from cloudedge.kube._kinds import Kind, Object
+from cloudedge.kube.api import PADDLE_SERVICES, Capabilities
+from cloudedge.kube.objects import Kind, Object
 
 if TYPE_CHECKING:
     from cloudedge.kube._cluster import Cluster

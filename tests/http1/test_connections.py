@@ -247,3 +247,27 @@ def test_the_package_needs_no_httptools_until_its_server_is_used():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "needs httptools\n"
+
+
+def test_a_header_of_one_answer_only_is_sent_and_not_remembered(site, tmp_path):
+    """Remembering a trace id would fill the server's heads with ones that no other answer has."""
+    file = tmp_path / "file"
+    file.write_bytes(b"abc")
+    with site.connect() as client:
+        for number in range(5):
+            own = {"Trace": f"t{number}\n"}
+            site.handler = lambda _, own=own: HttpAnswer(200, b"abc", headers={"Pin": "p"}, own_headers=own)
+            assert _headers(client) == ("p", f"t{number}?", "3")
+            part = FilePart(file, 0, 3)
+            site.handler = lambda _, own=own, part=part: FileAnswer(
+                200, headers={"Pin": "p"}, own_headers=own, part=part
+            )
+            assert _headers(client) == ("p", f"t{number}?", "3")
+    assert len(site.connections.heads) == 1
+
+
+def _headers(client):
+    client.request("GET", "/")
+    response = client.getresponse()
+    assert response.read() == b"abc"
+    return tuple(response.headers[name] for name in ("Pin", "Trace", "Content-Length"))

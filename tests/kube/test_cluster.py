@@ -223,7 +223,7 @@ def test_deleting_nothing_is_done(cluster):
 
 @pytest.mark.cluster
 def test_a_long_list_comes_in_pages(cluster, monkeypatch):
-    monkeypatch.setattr("cloudedge.kube._listing._PAGE", 3)
+    monkeypatch.setattr("cloudedge.kube.api._listing._PAGE", 3)
     for index in range(8):
         obj = config_map(f"page-{index}")
         obj["metadata"]["labels"] = {"of": cluster.namespace}  # other namespaces may hold those of earlier runs
@@ -345,7 +345,7 @@ def test_inside_a_pod(cluster, tmp_path, monkeypatch):
     module = "kubernetes.config.incluster_config"
     monkeypatch.setattr(f"{module}.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(f"{module}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr("cloudedge.kube._session._ACCOUNT", tmp_path)
+    monkeypatch.setattr("cloudedge.kube.api._session._ACCOUNT", tmp_path)
     with Cluster.connect() as found:
         assert found.namespace == cluster.namespace
         assert found.apply(config_map(name(), x="1"))["data"] == {"x": "1"}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudedge import _core
-from cloudedge._lazy import renamed_arguments
+from cloudedge._renamed_arguments import renamed_arguments
 from cloudedge.cube.builder._build_inputs import Input
 from cloudedge.cube.builder._build_plan import BuildPlan, plan_build
 from cloudedge.cube.formats import PartLists, Workspace, md5_line, pack, part_name, write_checksum_file

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudedge._lazy import renamed_arguments
+from cloudedge._renamed_arguments import renamed_arguments
 from cloudedge.cube.builder._build_inputs import Input, find_inputs
 from cloudedge.cube.formats import META_DIRECTORY, BuildName, PartLists, part_name
 from cloudedge.errors import Conflict, InputError, StorageError

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from cloudedge._lazy import renamed_arguments
+from cloudedge._renamed_arguments import renamed_arguments
 from cloudedge.cube.client._client import Client, ClientConfig, KeyLike, SeekResult
 
 __all__ = ["AsyncClient"]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cloudedge import _core
-from cloudedge._lazy import renamed_arguments
+from cloudedge._renamed_arguments import renamed_arguments
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube.client._errors import ShardUnavailable, UnknownVersion, VersionSkew
 from cloudedge.cube.formats import CubeConf, CubeTable

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudedge._lazy import renamed_arguments
+from cloudedge._renamed_arguments import renamed_arguments
 from cloudedge.cube.formats._cube_conf import Endpoint, read_text_file
 from cloudedge.errors import ConfigError
 

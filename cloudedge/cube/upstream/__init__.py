@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from cloudedge.cube.upstream._atomic_switch import AtomicSwitch
 from cloudedge.cube.upstream._configured import ConfiguredTransfer
 from cloudedge.cube.upstream._cube_transfer import CubeTransfer
-from cloudedge.cube.upstream._donefile_source import Choice, Donefiles, DonefileSource, Work, choose
 from cloudedge.cube.upstream._status_server import StatusServer
 from cloudedge.cube.upstream._transfer import Transfer, TransferReport
-from cloudedge.cube.upstream._upstream_delivery import UpstreamDelivery
-from cloudedge.cube.upstream._upstream_fleet import TransferOptions, UpstreamFleet
-from cloudedge.cube.upstream._upstream_replica import UpstreamReplica, UpstreamTimes
-from cloudedge.cube.upstream._version_ids import VersionIds, journal_memory
+from cloudedge.cube.upstream.servers import (
+    AtomicSwitch,
+    TransferOptions,
+    UpstreamDelivery,
+    UpstreamFleet,
+    UpstreamReplica,
+    UpstreamTimes,
+    VersionIds,
+    journal_memory,
+)
+from cloudedge.cube.upstream.sources import Choice, Donefiles, DonefileSource, Work, choose
 
 __all__ = [
     "AtomicSwitch",

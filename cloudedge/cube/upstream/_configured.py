@@ -12,8 +12,7 @@ from cloudedge.cube.delivery import ArtifactCache, Delivery, DeliveryPolicy, Rep
 from cloudedge.cube.formats import CubeAddress, TransferConf
 from cloudedge.cube.upstream._cube_transfer import CubeTransfer
 from cloudedge.cube.upstream._transfer import Transfer
-from cloudedge.cube.upstream._upstream_fleet import TransferOptions, UpstreamFleet
-from cloudedge.cube.upstream._upstream_replica import UpstreamTimes
+from cloudedge.cube.upstream.servers import TransferOptions, UpstreamFleet, UpstreamTimes
 from cloudedge.errors import ConfigError
 from cloudedge.io import parse_address
 

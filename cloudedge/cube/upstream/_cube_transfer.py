@@ -11,7 +11,7 @@ from cloudedge.config import HubConfig
 from cloudedge.cube.delivery import Delivery, ServerLayout, TableVersion
 from cloudedge.cube.formats import TransferConf
 from cloudedge.cube.upstream._transfer import Transfer
-from cloudedge.cube.upstream._upstream_fleet import TransferOptions
+from cloudedge.cube.upstream.servers import TransferOptions
 
 __all__ = ["CubeTransfer"]
 

@@ -31,8 +31,8 @@ from cloudedge.cube.delivery import (
     observe,
 )
 from cloudedge.cube.formats import TransferConf
-from cloudedge.cube.upstream._donefile_source import Choice, DonefileSource, Work, choose
-from cloudedge.cube.upstream._upstream_fleet import TransferOptions, UpstreamFleet
+from cloudedge.cube.upstream.servers import TransferOptions, UpstreamFleet
+from cloudedge.cube.upstream.sources import Choice, DonefileSource, Work, choose
 from cloudedge.errors import CloudEdgeError
 
 __all__ = ["Transfer", "TransferReport"]

@@ -5,7 +5,7 @@ It needs `pip install 'cloudedge[serve]'`.
 
 from __future__ import annotations
 
-from cloudedge.edge_bie.lab._faults import Faults
 from cloudedge.edge_bie.lab._lab import NAMESPACE, Lab
+from cloudedge.edge_bie.lab.ports import Faults
 
 __all__ = ["NAMESPACE", "Faults", "Lab"]

@@ -9,12 +9,19 @@ from pathlib import Path
 from types import TracebackType
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.edge_bie.lab import _admin, _sync
-from cloudedge.edge_bie.lab._faults import Chance, Faults
-from cloudedge.edge_bie.lab._objects import ObjectFiles
-from cloudedge.edge_bie.lab._request_pipeline import Front
-from cloudedge.edge_bie.lab._requests import CRASHED, LIMITS, RequestHandler, on_calls
-from cloudedge.edge_bie.lab._state import LabState
+from cloudedge.edge_bie.lab.ports import (
+    CRASHED,
+    LIMITS,
+    Chance,
+    Faults,
+    Front,
+    ObjectFiles,
+    RequestHandler,
+    answer_admin,
+    answer_sync,
+    on_calls,
+)
+from cloudedge.edge_bie.lab.state import LabState
 from cloudedge.errors import ConfigError, Conflict, StorageError
 from cloudedge.http1 import Connections, EventLoopThread, is_loopback
 from cloudedge.io import join_address, parse_address
@@ -141,8 +148,8 @@ class Lab:
     async def _listen(self) -> None:
         front, loop = self._front, self._runs.loop
         handlers: dict[str, RequestHandler] = {
-            "sync": front.port("sync", _sync.answer),
-            "admin": front.port("admin", _admin.answer),
+            "sync": front.port("sync", answer_sync),
+            "admin": front.port("admin", answer_admin),
             "objects": front.serve_file,
         }
         for name, handler in handlers.items():

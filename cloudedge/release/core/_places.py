@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from cloudedge._lazy import renamed_arguments
+from cloudedge._renamed_arguments import renamed_arguments
 
 if TYPE_CHECKING:
     from cloudedge.bundle import Signature

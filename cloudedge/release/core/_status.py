@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from cloudedge._lazy import renamed_arguments
+from cloudedge._renamed_arguments import renamed_arguments
 from cloudedge.errors import CloudEdgeError
 from cloudedge.journal import Operation, What
 from cloudedge.release.core._context import ReleaseContext

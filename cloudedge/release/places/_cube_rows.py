@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cloudedge._lazy import renamed_arguments
+from cloudedge._renamed_arguments import renamed_arguments
 from cloudedge.bundle import Bundle, RowType
 from cloudedge.cube import Client, ClientConfig, CubeConf
 from cloudedge.errors import IntegrityError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from cloudedge._lazy import renamed_arguments
+from cloudedge._renamed_arguments import renamed_arguments
 from cloudedge.cube import TransferConf
 from cloudedge.cube.formats import CubeAddress
 from cloudedge.testing.upstream_cube._agent import UpstreamAgent

@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from cloudedge.edge_bie.lab import Faults, Lab
-from cloudedge.edge_bie.lab._requests import LIMITS
+from cloudedge.edge_bie.lab.ports._requests import LIMITS
 from cloudedge.errors import ConfigError, Conflict, InputError
 from tests.edge_bie.lab.transcript import app, model
 
