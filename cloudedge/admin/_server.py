@@ -1,9 +1,9 @@
 """The server side of every admin API: JSON over HTTP on a port of its own, with a token.
 
 Paths other than ``/health`` and ``/ready`` need the token. A request without it is neither kept nor parsed. Connections
-at once are bounded. Each API gives requests their meaning: it implements `AdminHttp.answer`. Errors become a status and
-``{"error", "hint", "kind"}`` (`_wire_errors`). Nothing is logged: the answers report what happened, and a token may be
-in a request.
+at once are bounded. Each API lists its requests in `AdminHttp.routes`; one whose answers have another form implements
+`AdminHttp.answer`. Errors become a status and ``{"error", "hint", "kind"}`` (`_wire_errors`). Nothing is logged: the
+answers report what happened, and a token may be in a request.
 
 A release numbers its orders (`ordered`), and every request then carries its order's number. A server obeys orders one
 after the other and refuses one that is older than the last it obeyed. So the late requests of a process that was killed
@@ -18,7 +18,6 @@ from __future__ import annotations
 import hmac
 import json
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -47,7 +46,7 @@ _DRAIN_S, _LONGEST_DRAIN_S = 10.0, 24 * 3600
 _Admin = TypeVar("_Admin", bound="AdminHttp")
 
 
-class AdminHttp(ABC):
+class AdminHttp:
     """Serves an admin API until closed.
 
     Args:
@@ -84,25 +83,6 @@ class AdminHttp(ABC):
         self._obeyed = _read_mark(orders)
         self._http = _Http(self, host, port)
 
-    def route(self, method: str, path: str, routes: Mapping[str, Callable[..., Reply]]) -> Reply:
-        """Call a request's function in `routes`; names in the path, as in ``/versions/NAME``, are its arguments.
-
-        Raises:
-            NotFound: no route matches.
-        """
-        match path.strip("/").split("/"):
-            case ["versions", name]:
-                found, arguments = f"{method} /versions/NAME", [unquote(name)]
-            case ["versions", name, action]:
-                found, arguments = f"{method} /versions/NAME/{action}", [unquote(name)]
-            case ["staged", name, file]:
-                found, arguments = f"{method} /staged/NAME/FILE", [unquote(name), unquote(file)]
-            case parts:
-                found, arguments = f"{method} /{'/'.join(parts)}", []
-        if found not in routes:
-            raise NotFound(f"no {found} in the admin API")
-        return routes[found](*arguments)
-
     def drain(
         self, body: Mapping[str, Any], drain: Callable[[float], object], then: Callable[[], None] | None
     ) -> Reply:
@@ -130,9 +110,32 @@ class AdminHttp(ABC):
         """True from the answer of `drain` on, though the server may only be about to begin."""
         return self._draining.locked()
 
-    @abstractmethod
+    def routes(self, body: dict[str, Any]) -> Mapping[str, Callable[..., Reply]]:  # noqa: ARG002 - subclasses use it
+        """List the functions of this API by method and path, for a request with this body.
+
+        Names in the path, as in ``GET /versions/NAME``, are a function's arguments.
+        """
+        return {}
+
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
-        """Answer a request."""
+        """Answer a request by its function in `routes`; text stays text, everything else becomes JSON.
+
+        Raises:
+            NotFound: no route matches.
+        """
+        match path.strip("/").split("/"):
+            case ["versions", name]:
+                found, arguments = f"{method} /versions/NAME", [unquote(name)]
+            case ["versions", name, action]:
+                found, arguments = f"{method} /versions/NAME/{action}", [unquote(name)]
+            case ["staged", name, file]:
+                found, arguments = f"{method} /staged/NAME/FILE", [unquote(name), unquote(file)]
+            case parts:
+                found, arguments = f"{method} /{'/'.join(parts)}", []
+        routes = self.routes(body)
+        if found not in routes:
+            raise NotFound(f"no {found} in the admin API")
+        return routes[found](*arguments)
 
     def obey(self, order: str, method: str, path: str, body: dict[str, Any]) -> Reply:
         """Answer a request, in its order if it has one."""
