@@ -4,8 +4,9 @@ Paths other than ``/health`` and ``/ready`` need the token, on loopback too (`_t
 kept nor parsed, and neither is one that a page in a browser made: bodies are JSON or pieces of files, no request has an
 ``Origin``, and on loopback ``Host`` names loopback. Connections at once are bounded, and a whole request has a
 deadline. When they are full, those without the token give way, and a few are left for ``/health`` and ``/ready``. Each
-API gives requests their meaning: it implements `AdminHttp.answer`. Errors become a status and ``{"error", "hint",
-"kind"}`` (`_wire_errors`). Nothing is logged: the answers report what happened, and a token may be in a request.
+API lists its requests in `AdminHttp.routes`; one whose answers have another form implements `AdminHttp.answer`. Errors
+become a status and ``{"error", "hint", "kind"}`` (`_wire_errors`). Nothing is logged: the answers report what happened,
+and a token may be in a request.
 
 A release numbers its orders (`ordered`), and every request then carries its order's number. A server obeys orders one
 after the other and refuses one that is older than the last it obeyed. So the late requests of a process that was killed
@@ -21,7 +22,6 @@ import hmac
 import json
 import re
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -57,7 +57,7 @@ _DRAIN_S, _LONGEST_DRAIN_S = 10.0, 24 * 3600
 _Admin = TypeVar("_Admin", bound="AdminHttp")
 
 
-class AdminHttp(ABC):
+class AdminHttp:
     """Serves an admin API until closed.
 
     Args:
@@ -97,25 +97,6 @@ class AdminHttp(ABC):
         self._obeyed = _read_mark(orders)
         self._http = _Http(self, host, port)
 
-    def route(self, method: str, path: str, routes: Mapping[str, Callable[..., Reply]]) -> Reply:
-        """Call a request's function in `routes`; names in the path, as in ``/versions/NAME``, are its arguments.
-
-        Raises:
-            NotFound: no route matches.
-        """
-        match path.strip("/").split("/"):
-            case ["versions", name]:
-                found, arguments = f"{method} /versions/NAME", [unquote(name)]
-            case ["versions", name, action]:
-                found, arguments = f"{method} /versions/NAME/{action}", [unquote(name)]
-            case ["staged", name, file]:
-                found, arguments = f"{method} /staged/NAME/FILE", [unquote(name), unquote(file)]
-            case parts:
-                found, arguments = f"{method} /{'/'.join(parts)}", []
-        if found not in routes:
-            raise NotFound(f"no {found} in the admin API")
-        return routes[found](*arguments)
-
     def drain(
         self, body: Mapping[str, Any], drain: Callable[[float], object], then: Callable[[], None] | None
     ) -> Reply:
@@ -143,9 +124,32 @@ class AdminHttp(ABC):
         """True from the answer of `drain` on, though the server may only be about to begin."""
         return self._draining.locked()
 
-    @abstractmethod
+    def routes(self, body: dict[str, Any]) -> Mapping[str, Callable[..., Reply]]:  # noqa: ARG002 - subclasses use it
+        """List the functions of this API by method and path, for a request with this body.
+
+        Names in the path, as in ``GET /versions/NAME``, are a function's arguments.
+        """
+        return {}
+
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
-        """Answer a request."""
+        """Answer a request by its function in `routes`; text stays text, everything else becomes JSON.
+
+        Raises:
+            NotFound: no route matches.
+        """
+        match path.strip("/").split("/"):
+            case ["versions", name]:
+                found, arguments = f"{method} /versions/NAME", [unquote(name)]
+            case ["versions", name, action]:
+                found, arguments = f"{method} /versions/NAME/{action}", [unquote(name)]
+            case ["staged", name, file]:
+                found, arguments = f"{method} /staged/NAME/FILE", [unquote(name), unquote(file)]
+            case parts:
+                found, arguments = f"{method} /{'/'.join(parts)}", []
+        routes = self.routes(body)
+        if found not in routes:
+            raise NotFound(f"no {found} in the admin API")
+        return routes[found](*arguments)
 
     def obey(self, order: str, method: str, path: str, body: dict[str, Any]) -> Reply:
         """Answer a request, in its order if it has one."""

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from cloudedge.clock import Clock
@@ -349,7 +350,8 @@ class Delivery(ReplicaDelivery):
             want = by_table[table_of(replica)]
             step = DeliveryStep("verify", replica.name, want.version, "after activation")
             rows = want.shards[replica.shard]
-            self._call(replica, step, lambda: self._require_active(replica, want.version, rows), self._deadline())
+            check = partial(self._require_active, replica, want.version, rows)
+            self._steps.call(replica, step.doing, check, deadline=self._deadline())
 
         self._each([each for each in self.replicas.values() if table_of(each) in by_table], verify)
         writer.record(operation.number, "verified", "done")
@@ -378,7 +380,7 @@ class Delivery(ReplicaDelivery):
             try:
                 if self._clock.monotonic() > deadline:
                     raise DeadlineExceeded(f"the time for this delivery is over before {label}")
-                result = self._call(self.replicas[step.replica], step, do, deadline)
+                result = self._steps.call(self.replicas[step.replica], step.doing, do, deadline=deadline)
             except CloudEdgeError as error:
                 writer.record(operation.number, label, "failed", error=error.message)
                 raise

@@ -105,6 +105,11 @@ class DeliveryStep:
             f"{self.kind} {self.version} on {self.replica}{f' as {self.how}' if self.how else ''}{size}: {self.reason}"
         )
 
+    @property
+    def doing(self) -> str:
+        """The step in the message of its failure."""
+        return f"to {self.kind} version {self.version}"
+
 
 @dataclass(frozen=True)
 class DeliveryPlan:

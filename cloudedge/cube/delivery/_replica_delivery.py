@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from cloudedge.bundle.tables import DeltaFile
@@ -213,11 +214,13 @@ class ReplicaDelivery:
         shipped = 0
         for step in plan.steps.steps:
             if step.kind == "stage":
-                shipped = self._call(replica, step, self._staging(replica, step, version, plan.bases), deadline)
+                artifact = self._offer(self._artifact(step, version, plan.bases, replica.shard), ())
+                stage = partial(replica.stage, version.version, artifact)
+                shipped = self._steps.call(replica, step.doing, stage, deadline=deadline)
             elif step.kind == "load":
-                self._call(replica, step, lambda: replica.load(version.version), deadline)
+                self._steps.call(replica, step.doing, lambda: replica.load(version.version), deadline=deadline)
             elif step.kind == "verify":
-                self._call(replica, step, self._verifying(replica, plan.wanted), deadline)
+                self._verify(replica, step, plan.wanted, deadline)
         return shipped
 
     def verify(self, replica: Replica, version: TableVersion) -> None:
@@ -228,12 +231,16 @@ class ReplicaDelivery:
         """
         wanted = self._wanted(version, (), ())
         step = DeliveryStep("verify", replica.name, version.version, "")
-        self._call(replica, step, self._verifying(replica, wanted), self._deadline())
+        self._verify(replica, step, wanted, self._deadline())
+
+    def _verify(self, replica: Replica, step: DeliveryStep, wanted: WantedVersion, deadline: float) -> None:
+        verify = partial(self._steps.verify, replica, wanted.version, wanted.shards[replica.shard])
+        self._steps.call(replica, step.doing, verify, deadline=deadline)
 
     def activate(self, replica: Replica, version: str) -> None:
         """Activate a loaded version on one replica."""
         step = DeliveryStep("activate", replica.name, version, "")
-        self._call(replica, step, lambda: replica.activate(version), self._deadline())
+        self._steps.call(replica, step.doing, lambda: replica.activate(version), deadline=self._deadline())
 
     def forget(self, replica: Replica, version: str) -> list[str]:
         """Unload a replica's versions beyond retention once `version` is active; returns them."""
@@ -282,15 +289,6 @@ class ReplicaDelivery:
                 return self.workshop.delta(base, version, shards)[shard]
         raise NotFound(f"none of the given versions has the rows {step.base}")
 
-    def _staging(
-        self, replica: Replica, step: DeliveryStep, version: TableVersion, bases: Sequence[TableVersion]
-    ) -> Callable[[], int]:
-        artifact = self._offer(self._artifact(step, version, bases, replica.shard), ())
-        return lambda: replica.stage(version.version, artifact)
-
-    def _verifying(self, replica: Replica, wanted: WantedVersion) -> Callable[[], None]:
-        return lambda: self._steps.verify(replica, wanted.version, wanted.shards[replica.shard])
-
     def _offer(self, artifact: Artifact, peers: Sequence[Source]) -> Artifact:
         """Return an artifact with its sources: the replica's peers, then this machine."""
         url = self._serve_files().url(artifact.directory, host=self._public_host)
@@ -299,13 +297,10 @@ class ReplicaDelivery:
     def _unload(self, name: str, version: str) -> None:
         replica = self.replicas[name]
         step = DeliveryStep("forget", name, version, "")
-        self._call(replica, step, lambda: replica.unload(version), self._deadline())
+        self._steps.call(replica, step.doing, lambda: replica.unload(version), deadline=self._deadline())
 
     def _deadline(self) -> float:
         return self._clock.monotonic() + self.policy.deadline_s
-
-    def _call(self, replica: Replica, step: DeliveryStep, do: Callable[[], Result], deadline: float) -> Result:
-        return self._steps.call(replica, f"to {step.kind} version {step.version}", do, deadline=deadline)
 
     def _each(self, items: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
         """Call a function for each item, several at a time; all calls have ended when this returns or raises."""

@@ -97,9 +97,9 @@ class AdminServer(AdminHttp):
         if self._files is not None:
             self._files.close()
 
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
-        """Answer a request; text stays text, everything else becomes JSON."""
-        routes: dict[str, Callable[..., Reply]] = {
+    def routes(self, body: dict[str, Any]) -> dict[str, Callable[..., Reply]]:
+        """List the requests of this API."""
+        return {
             "GET /health": lambda: (HTTPStatus.OK, "ok\n"),
             "GET /ready": self._ready,
             "GET /metrics": lambda: (HTTPStatus.OK, prometheus(self.server)),
@@ -114,7 +114,6 @@ class AdminServer(AdminHttp):
             "DELETE /active": self._deactivate,
             "POST /drain": lambda: self.drain(body, self.server.drain, self._on_drained),
         }
-        return self.route(method, path, routes)
 
     def _ready(self) -> Reply:
         order, pin = _read_wanted(self._wanted)

@@ -188,13 +188,7 @@ class _Handler(ThreadedHandler):
     server: _Http
     server_version = "cloudedge-files"
 
-    def do_GET(self) -> None:  # noqa: N802 - the name BaseHTTPRequestHandler calls
-        self._answer(body=True)
-
-    def do_HEAD(self) -> None:  # noqa: N802 - the name BaseHTTPRequestHandler calls
-        self._answer(body=False)
-
-    def _answer(self, *, body: bool) -> None:
+    def _answer(self) -> None:
         if self.has_body:
             self.close_connection = True  # no request here has a body; it would be read as the next request
         if not self.server.files.authorised(self.headers.get("Authorization", "")):
@@ -207,9 +201,11 @@ class _Handler(ThreadedHandler):
             return
         name, file = found
         with file:
-            self._send_file(name, file, body=body)
+            self._send_file(name, file)
 
-    def _send_file(self, name: str, file: IO[bytes], *, body: bool) -> None:
+    do_GET = do_HEAD = _answer  # noqa: N815 - the names BaseHTTPRequestHandler calls
+
+    def _send_file(self, name: str, file: IO[bytes]) -> None:
         about = os.fstat(file.fileno())
         etag = f'"{about.st_ino:x}-{about.st_size:x}-{about.st_mtime_ns:x}"'
         headers = {"ETag": etag, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
@@ -232,7 +228,7 @@ class _Handler(ThreadedHandler):
         else:
             headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{about.st_size}"
             self.send_head(HTTPStatus.PARTIAL_CONTENT, span.stop - span.start, headers)
-        if body:
+        if self.command != "HEAD":
             self._send_span(name, file, span)
 
     def _send_span(self, name: str, file: IO[bytes], span: Span) -> None:

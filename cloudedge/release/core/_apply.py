@@ -186,12 +186,22 @@ class Run:
         return failed
 
     def _one_place(self, steps: Sequence[Step], failed: dict[str, str], *, undo: bool) -> None:
+        """Carry out the steps of one place, each as often as trying again can help, between two journal entries.
+
+        This layer owns the retries of a release, except for those that a delivery to cube servers owns.
+        """
         words: tuple[What, What] = ("undo", "undone") if undo else ("intent", "done")
         for step in steps:
             facts = {"pin": step.pin} | ({"shares": dict(step.shares)} if step.shares is not None else {})
             order = self._writer.record(self._number, step.id, words[0], **facts)
             try:
-                detail = self._attempt(step, order, undo=undo)
+                detail = retry(
+                    partial(self._act, step, order, undo=undo),
+                    attempts=self._plan.options.attempts,
+                    backoff=_BACKOFF,
+                    clock=self._context.clock,
+                    may_repeat=_may_repeat,
+                )
             except (Breach, Paused) as stop:
                 self._writer.record(self._number, step.id, "failed", why=str(stop))
                 raise
@@ -208,19 +218,6 @@ class Run:
         why = error.message if isinstance(error, CloudEdgeError) else f"{type(error).__name__}: {error}"
         self._writer.record(self._number, step.id, "failed", why=why)
         return why
-
-    def _attempt(self, step: Step, order: int, *, undo: bool) -> dict[str, Any]:
-        """Try a step as often as trying again can help.
-
-        This layer owns the retries of a release, except for those that a delivery to cube servers owns.
-        """
-        return retry(
-            partial(self._act, step, order, undo=undo),
-            attempts=self._plan.options.attempts,
-            backoff=_BACKOFF,
-            clock=self._context.clock,
-            may_repeat=lambda error: isinstance(error, CloudEdgeError) and error.retry_helps and not error.was_repeated,
-        )
 
     def _act(self, step: Step, order: int, *, undo: bool) -> dict[str, Any]:
         if step.place:
@@ -404,3 +401,7 @@ def lives_after(plan: Plan) -> tuple[Life, ...]:
         return plan.lives[pins.index(plan.pin) :]
     after = (life, *(each for each in plan.lives if each.pin != plan.pin))
     return after[: max(_LIVES, plan.options.retain + 1)]
+
+
+def _may_repeat(error: Exception) -> bool:
+    return isinstance(error, CloudEdgeError) and error.retry_helps and not error.was_repeated

@@ -84,8 +84,8 @@ class AdminServer(AdminHttp):
         self._follower = follower
         self.listen()
 
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> Reply:
-        """Do what a request asks for; text stays text, everything else becomes JSON."""
+    def routes(self, body: dict[str, Any]) -> dict[str, Callable[..., Reply]]:
+        """List the requests of this API."""
         runtime = self._runtime
         routes: dict[str, Callable[..., Reply]] = {
             "GET /health": lambda: (HTTPStatus.OK, "ok\n"),
@@ -109,7 +109,7 @@ class AdminServer(AdminHttp):
             routes |= dict.fromkeys(_ORDERS, _refuse)
             routes["GET /desired"] = lambda: (HTTPStatus.OK, follower.status())
             routes["PUT /desired"] = lambda: self._take(follower, body)
-        return self.route(method, path, routes)
+        return routes
 
     def _take(self, follower: Follower, body: dict[str, Any]) -> Reply:
         follower.take(Desired.parse(json.dumps(body)))
