@@ -10,7 +10,9 @@ from cloudedge.hub._open import open_hub, open_store, prepare_bucket
 from cloudedge.hub.core import (
     ANY,
     CHUNK,
+    FILE_PATH,
     IMAGE_MANIFEST,
+    TABLE_NAME,
     Descriptor,
     Digest,
     Hashed,
@@ -45,7 +47,9 @@ from cloudedge.hub.objects import Adoption
 __all__ = [
     "ANY",
     "CHUNK",
+    "FILE_PATH",
     "IMAGE_MANIFEST",
+    "TABLE_NAME",
     "Adoption",
     "CopyPlan",
     "Descriptor",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from cloudedge.errors import NotFound
+from cloudedge.errors import InputError, NotFound
 from cloudedge.hub._copy import signature_tag
 from cloudedge.hub.core import Digest, Manifest, Stored, TagEntry, is_version
 
@@ -128,6 +128,7 @@ def observe(hub: Hub) -> tuple[dict[str, list[TagEntry]], dict[Digest, Manifest]
     tags = {name: hub.tags(name) for name in hub.names()}
     manifests: dict[Digest, Manifest] = {}
     for name, entries in tags.items():
+        present = {entry.target.digest for entry in entries if entry.is_current}
         waiting = [entry.target.digest for entry in entries]
         while waiting:
             digest = waiting.pop()
@@ -137,6 +138,14 @@ def observe(hub: Hub) -> tuple[dict[str, list[TagEntry]], dict[Digest, Manifest]
                 manifest = hub.read_manifest(name, digest)
             except NotFound:
                 continue  # history may name a manifest that an earlier collection deleted
+            except InputError as error:
+                if digest not in present:
+                    continue  # what was untagged because it is no manifest must not stop collections
+                raise InputError(
+                    f"{hub.url}: {name}@{digest} is no manifest that can be read: {error.message}",
+                    hint="Find out who pushed it, and take its tag away with `cloudedge hub untag`.",
+                    digest=digest,
+                ) from error
             manifests[digest] = manifest
             waiting.extend(child.digest for child in manifest.manifests)
     return tags, manifests
