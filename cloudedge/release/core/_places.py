@@ -54,6 +54,8 @@ class Loaded:
     """Sparse: how many shards its table was cut into when this version was loaded, where the place can tell."""
     error: str = ""
     """Why it failed."""
+    digest: str = ""
+    """The whole digest of its bundle, where the place can tell; a pin is only the beginning of it."""
 
 
 @dataclass(frozen=True)
