@@ -32,6 +32,7 @@ from cloudedge.bundle.packing import (
     unpack,
 )
 from cloudedge.bundle.signing import (
+    SeenVersions,
     check_signature,
     check_words,
     needs_passphrase,
@@ -58,6 +59,7 @@ __all__ = [
     "Probes",
     "RowType",
     "SafetensorsFile",
+    "SeenVersions",
     "Signature",
     "SplitModel",
     "SplitReport",

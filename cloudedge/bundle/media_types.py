@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from cloudedge.hub import FILE_PATH, TABLE_NAME
+
 __all__ = [
     "ARTIFACT",
     "CONFIG",
@@ -39,8 +41,6 @@ NEEDS = "application/vnd.cloudedge.needs.v1+json"
 
 TITLE = "org.opencontainers.image.title"
 VERSION = "org.opencontainers.image.version"
-FILE_PATH = "org.cncf.model.filepath"
-TABLE_NAME = "io.cloudedge.table.name"
 TABLE_ROWS = "io.cloudedge.table.rows"
 TABLE_CHECKSUM = "io.cloudedge.table.checksum"
 

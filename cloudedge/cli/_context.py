@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cloudedge.config import Config
     from cloudedge.hub import Hub, LocalHub
 
-__all__ = ["HUB", "LOCAL", "configuration", "local_hub", "named_hub", "read_token"]
+__all__ = ["HUB", "LOCAL", "configuration", "local_hub", "named_hub", "read_option", "read_token"]
 
 LOCAL = typer.Option(
     None, "--local", metavar="DIR", help="The local hub; ~/.cloudedge/hub (or $CLOUDEDGE_HOME/hub) if left out."
@@ -79,3 +79,14 @@ def read_token(file: Path | None) -> str | None:
     if not token:
         raise ConfigError(f"the token file {file} is empty", hint="Write the token into it, on its own line.")
     return token
+
+
+def read_option(kind: Any, text: str, option: str) -> Any:
+    """Read an option as cloudedge.yaml would, such as a duration or a share."""
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
+
+    try:
+        return TypeAdapter(kind).validate_python(text)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(f"{text!r}: {why}", param_hint=option) from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from cloudedge.cli._context import LOCAL, configuration, local_hub
+from cloudedge.cli._context import LOCAL, configuration, local_hub, read_option
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, progress_bar, say, size, table_out
 from cloudedge.errors import InputError
 
@@ -124,12 +124,13 @@ def verify(
 ) -> None:
     """Check every byte of a bundle against its digest, and its signature if a key is given."""
     from cloudedge.bundle import Bundle, check_signature  # noqa: PLC0415
+    from cloudedge.hub import Ref  # noqa: PLC0415
 
     bundle = Bundle.open(ref, hub=local_hub(local))
     with progress_bar(f"verifying {ref}", sum(blob.size for blob in bundle.manifest.blobs)) as bar:
         bundle.verify(deep=deep, progress=bar)
     if key is not None:
-        check_signature(bundle, key)
+        check_signature(bundle, key, tag=Ref.parse(ref).tag)
     if as_json:
         json_out({"ref": f"{bundle.name}:{bundle.version}", "digest": bundle.digest, "signed": key is not None})
     else:
@@ -218,19 +219,25 @@ def export(
 def sign(
     ref: str = REF,
     key: Path = typer.Option(..., help="The private key, from `cloudedge key new`."),
+    expires: str = typer.Option("", metavar="TIME", help="How long the signature counts, such as 30d; else for good."),
     local: Path = LOCAL,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
 ) -> None:
-    """Sign a bundle; the signature travels with it and `cosign verify --key` accepts it."""
+    """Sign a bundle; the signature travels with it and `cosign verify --key` accepts it.
+
+    Example: cloudedge bundle sign ctr:4 --key team.key --expires 30d
+    """
     from cloudedge.bundle import Bundle, sign_bundle  # noqa: PLC0415
     from cloudedge.cli.key import passphrase  # noqa: PLC0415
+    from cloudedge.config import Duration  # noqa: PLC0415
 
     bundle = Bundle.open(ref, hub=local_hub(local))
+    lifetime = read_option(Duration, expires, "--expires") if expires else None
     if dry_run:
         say("would sign {} with {}", bundle.digest, key)
         return
-    sign_bundle(bundle, key, passphrase(key))
+    sign_bundle(bundle, key, passphrase(key), expires=lifetime)
     if as_json:
         json_out({"ref": f"{bundle.name}:{bundle.version}", "digest": bundle.digest, "key": str(key)})
     else:

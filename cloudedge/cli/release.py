@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cloudedge.cli._context import read_option
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, size
 from cloudedge.cli.release_status import TARGET, history, open_target, status, watch
 
@@ -39,6 +40,10 @@ CHANGED = typer.Option(
     False, "--allow-signature-change", help="Release although feeds or fetches change: clients can cope."
 )
 
+OLDER = typer.Option(
+    False, "--allow-older", help="Release although a newer version was released before, or the signature has expired."
+)
+
 _LEFT = 3
 """The exit code of an operation that left out places, which a resume brings along."""
 
@@ -56,6 +61,7 @@ def release(
     max_misses: str = MISSES,
     max_drift: float = DRIFT,
     allow_signature_change: bool = CHANGED,
+    allow_older: bool = OLDER,
     dry_run: bool = DRY_RUN,
     yes: bool = YES,
     as_json: bool = JSON,
@@ -65,7 +71,10 @@ def release(
     Example: cloudedge release ctr:4 --to prod --canary 5% --bake 10m
     """
     target = open_target(to)
-    limits, others = (max_errors, max_latency, max_misses, max_drift), {"changed": allow_signature_change}
+    limits, others = (
+        (max_errors, max_latency, max_misses, max_drift),
+        {"changed": allow_signature_change, "older": allow_older},
+    )
     planned = target.plan(bundle, _options(canary, bake, on_breach, retain, limits, patience=patience, **others))
     if dry_run:
         _show(planned, as_json=as_json)
@@ -86,10 +95,14 @@ def plan(
     max_misses: str = MISSES,
     max_drift: float = DRIFT,
     allow_signature_change: bool = CHANGED,
+    allow_older: bool = OLDER,
     as_json: bool = JSON,
 ) -> None:
     """Show the steps of a release and change nothing. Exits with 1 if it cannot work."""
-    limits, others = (max_errors, max_latency, max_misses, max_drift), {"changed": allow_signature_change}
+    limits, others = (
+        (max_errors, max_latency, max_misses, max_drift),
+        {"changed": allow_signature_change, "older": allow_older},
+    )
     options = _options(canary, bake, on_breach, retain, limits, patience=patience, **others)
     _show(open_target(to).plan(bundle, options), as_json=as_json)
 
@@ -159,30 +172,20 @@ def _options(
         raise typer.BadParameter(f"{on_breach!r} is neither rollback nor pause", param_hint="--on-breach")
     errors, slower, misses, drift = limits
     return Options(
-        canary=_read(Share, canary, "--canary"),
-        bake_s=_read(Duration, bake, "--bake").total_seconds(),
+        canary=read_option(Share, canary, "--canary"),
+        bake_s=read_option(Duration, bake, "--bake").total_seconds(),
         on_breach="pause" if on_breach == "pause" else "rollback",
         retain=retain,
-        patience_s=_read(Duration, others["patience"], "--patience").total_seconds(),
+        patience_s=read_option(Duration, others["patience"], "--patience").total_seconds(),
         allow_signature_change=others["changed"],
+        allow_older=others["older"],
         limits=Limits(
-            error_rate=_read(Share, errors, "--max-errors"),
+            error_rate=read_option(Share, errors, "--max-errors"),
             latency_factor=slower,
-            miss_rate=_read(Share, misses, "--max-misses"),
+            miss_rate=read_option(Share, misses, "--max-misses"),
             score_drift=drift,
         ),
     )
-
-
-def _read(kind: Any, text: str, option: str) -> Any:
-    """Read an option as cloudedge.yaml would."""
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
-
-    try:
-        return TypeAdapter(kind).validate_python(text)
-    except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise typer.BadParameter(f"{text!r}: {why}", param_hint=option) from None
 
 
 def _show(planned: Plan, *, as_json: bool) -> None:

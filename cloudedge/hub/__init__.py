@@ -4,13 +4,16 @@ This package knows OCI manifests and blobs; it does not know what a bundle conta
 """
 
 from cloudedge._lazy import renamed_names
-from cloudedge.hub._copy import CopyPlan, copy, plan_copy, signature_tag
+from cloudedge.hub._copy import CopyPlan, copy, plan_copy, referrers_tag, signature_tag
 from cloudedge.hub._gc import GcPlan, Kept, collect, plan_gc, release_tag
 from cloudedge.hub._open import open_hub, open_store, prepare_bucket
 from cloudedge.hub.core import (
     ANY,
     CHUNK,
+    FILE_PATH,
+    IMAGE_INDEX,
     IMAGE_MANIFEST,
+    TABLE_NAME,
     Descriptor,
     Digest,
     Hashed,
@@ -45,7 +48,10 @@ from cloudedge.hub.objects import Adoption
 __all__ = [
     "ANY",
     "CHUNK",
+    "FILE_PATH",
+    "IMAGE_INDEX",
     "IMAGE_MANIFEST",
+    "TABLE_NAME",
     "Adoption",
     "CopyPlan",
     "Descriptor",
@@ -82,6 +88,7 @@ __all__ = [
     "plan_copy",
     "plan_gc",
     "prepare_bucket",
+    "referrers_tag",
     "release_tag",
     "resolve",
     "signature_tag",

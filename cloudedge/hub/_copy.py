@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudedge.errors import CloudEdgeError, Interrupted
-from cloudedge.hub.core import Descriptor, Digest, Manifest, current, verified
+from cloudedge.hub.core import Descriptor, Digest, Manifest, canonical_json, current, parse_json, verified
 from cloudedge.io import map_in_threads
 
 if TYPE_CHECKING:
@@ -21,12 +21,17 @@ if TYPE_CHECKING:
 
     from cloudedge.hub.core import Hub, Progress
 
-__all__ = ["CopyPlan", "copy", "plan_copy", "signature_tag"]
+__all__ = ["CopyPlan", "copy", "plan_copy", "referrers_tag", "signature_tag"]
 
 
 def signature_tag(digest: Digest) -> str:
     """Return the tag that holds a manifest's signatures, as cosign names it."""
     return digest.replace(":", "-") + ".sig"
+
+
+def referrers_tag(digest: Digest) -> str:
+    """Return the tag of the index of a manifest's referrers, as OCI 1.1 names it for registries without their API."""
+    return digest.replace(":", "-")
 
 
 @dataclass(frozen=True)
@@ -154,13 +159,34 @@ def _move_blobs(
 
 
 def _copy_signatures(source: Hub, target: Hub, name: str, digest: Digest, *, by: str, at: str) -> None:
-    tag = signature_tag(digest)
-    entry = current(source.tags(name), tag)
-    if entry is None:
-        return
-    manifest = source.read_manifest(name, entry.target.digest)
+    entries = source.tags(name)
+    for tag in (signature_tag(digest), referrers_tag(digest)):
+        entry = current(entries, tag)
+        if entry is None:
+            continue
+        manifest = source.read_manifest(name, entry.target.digest)
+        for child in manifest.manifests:
+            _copy_small(source, target, name, source.read_manifest(name, child.digest))
+        there = current(target.tags(name), tag) if manifest.manifests else None
+        if there is not None:
+            manifest = _joined(target.read_manifest(name, there.target.digest), manifest)
+        _copy_small(source, target, name, manifest)
+        target.move_tag(name, tag, manifest.descriptor, by=by, at=at)
+
+
+def _copy_small(source: Hub, target: Hub, name: str, manifest: Manifest) -> None:
     for blob in manifest.blobs:
         if not target.has_blob(name, blob):
             target.write_blob(name, blob, lambda start, b=blob: source.read_blob(name, b, start), lambda _: None)  # type: ignore[misc]
     target.write_manifest(name, manifest)
-    target.move_tag(name, tag, manifest.descriptor, by=by, at=at)
+
+
+def _joined(there: Manifest, here: Manifest) -> Manifest:
+    """Return the index of the target with the entries of the source that it lacks; the target's others stay."""
+    value = parse_json(there.raw, "index of referrers")
+    known = {entry.digest for entry in there.manifests}
+    wanted = parse_json(here.raw, "index of referrers")["manifests"]
+    added = [entry for entry in wanted if entry["digest"] not in known]
+    if not added:
+        return there
+    return Manifest.parse(canonical_json({**value, "manifests": [*(value.get("manifests") or ()), *added]}))

@@ -7,13 +7,14 @@ history first and manifests before their blobs, so that a kill leaves more garba
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from cloudedge.errors import NotFound
-from cloudedge.hub._copy import signature_tag
+from cloudedge.errors import InputError, NotFound
+from cloudedge.hub._copy import referrers_tag, signature_tag
 from cloudedge.hub.core import Digest, Manifest, Stored, TagEntry, is_version
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["GcPlan", "Kept", "collect", "observe", "plan_gc", "release_tag"]
 
 _RELEASE_TAG_PREFIX = "release."
+_SIGNATURES = re.compile(r"sha256-[0-9a-f]{64}(\.sig)?")
+"""The tags of signatures and of indexes of referrers."""
 _UNFINISHED_S = 24 * 3600
 """Age after which an unfinished upload is considered abandoned."""
 
@@ -79,17 +82,18 @@ def plan_gc(
     for name, entries in tags.items():
         subjects: dict[str, Digest] = {}
         for entry in entries:
-            if entry.tag.endswith(".sig"):
+            if _SIGNATURES.fullmatch(entry.tag):
                 continue
             reason = _reason_to_keep(entry, now, retention)
             if reason:
                 reasons.setdefault((name, entry.target.digest), []).append(reason)
                 subjects[signature_tag(entry.target.digest)] = entry.target.digest
+                subjects[referrers_tag(entry.target.digest)] = entry.target.digest
             else:
                 forget.append((name, entry))
         for entry in entries:
             # A signature lives as long as the manifest it signs.
-            if entry.tag.endswith(".sig") and entry.is_current and entry.tag in subjects:
+            if entry.is_current and entry.tag in subjects:
                 reasons.setdefault((name, entry.target.digest), []).append(f"signature of {subjects[entry.tag]}")
     reachable: set[Digest] = set()
     waiting = [digest for _, digest in reasons]
@@ -128,6 +132,7 @@ def observe(hub: Hub) -> tuple[dict[str, list[TagEntry]], dict[Digest, Manifest]
     tags = {name: hub.tags(name) for name in hub.names()}
     manifests: dict[Digest, Manifest] = {}
     for name, entries in tags.items():
+        present = {entry.target.digest for entry in entries if entry.is_current}
         waiting = [entry.target.digest for entry in entries]
         while waiting:
             digest = waiting.pop()
@@ -137,6 +142,14 @@ def observe(hub: Hub) -> tuple[dict[str, list[TagEntry]], dict[Digest, Manifest]
                 manifest = hub.read_manifest(name, digest)
             except NotFound:
                 continue  # history may name a manifest that an earlier collection deleted
+            except InputError as error:
+                if digest not in present:
+                    continue  # what was untagged because it is no manifest must not stop collections
+                raise InputError(
+                    f"{hub.url}: {name}@{digest} is no manifest that can be read: {error.message}",
+                    hint="Find out who pushed it, and take its tag away with `cloudedge hub untag`.",
+                    digest=digest,
+                ) from error
             manifests[digest] = manifest
             waiting.extend(child.digest for child in manifest.manifests)
     return tags, manifests

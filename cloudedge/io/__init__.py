@@ -18,6 +18,7 @@ from cloudedge.io._bounded_body import read_body
 from cloudedge.io._file_locks import FileLock, Holder, LockHeld, locked_by
 from cloudedge.io._memory import free_memory_bytes
 from cloudedge.io._retries import Backoff, Patience, retry
+from cloudedge.io._safe_paths import path_below, safe_path
 from cloudedge.io._storage_errors import storage_errors
 from cloudedge.io._user import who
 
@@ -49,10 +50,12 @@ __all__ = [
     "map_in_threads",
     "parse_address",
     "parse_literal",
+    "path_below",
     "publish",
     "read_body",
     "read_npz",
     "retry",
+    "safe_path",
     "storage_errors",
     "sync_directory",
     "sync_file",

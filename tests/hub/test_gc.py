@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudedge.bundle import Bundle, unpack
-from cloudedge.errors import Conflict, NotFound
+from cloudedge.errors import Conflict, InputError, NotFound
 from cloudedge.hub import (
     ANY,
     Descriptor,
+    LocalHub,
     Manifest,
     Stored,
     collect,
@@ -154,3 +155,15 @@ def test_never_during_a_push(hub, far, two):
             gc(far, dry_run=False)
         assert gc(far, dry_run=True)
     gc(far, dry_run=False)
+
+
+def test_a_manifest_that_cannot_be_read_stops_a_collection_until_it_is_untagged(tmp_path):
+    hub = LocalHub(tmp_path)
+    raw = b'{"schemaVersion":2,"layers":[{"mediaType":"x","size":1,"digest":"sha256:' + b"a" * 64
+    raw += b'","annotations":{"org.cncf.model.filepath":"../../x"}}]}'
+    blob = hub.write_bytes(raw, "application/vnd.oci.image.manifest.v1+json")
+    hub.move_tag("ctr", "evil", blob, by="mallory", at="2026-01-01T00:00:00Z")
+    with pytest.raises(InputError, match=r"ctr@sha256:.* is no manifest that can be read"):
+        collect(hub, now=NOW, retention=KEEP, dry_run=False)
+    hub.move_tag("ctr", "evil", None, by="me", at="2026-01-01T00:00:00Z")
+    collect(hub, now=NOW, retention=KEEP, dry_run=False)

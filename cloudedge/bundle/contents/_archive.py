@@ -7,9 +7,9 @@ import tarfile
 from pathlib import Path
 from typing import BinaryIO
 
-from cloudedge.bundle.contents._files import check_member_path
 from cloudedge.errors import InputError
 from cloudedge.hub import CHUNK
+from cloudedge.io import path_below
 
 __all__ = ["extract_tar"]
 
@@ -33,7 +33,7 @@ def extract_tar(archive: BinaryIO, target: Path, what: str) -> None:
                 source = members.extractfile(member) if member.isreg() else None
                 if source is None:
                     raise InputError(f"{what} holds {member.name!r}, which is not a plain file")
-                file = target / check_member_path(member.name.removeprefix("./"))
+                file = path_below(target, member.name.removeprefix("./"), f"a member of {what}")
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with file.open("wb") as out:
                     shutil.copyfileobj(source, out, CHUNK)

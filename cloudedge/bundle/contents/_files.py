@@ -8,17 +8,15 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from cloudedge.errors import Conflict, InputError
-from cloudedge.io import publish, storage_errors
+from cloudedge.io import publish, safe_path, storage_errors
 
 __all__ = ["OWN_FOLDER", "check_member_path", "list_files", "published"]
 
 OWN_FOLDER = ".bundle"
 """The folder of an unpacked bundle for everything that is not a dense file; packing skips it."""
-
-_PATH_LIMIT = 1024
 
 
 def list_files(folder: Path) -> list[str]:
@@ -55,25 +53,9 @@ def check_member_path(path: str) -> str:
     """Return a path inside a bundle if it stays inside the bundle on every operating system.
 
     Raises:
-        InputError: the path is absolute, climbs out, or cannot be written as UTF-8.
+        InputError: the path is absolute, climbs out, is too long, or cannot be written as UTF-8.
     """
-    parts = PurePosixPath(path).parts
-    try:
-        encoded = path.encode()
-    except UnicodeEncodeError:
-        raise InputError(f"the file name {path!r} is not UTF-8", hint="Rename the file.") from None
-    if (
-        not parts
-        or path.startswith("/")
-        or ".." in parts
-        or "." in path.split("/")
-        or "" in path.split("/")
-        or "\\" in path
-        or any(ord(c) < 32 for c in path)  # noqa: PLR2004 - control characters
-        or len(encoded) > _PATH_LIMIT
-    ):
-        raise InputError(f"a bundle cannot hold the path {path!r}", path=path)
-    return path
+    return safe_path(path, "a path in a bundle")
 
 
 @contextmanager

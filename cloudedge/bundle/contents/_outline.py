@@ -30,6 +30,7 @@ class Outline:
         self.hub = hub
         self.name = name
         self.manifest = manifest
+        _ = self.dense_layers, self.table_layers  # a bundle whose names contradict each other is none
 
     @property
     def own_tags(self) -> list[str]:
@@ -78,11 +79,18 @@ class Outline:
 
     @cached_property
     def table_layers(self) -> Mapping[str, tuple[Descriptor, ...]]:
-        """The tables' layers by name, base first."""
+        """The tables' layers by name, base first.
+
+        Raises:
+            InputError: a table has no name.
+        """
         tables: dict[str, list[Descriptor]] = {}
         for layer in self.manifest.layers:
             if layer.media_type in (media.TABLE_BASE, media.TABLE_DELTA):
-                tables.setdefault(layer.annotations.get(media.TABLE_NAME, ""), []).append(layer)
+                name = layer.annotations.get(media.TABLE_NAME)
+                if name is None:
+                    raise InputError(f"{self!r} has a table without a name: {layer.digest}")
+                tables.setdefault(name, []).append(layer)
         return {name: tuple(layers) for name, layers in tables.items()}
 
     @cached_property

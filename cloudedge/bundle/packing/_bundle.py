@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +11,11 @@ from pathlib import Path
 from cloudedge.bundle import media_types as media
 from cloudedge.bundle.contents import OWN_FOLDER, Lineage, Outline, Probes, Signature
 from cloudedge.bundle.packing._pack import AUTO, pack, plan_pack
+from cloudedge.bundle.packing._verified_files import VerifiedFiles
 from cloudedge.bundle.tables import OnDuplicate, RowType, Table, TableSource, base_header, table_bytes
 from cloudedge.clock import SystemClock, rfc3339
 from cloudedge.config import HubConfig, Limits
-from cloudedge.errors import IntegrityError, NotFound
+from cloudedge.errors import Conflict, IntegrityError, NotFound
 from cloudedge.hub import (
     CopyPlan,
     Descriptor,
@@ -130,11 +131,15 @@ class Bundle(Outline):
 
         Raises:
             NotFound: no version of that name in the hub has this pin.
+            Conflict: several have it.
         """
         local = hub or LocalHub()
-        for digest in {entry.target.digest for entry in local.tags(name)}:
-            if digest.removeprefix("sha256:").startswith(pin):
-                return cls.open(f"{name}@{digest}", hub=local)
+        every = {entry.target.digest for entry in local.tags(name)}
+        found = [digest for digest in sorted(every) if digest.removeprefix("sha256:").startswith(pin)]
+        if len(found) > 1:
+            raise Conflict(f"{len(found)} versions of {name} in {local.url} have the pin {pin}: {', '.join(found)}")
+        if found:
+            return cls.open(f"{name}@{found[0]}", hub=local)
         raise NotFound(f"no version of {name} in {local.url} has the pin {pin}", name=name, pin=pin)
 
     @classmethod
@@ -210,6 +215,26 @@ class Bundle(Outline):
             )
             for name, layers in self.table_layers.items()
         }
+
+    def verify_dense(self, progress: Progress = lambda _: None) -> VerifiedFiles:
+        """Hash the dense files right before they are loaded.
+
+        Raises:
+            IntegrityError: one is missing or damaged.
+        """
+        return self._verified(self.dense_layers.values(), progress)
+
+    def verify_tables(self, progress: Progress = lambda _: None) -> VerifiedFiles:
+        """Hash the files of the tables right before they are read or mapped.
+
+        Raises:
+            IntegrityError: one is missing or damaged.
+        """
+        return self._verified((layer for layers in self.table_layers.values() for layer in layers), progress)
+
+    def _verified(self, layers: Iterable[Descriptor], progress: Progress) -> VerifiedFiles:
+        files = {self.hub.blob_path(layer): layer.digest for layer in layers}
+        return VerifiedFiles(files, f"{self.name}:{self.version} {self.digest}", progress)
 
     def row_count(self, table: str) -> int:
         """Return how many rows a table has."""

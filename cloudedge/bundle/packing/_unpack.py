@@ -10,7 +10,7 @@ from cloudedge.bundle.contents import published
 from cloudedge.bundle.packing._bundle import Bundle
 from cloudedge.errors import InputError
 from cloudedge.hub import Progress
-from cloudedge.io import sync_file
+from cloudedge.io import path_below, safe_path, sync_file
 
 __all__ = ["export_zip", "unpack"]
 
@@ -29,7 +29,7 @@ def unpack(bundle: Bundle, folder: str | os.PathLike[str], *, progress: Progress
     with published(target, f"unpacking {bundle.name}:{bundle.version}") as temporary:
         temporary.mkdir()
         for member in bundle.members():
-            path = temporary / member.path
+            path = path_below(temporary, member.path)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 file = path.open("xb")
@@ -57,7 +57,7 @@ def export_zip(bundle: Bundle, path: str | os.PathLike[str], *, progress: Progre
     with published(target, f"exporting {bundle.name}:{bundle.version}") as temporary:
         with zipfile.ZipFile(temporary, "x", zipfile.ZIP_STORED) as archive:
             for member in sorted(bundle.members(), key=lambda member: member.path):
-                info = zipfile.ZipInfo(member.path, _EPOCH)
+                info = zipfile.ZipInfo(safe_path(member.path), _EPOCH)
                 info.external_attr = _REGULAR_FILE
                 info.file_size = member.size
                 with archive.open(info, "w", force_zip64=member.size >= zipfile.ZIP64_LIMIT) as file:

@@ -22,10 +22,12 @@ from cloudedge.hub import Descriptor, Digest, Manifest, canonical_json, parse_js
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["check", "payload", "read_signatures", "sign", "signature_manifest"]
+__all__ = ["EXPIRES", "check", "payload", "read_signatures", "sign", "signature_manifest"]
 
 PAYLOAD_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
 SIGNATURE_ANNOTATION = "dev.cosignproject.cosign/signature"
+EXPIRES = "io.cloudedge.expires"
+"""The annotation with the time after which a signature no longer counts, RFC 3339."""
 PAYLOAD_LIMIT = 64 * 1024
 """The largest payload to fetch, in bytes; real payloads have about 250."""
 
@@ -34,8 +36,8 @@ _CLAIM_TYPE = "cosign container image signature"
 _NO_TIMESTAMP = "0001-01-01T00:00:00Z"  # cosign's creation time unless it is asked to record one
 
 
-def payload(name: str, digest: Digest) -> bytes:
-    """Return the bytes to sign: `digest`, claimed for the repository `name`."""
+def payload(name: str, digest: Digest, expires: str = "") -> bytes:
+    """Return the bytes to sign: `digest`, claimed for the repository `name`, until `expires` if that is given."""
     return canonical_json(
         {
             "critical": {
@@ -43,7 +45,7 @@ def payload(name: str, digest: Digest) -> bytes:
                 "image": {"docker-manifest-digest": digest},
                 "type": _CLAIM_TYPE,
             },
-            "optional": None,
+            "optional": {EXPIRES: expires} if expires else None,
         }
     )
 
@@ -119,11 +121,14 @@ def read_signatures(manifest: Manifest, fetch_blob: Callable[[Descriptor], bytes
     return found
 
 
-def check(public_key: ec.EllipticCurvePublicKey, payload: bytes, signature: bytes, digest: Digest) -> None:
+def check(public_key: ec.EllipticCurvePublicKey, payload: bytes, signature: bytes, digest: Digest) -> str:
     """Check that `signature` was made over `payload` with the key, and that the payload claims `digest`.
 
     The repository name inside the payload is not compared, as in cosign: a bundle copied to another hub keeps its
-    signature.
+    signature. The bundle's own name and version are in its manifest, which the digest covers.
+
+    Returns:
+        The time after which the signature no longer counts; empty if it has none.
 
     Raises:
         SignatureInvalid: the key, the bytes, the claim or the manifest differ.
@@ -137,7 +142,7 @@ def check(public_key: ec.EllipticCurvePublicKey, payload: bytes, signature: byte
             digest=digest,
         ) from error
     # Only bytes that were signed with the private key get this far.
-    claimed = _claimed_digest(payload)
+    claimed, expires = _claim(payload)
     if claimed != digest:
         raise SignatureInvalid(
             f"the signature was made for {claimed}, not for {digest}",
@@ -145,17 +150,21 @@ def check(public_key: ec.EllipticCurvePublicKey, payload: bytes, signature: byte
             digest=digest,
             found=claimed,
         )
+    return expires
 
 
-def _claimed_digest(payload: bytes) -> str:
+def _claim(payload: bytes) -> tuple[str, str]:
+    """Return the digest that a payload claims, and the time until which."""
     try:
-        critical: Any = parse_json(payload, "signed payload")["critical"]
+        value: Any = parse_json(payload, "signed payload")
+        critical, optional = value["critical"], value.get("optional") or {}
+        expires = str(optional.get(EXPIRES, ""))
         kind, claimed = critical["type"], critical["image"]["docker-manifest-digest"]
-    except (InputError, KeyError, TypeError) as error:
+    except (InputError, AttributeError, KeyError, TypeError) as error:
         raise SignatureInvalid(
             "the signed payload is not a simple-signing claim",
             hint="Sign the bundle again with `cloudedge bundle sign REF --key KEY`.",
         ) from error
     if kind != _CLAIM_TYPE:
         raise SignatureInvalid(f"the signed payload claims {kind!r}, not {_CLAIM_TYPE!r}")
-    return str(claimed)
+    return str(claimed), expires

@@ -121,6 +121,7 @@ class DesiredApp:
         if not isinstance(value, dict):
             raise InputError(f"an app is an object, not {type(value).__name__}")
         name = read_name(value.get("name"), "app")
+        found = value.get("version") or version
         workload = str(value.get("workload") or "deployment")
         if workload not in ("deployment", "daemonset"):
             raise InputError(f"app {name}: workload {workload!r} does not run on this kind of node")
@@ -137,7 +138,7 @@ class DesiredApp:
                 if mount.volume not in known:
                     raise InputError(f"app {name}: service {service.name} mounts {mount.volume!r}, which is no volume")
         return cls(
-            AppRef(name, str(value.get("version") or version)),
+            AppRef(name, found and read_version(found, "app version")),
             {str(key): str(item) for key, item in (value.get("labels") or {}).items()},
             services,
             volumes,

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from cloudedge.errors import InputError, StorageError
-from cloudedge.io import storage_errors
+from cloudedge.io import safe_path, storage_errors
 
 __all__ = ["unpack_archive"]
 
@@ -61,7 +61,7 @@ def _unzip(archive: Path, folder: Path, room: int) -> None:
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise InputError(f"{archive.name}: {member.filename!r} is no plain file")
-        paths = [_inside(archive, member.filename) for member in members]
+        paths = [_inside(archive, member.filename, is_folder=member.is_dir()) for member in members]
         _check_room(archive, len(members), sum(member.file_size for member in members), room)
         for member, path in zip(members, paths, strict=True):
             target = folder / path
@@ -80,7 +80,7 @@ def _untar(archive: Path, mode: str, folder: Path, room: int) -> None:
         for member in opened:
             if not (member.isreg() or member.isdir()):
                 raise InputError(f"{archive.name}: {member.name!r} is no plain file")
-            members.append((member, _inside(archive, member.name)))
+            members.append((member, _inside(archive, member.name, is_folder=member.isdir())))
             _check_room(archive, len(members), sum(item.size for item, _ in members[-1:]), room)
         _check_room(archive, len(members), sum(item.size for item, _ in members), room)
         if opened.fileobj is not None and len(opened.fileobj.read(_PADDING + 1)) > _PADDING:  # gzip checks at its end
@@ -98,11 +98,9 @@ def _untar(archive: Path, mode: str, folder: Path, room: int) -> None:
                 target.chmod((member.mode & 0o777) | 0o644)
 
 
-def _inside(archive: Path, name: str) -> PurePosixPath:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-        raise InputError(f"{archive.name}: member {name!r} leaves its folder")
-    return path
+def _inside(archive: Path, name: str, *, is_folder: bool) -> str:
+    plain = name if name.startswith("/") else PurePosixPath(name).as_posix()  # archivers write ./ before and / behind
+    return plain if is_folder and plain == "." else safe_path(plain, f"a member of {archive.name}")
 
 
 def _check_room(archive: Path, members: int, size: int, room: int) -> None:

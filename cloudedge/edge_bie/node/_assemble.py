@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from cloudedge.bundle import Bundle, published
@@ -22,7 +22,7 @@ from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._units import Bind, Lead, ServiceRun, Unit
 from cloudedge.errors import InputError
 from cloudedge.hub import Descriptor, Digest
-from cloudedge.io import write_synced
+from cloudedge.io import path_below, safe_path, write_synced
 
 __all__ = ["Kind", "Parts", "assemble", "free_port"]
 
@@ -153,9 +153,7 @@ def host_path(store: NodeStore, volume: DesiredVolume) -> Path:
     """
     if volume.source.startswith("/"):
         return Path(volume.source)
-    if ".." in Path(volume.source).parts:
-        raise InputError(f"the host path {volume.source!r} leaves its folder")
-    return store.folder / "host" / volume.source
+    return store.folder / "host" / safe_path(PurePosixPath(volume.source).as_posix(), "a host path")
 
 
 def _is_blob(parts: Parts, volume: DesiredVolume) -> bool:
@@ -188,7 +186,7 @@ def _unpack(bundle: Bundle, target: Path) -> None:
     """Write a bundle's dense files and parts; tables stay in the hub and are read from there."""
     for member in bundle.members():
         if not member.path.startswith(_TABLES):
-            path = target / member.path
+            path = path_below(target, member.path)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as file:
                 for chunk in member.chunks:
@@ -203,7 +201,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 
 def _below(root: Path, path: str) -> Path:
-    return root / path.lstrip("/")
+    return path_below(root, PurePosixPath(path).as_posix().strip("/"), "a path to mount at")
 
 
 def _model_path(parts: Parts) -> str:

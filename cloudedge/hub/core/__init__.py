@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from cloudedge.hub.core._hashing import Hashed, hash_file, hash_files
 from cloudedge.hub.core._oci import (
+    FILE_PATH,
     IMAGE_INDEX,
     IMAGE_MANIFEST,
     MANIFEST_LIMIT,
+    TABLE_NAME,
     Descriptor,
     Digest,
     Manifest,
@@ -35,9 +37,11 @@ from cloudedge.hub.core._tags import Expectation, TagEntry, check_name, check_ta
 __all__ = [
     "ANY",
     "CHUNK",
+    "FILE_PATH",
     "IMAGE_INDEX",
     "IMAGE_MANIFEST",
     "MANIFEST_LIMIT",
+    "TABLE_NAME",
     "AnyVersion",
     "Descriptor",
     "Digest",

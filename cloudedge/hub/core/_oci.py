@@ -15,11 +15,14 @@ from types import MappingProxyType
 from typing import Any, NewType
 
 from cloudedge.errors import InputError, IntegrityError
+from cloudedge.io import safe_path
 
 __all__ = [
+    "FILE_PATH",
     "IMAGE_INDEX",
     "IMAGE_MANIFEST",
     "MANIFEST_LIMIT",
+    "TABLE_NAME",
     "Descriptor",
     "Digest",
     "Manifest",
@@ -43,6 +46,12 @@ IMAGE_INDEX = "application/vnd.oci.image.index.v1+json"
 # The least that the distribution spec asks registries to accept, and the most that the common one accepts.
 MANIFEST_LIMIT = 4 * 1024 * 1024
 
+FILE_PATH = "org.cncf.model.filepath"
+"""The annotation with the path of a layer's file."""
+TABLE_NAME = "io.cloudedge.table.name"
+"""The annotation with the name of the table that a layer belongs to."""
+
+_TABLE_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
@@ -114,6 +123,7 @@ class Descriptor:
             raise InputError(f"{what} has an impossible size: {size!r}")
         if not isinstance(annotations, dict) or not all(isinstance(v, str) for v in annotations.values()):
             raise InputError(f"{what} has annotations that are not strings")
+        _check_names(annotations, what)
         return cls(media_type, parse_digest(value.get("digest")), size, MappingProxyType(annotations))
 
     def to_json(self) -> dict[str, Any]:
@@ -210,6 +220,17 @@ def _descriptors(value: dict[str, Any], key: str) -> tuple[Descriptor, ...]:
     if not isinstance(items, list):
         raise InputError(f"manifest's {key} is not a list")
     return tuple(Descriptor.from_json(item, f"{key}[{i}]") for i, item in enumerate(items))
+
+
+def _check_names(annotations: Mapping[str, str], what: str) -> None:
+    """Refuse names that become paths wherever the blob is written; cloudedge writes files by no other annotation."""
+    if FILE_PATH in annotations:
+        safe_path(annotations[FILE_PATH], f"{what}: {FILE_PATH}")
+    table = annotations.get(TABLE_NAME, "_")
+    if not _TABLE_NAME.fullmatch(table):
+        raise InputError(
+            f"{what}: {TABLE_NAME} must name a table with up to 128 letters, digits and . _ -, not {table[:255]!r}"
+        )
 
 
 def verified(chunks: Iterator[bytes], blob: Descriptor, where: str) -> Iterator[bytes]:

@@ -56,6 +56,10 @@ class LocalHub(LayoutHub):
             self.store.put(blob_key(blob.digest), data)
         return blob
 
+    def drop_damaged(self, blob: Descriptor) -> None:
+        """Delete a blob that does not match its digest, so that the next pull brings it again; readers keep theirs."""
+        self._files.delete(blob_key(blob.digest))
+
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """Lend a folder on the hub's file system for files to adopt; removed afterwards."""

@@ -24,7 +24,7 @@ from cloudedge.release.core._version import Version
 
 __all__ = ["ALLOWED", "Operations", "describe", "require_feasible", "without"]
 
-ALLOWED = Options(allow_signature_change=True)
+ALLOWED = Options(allow_signature_change=True, allow_older=True)
 """The options for a version that was live here before: its clients were there then."""
 
 _KNOWN = 1000
@@ -85,7 +85,9 @@ class Operations:
         plan = Plan.from_json(operation.plan)
         version, world = self._context.look(plan.ref, plan.shards)
         world = replace(world, lives=plan.lives)
-        fresh = plan_for(version, world, plan.options, kind=plan.kind, before=plan.before, leave_away=leave_away)
+        # It was fresh enough when it began; a signature that expires half way must not leave it there.
+        options = replace(plan.options, allow_older=True)
+        fresh = plan_for(version, world, options, kind=plan.kind, before=plan.before, leave_away=leave_away)
         return fresh, version
 
     def patiently(

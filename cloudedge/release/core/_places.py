@@ -56,6 +56,8 @@ class Loaded:
     """Sparse: how many shards its table was cut into when this version was loaded, where the place can tell."""
     error: str = ""
     """Why it failed."""
+    digest: str = ""
+    """The whole digest of its bundle, where the place can tell; a pin is only the beginning of it."""
 
 
 @renamed_arguments(memory_free_bytes="free_memory_bytes", disk_free_bytes="free_disk_bytes")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cloudedge.release.core._places import Estimate, Observed
-from cloudedge.release.core._steps import Options, Refusal
+from cloudedge.release.core._steps import Options, Refusal, is_other
 from cloudedge.release.core._table_layouts import takes
 from cloudedge.release.core._version import TableFacts, Version
 
@@ -109,6 +109,26 @@ def untrusted(proposal: Proposal) -> Iterator[str]:
     """A target with a key takes only bundles that were signed with it."""
     if proposal.desired.untrusted:
         yield proposal.desired.untrusted
+
+
+@rule("pin", "Pack it again: any change gives it another digest, and another pin.")
+def same_pin(proposal: Proposal) -> Iterator[str]:
+    """A pin is the beginning of a digest; two bundles with the same one cannot be distinguished where only pins are."""
+    desired = proposal.desired
+    for life in proposal.world.lives:
+        if life.pin == desired.pin and is_other(life.digest, desired.digest):
+            yield f"{desired} {desired.digest} has the pin of {life.title} {life.digest}, which was live here"
+    for place in proposal.able:
+        loaded = place.versions.get(desired.pin)
+        if loaded is not None and is_other(loaded.digest, desired.digest):
+            yield f"{desired} {desired.digest} has the pin of {loaded.digest}, which {place.name} has loaded"
+
+
+@rule("stale", "Release it with `--allow-older` if you want it; `cloudedge rollback` goes back to what was live here.")
+def stale(proposal: Proposal) -> Iterator[str]:
+    """A hub, or an attacker in its place, may offer an old version whose signature still holds."""
+    if proposal.desired.stale and not proposal.options.allow_older:
+        yield proposal.desired.stale
 
 
 @rule("empty", "Give it a leg in cloudedge.yaml: sparse, dense or edge.")

@@ -11,15 +11,16 @@ from cloudedge._renamed_arguments import renamed_arguments
 from cloudedge.errors import CloudEdgeError
 from cloudedge.journal import Operation, What
 from cloudedge.release.core._context import ReleaseContext
-from cloudedge.release.core._places import Group, Member, Observed, Shares
+from cloudedge.release.core._places import Group, Loaded, Member, Observed, Shares
 from cloudedge.release.core._plan import same_shares
-from cloudedge.release.core._steps import Life, stage_of
+from cloudedge.release.core._steps import Life, is_other, stage_of
 
 __all__ = ["PlaceStatus", "Record", "Status", "history", "status"]
 
 
-PlaceState = Literal["current", "behind", "canary", "empty", "spare", "away"]
-"""`spare`: a shard of a layout that the live version does not use, kept for a rollback or for the next release."""
+PlaceState = Literal["current", "behind", "canary", "empty", "spare", "away", "failed"]
+"""`failed`: what is live is there and could not be loaded, mostly because its bytes are not those of its pin. `spare`:
+a shard of a layout that the live version does not use, kept for a rollback or for the next release."""
 
 _SETTLED = ("settle", "done")
 
@@ -152,7 +153,7 @@ def _place(context: ReleaseContext, place: Observed, lives: Sequence[Life]) -> P
         versions={pin: loaded.state for pin, loaded in place.versions.items()},
         memory_bytes=sum(loaded.memory_bytes for loaded in place.versions.values()),
         free_memory_bytes=place.free_memory_bytes,
-        error=place.error,
+        error=place.error or (_live_at(place, live).error if live else ""),
         lag=_lag(place.active, lives),
         members=tuple(_member(member, place.leg, lives) for member in _members(context, place)),
     )
@@ -194,16 +195,23 @@ def _lag(answers: Shares, lives: Sequence[Life]) -> int | None:
     return max(known) if known and len(known) == len(found) else None
 
 
+def _live_at(place: Observed, live: Life) -> Loaded:
+    return place.versions.get(live.pin) or Loaded()
+
+
 def _state(place: Observed, live: Life | None) -> PlaceState:
     if not place.is_reachable:
         return "away"
-    if live is not None and place.leg == "sparse" and live.shards.get(place.table) != place.shards:
+    if live is None:
+        return "behind" if place.active else "empty"
+    if place.leg == "sparse" and live.shards.get(place.table) != place.shards:
         return "spare"  # what is live has no such table, or has it in another layout
-    if not place.active:
-        return "empty"
-    if live is not None and same_shares(place.active, {live.pin: 1.0}):
-        return "current"
-    return "canary" if live is not None and live.pin in place.active else "behind"
+    if live.pin not in place.active:
+        has_failed = _live_at(place, live).state == "failed"
+        return "failed" if has_failed else "behind" if place.active else "empty"
+    if is_other(_live_at(place, live).digest, live.digest):
+        return "behind"  # another bundle, whose digest begins alike
+    return "current" if same_shares(place.active, {live.pin: 1.0}) else "canary"
 
 
 def history(context: ReleaseContext, limit: int = -1) -> list[Record]:

@@ -23,6 +23,7 @@ __all__ = [
     "Refusal",
     "Stage",
     "Step",
+    "is_other",
     "stage_of",
 ]
 
@@ -138,6 +139,8 @@ class Options:
     retain: int = 1
     """The number of versions before the live one that stay loaded, to go back to without moving bytes."""
     allow_signature_change: bool = False
+    allow_older: bool = False
+    """Take a version although a newer one was taken before, or although its signature has expired."""
     jobs: int = 16
     """The number of places that are worked on at the same time."""
     attempts: int = 4
@@ -169,6 +172,16 @@ class Life:
     """Its name for operators: ctr:3."""
     shards: Mapping[str, int] = field(default_factory=dict)
     """By table: the number of its shards; empty: the version has no tables."""
+
+    @property
+    def digest(self) -> str:
+        """The whole digest of the bundle."""
+        return self.ref.rpartition("@")[2]
+
+
+def is_other(one: str, other: str) -> bool:
+    """Tell whether two whole digests are known and differ; places and old journals know only pins."""
+    return one != other and all(digest.startswith("sha256:") for digest in (one, other))
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,9 @@ class Version:
     signature: Signature = field(default_factory=Signature)
     untrusted: str = ""
     """Why its signature does not hold; empty if it does, or none is required."""
+    stale: str = ""
+    """Why its signature holds and it still is not what the hub should offer: a newer version was taken before, or the
+    signature has expired; empty if neither is so."""
     files: Mapping[str, int] = field(default_factory=dict)
     """By digest: the bytes of its dense files."""
     missing_bytes: int = 0
@@ -54,13 +57,22 @@ class Version:
     """The bundle with its bytes; None: they are not here."""
 
     @classmethod
-    def of(cls, bundle: Outline, *, shards: Mapping[str, int], untrusted: str = "", missing_bytes: int = 0) -> Version:
+    def of(
+        cls,
+        bundle: Outline,
+        *,
+        shards: Mapping[str, int],
+        untrusted: str = "",
+        stale: str = "",
+        missing_bytes: int = 0,
+    ) -> Version:
         """Read the facts of a bundle. One in another hub has them all but the rows of each shard.
 
         Args:
             bundle: The bundle, or its outline in another hub.
             shards: By table, the number of shards on the target; one where a table is not named.
             untrusted: Why its signature does not hold.
+            stale: Why it is older than what the hub should offer.
             missing_bytes: Its bytes that are not here.
         """
         found = cls(
@@ -72,6 +84,7 @@ class Version:
             tables={name: _facts(bundle, name) for name in bundle.table_layers},
             signature=bundle.signature,
             untrusted=untrusted,
+            stale=stale,
             files={layer.digest: layer.size for layer in bundle.dense_layers.values()},
             missing_bytes=missing_bytes,
             bundle=bundle if isinstance(bundle, Bundle) else None,

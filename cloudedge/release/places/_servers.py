@@ -256,8 +256,9 @@ class ServingPlace:
             versions={
                 version["pin"]: Loaded(
                     state=loaded_state(version["state"]),
-                    error=version["error"],
+                    error=version["error"] or next(iter(version.get("probes_failed") or ()), ""),
                     memory_bytes=version.get("memory_bytes") or 0,
+                    digest=version["bundle"].rpartition("@")[2],
                 )
                 for version in found["versions"]
             },
@@ -280,8 +281,8 @@ class ServingPlace:
             if found is not None and found["state"] == states.READY and found["tables"] == tables:
                 return Shipped(0, "nothing")
             ship = self._changed_bytes(version)
-            if found is not None and found["state"] in (states.READY, states.FAILED):
-                self._admin.unload(version.pin)  # it failed to load, or reads a layout that was given up
+            if found is not None and found["state"] == states.READY:
+                self._admin.unload(version.pin)  # it reads a layout that was given up; one that failed is replaced
             self._admin.load(version.ref, tables=tables)
             self._admin.wait_loaded(version.pin, within_s=_LOAD_S)
         return Shipped(ship, "base" if ship == version.dense_bytes else "delta")

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cloudedge.bundle import Bundle, Outline, check_signature
+from cloudedge.bundle import Bundle, Outline, SeenVersions, check_signature
 from cloudedge.clock import Clock, SystemClock, rfc3339
-from cloudedge.errors import CloudEdgeError, NotFound, SignatureInvalid, Unavailable
+from cloudedge.errors import CloudEdgeError, IntegrityError, NotFound, SignatureInvalid, Unavailable
 from cloudedge.hub import Descriptor, Hub, LocalHub, Ref, current, release_tag, resolve
 from cloudedge.io import who
 from cloudedge.release.core import Version
@@ -28,7 +28,8 @@ class HubBundleSource:
         source: The hub that bundles come from; None: they are packed here.
         shards: By table: the number of its shards on the target.
         key: The public key that every bundle has to be signed with; None: no signature is required.
-        clock: For the tags' history.
+        seen: The highest versions that were taken with that key; None: they are not remembered.
+        clock: For the tags' history and the expiry of signatures.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class HubBundleSource:
         source: Hub | None = None,
         shards: Mapping[str, int] | None = None,
         key: Path | None = None,
+        seen: SeenVersions | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._target = target
@@ -46,30 +48,57 @@ class HubBundleSource:
         self._source = source
         self._shards = shards or {}
         self._key = key
+        self._seen = seen
         self._clock = clock or SystemClock()
         self._quiet_until, self._why_quiet = -math.inf, ""
 
     def version(self, ref: str) -> Version:
         """See `BundleSource`."""
-        found = self._find(Ref.parse(ref))
-        untrusted = ""
-        if self._key is not None:
-            try:
-                check_signature(found, self._key)
-            except SignatureInvalid as error:
-                untrusted = error.message
+        parsed = Ref.parse(ref)
+        found = self._find(parsed)
+        untrusted, stale = self._doubts(found, parsed)
         missing = sum(blob.size for blob in self._missing(found))
-        return Version.of(found, shards=self._shards, untrusted=untrusted, missing_bytes=missing)
+        return Version.of(found, shards=self._shards, untrusted=untrusted, stale=stale, missing_bytes=missing)
+
+    def _doubts(self, found: Outline, ref: Ref) -> tuple[str, str]:
+        """Return why a bundle is not what was asked for, and why it is older than it should be."""
+        if self._key is None:
+            return "", ""
+        try:
+            check_signature(found, self._key, tag=ref.tag, clock=self._clock)
+        except SignatureInvalid as error:
+            return ("", error.message) if error.facts.get("expired") else (error.message, "")
+        # The hub decides what a tag points at and which version is the newest; a digest names one bundle on purpose.
+        newer = self._seen.newer_than(found.name, found.version) if self._seen is not None and not ref.digest else ""
+        if newer:
+            return "", f"{found.name}:{newer} was taken before, and {ref} now is the older version {found.version}"
+        return "", ""
 
     def fetch(self, version: Version) -> int:
         """See `BundleSource`: from the target's hub into the local one; what arrived before a failure stays."""
+        if self._seen is not None and not version.untrusted:
+            self._seen.remember(version.name, version.label)
         if self._source is not None and version.missing_bytes:
             Bundle.pull(version.ref, self._source, hub=self._local)
         return version.missing_bytes
 
     def verify(self, version: Version) -> None:
-        """Check every byte of the local copy."""
-        Bundle.open(version.ref, hub=self._local).verify()
+        """Check every byte of the local copy; fetch what is damaged again, where bundles come from another hub.
+
+        Raises:
+            IntegrityError: it is damaged, and there is no other hub.
+        """
+        bundle = Bundle.open(version.ref, hub=self._local)
+        try:
+            bundle.verify()
+        except IntegrityError as error:
+            if self._source is None:
+                raise
+            damaged = set(error.facts.get("damaged", ()))
+            for blob in bundle.manifest.blobs:
+                if blob.digest in damaged:
+                    self._local.drop_damaged(blob)
+            Bundle.pull(version.ref, self._source, hub=self._local).verify()
 
     def mark(self, roles: Mapping[str, str | None]) -> str | None:
         """Move this target's release tags, in both hubs, to the bundles that play these roles.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cloudedge.bundle import SeenVersions
 from cloudedge.config import TargetConfig, accept_target_kind, home, load
 from cloudedge.errors import ConfigError
 from cloudedge.hub import LocalHub, open_hub
@@ -81,12 +82,14 @@ def build(name: str, config: Config | None = None) -> ReleaseContext:
     kind = _kind(section.kind)
     places = {place.name: place for place in (*_function(kind.places)(name, section), *_edge(name, settings))}
     hub = settings.hubs.get(section.hub or settings.default_hub or "")
+    key = Path(section.key).expanduser() if section.key else None
     source = HubBundleSource(
         name,
         LocalHub(),
         source=open_hub(hub) if hub is not None else None,
         shards=_shards(places, section),
-        key=Path(section.key).expanduser() if section.key else None,
+        key=key,
+        seen=SeenVersions(home() / "seen-versions", key) if key is not None else None,
     )
     layouts = _function(kind.layouts)(name, section) if kind.layouts is not None else FixedLayout()
     return ReleaseContext(name, places, Journal(journal_path(name)), source, by=who(), layouts=layouts)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cloudedge.bundle import Bundle, ProbeRequest, Signature, find_program
 from cloudedge.bundle.contents import compare_answer
-from cloudedge.errors import CloudEdgeError, InputError, NotFound
+from cloudedge.errors import CloudEdgeError, InputError, IntegrityError, NotFound
 from cloudedge.serving.model._batch_safety import batching_obstacle
 from cloudedge.serving.model._inputs import Arrays, FeedCheck, ShapeKey, alias
 from cloudedge.serving.model._metrics import VersionMetrics
@@ -99,6 +99,7 @@ class Version:
 
     Raises:
         InputError: The bundle cannot be served; gives the reason.
+        IntegrityError: A file of the bundle is not what its digest says.
     """
 
     def __init__(
@@ -116,6 +117,9 @@ class Version:
         self.pin = bundle.pin
         self.metrics = VersionMetrics()
         self.has_local_rows = rows is None
+        # Hashed at every load, also after a restart: answers carry the pin, and the bytes have to be those of the pin.
+        dense = bundle.verify_dense()
+        self._tables = bundle.verify_tables() if rows is None else None
         self._rows = rows or BundleRows(bundle.sparse)
         with DenseModel(bundle.dense) as model:
             self.signature = _signature(bundle)
@@ -129,6 +133,9 @@ class Version:
         if self.tuning.threads != model.threads:
             with DenseModel(bundle.dense, threads=self.tuning.threads) as wide:
                 self._clone(wide, workers, wide.predictor())
+        dense.require_unchanged()
+        if self._tables is not None:
+            self._tables.require_unchanged()
         self.memory_bytes = _memory_bytes(bundle, has_local_rows=self.has_local_rows)
         self._probe_lock = threading.Lock()
         self.probed: ProbeResult | None = None
@@ -320,6 +327,11 @@ class Version:
         with self._probe_lock:
             if not self.predictors:
                 raise NotFound(f"version {self.pin} was unloaded", pin=self.pin)
+            try:
+                if self._tables is not None:  # they are mapped: a write to the file changes the rows
+                    self._tables.require_unchanged()
+            except IntegrityError as error:
+                failures.append(error.message)
             for i, request in enumerate(requests):
                 try:
                     self._probe_one(request)

@@ -84,11 +84,17 @@ class Runtime:
 
         Raises:
             NotFound: There is no such bundle.
-            Conflict: The version is being unloaded.
+            Conflict: The version is being unloaded, or another bundle has its pin.
         """
         bundle = open_bundle(ref, self.hub)
         with self._lock:
             entry = self._entries.get(bundle.pin)
+            if entry is not None and entry.bundle.digest != bundle.digest:
+                raise Conflict(
+                    f"{bundle!r} {bundle.digest} has the pin of {entry.bundle.digest}, which is here already",
+                    hint="Pack it again: any change gives it another digest, and another pin.",
+                    pin=bundle.pin,
+                )
             if entry is None or entry.state == states.FAILED:
                 entry = self._entries[bundle.pin] = VersionEntry(bundle, name or bundle.name, dict(tables or {}))
                 entry.done = self._loader.submit(self._load, entry)

@@ -362,11 +362,8 @@ def test_members_that_leave_their_folder_are_refused(hub, model, tmp_path, path)
     def change(layers):
         layers[0]["annotations"][_media.FILE_PATH] = path
 
-    bad = forged(hub, Bundle.pack(model, name="ctr", hub=hub), change)
-    for attempt in (bad.verify, lambda: unpack(bad, tmp_path / "out"), lambda: export_zip(bad, tmp_path / "out.zip")):
-        with pytest.raises(InputError, match="a bundle cannot hold the path"):
-            attempt()
-    assert list(tmp_path.glob("*out*")) == []
+    with pytest.raises(InputError, match="must stay inside its folder"):
+        forged(hub, Bundle.pack(model, name="ctr", hub=hub), change)
 
 
 @pytest.mark.parametrize("paths", [("a", "a"), ("a", "a/b"), (".bundle/needs.json", "x")])
@@ -375,12 +372,8 @@ def test_two_members_at_one_place_are_refused(hub, model, tmp_path, paths):
         for layer, path in zip(layers, paths, strict=False):
             layer["annotations"][_media.FILE_PATH] = path
 
-    bad = forged(hub, Bundle.pack(model, name="ctr", hub=hub), change)
     with pytest.raises(InputError, match="two members at"):
-        unpack(bad, tmp_path / "out")
-    if paths != ("a", "a/b"):  # which a zip can hold
-        with pytest.raises(InputError, match="two members at"):
-            export_zip(bad, tmp_path / "out.zip")
+        unpack(forged(hub, Bundle.pack(model, name="ctr", hub=hub), change), tmp_path / "out")
     assert list(tmp_path.glob("*out*")) == []
 
 

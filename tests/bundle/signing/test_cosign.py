@@ -6,19 +6,23 @@ import json
 import os
 import stat
 import subprocess
+from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from cloudedge.bundle import Bundle, sign_bundle
 from cloudedge.bundle.signing import _cosign as cosign
 from cloudedge.bundle.signing._keys import load_private, load_public, new_key_pair
 from cloudedge.errors import Conflict, InputError, NotFound, SignatureInvalid, StorageError
+from cloudedge.hub import LocalHub, referrers_tag
 from cloudedge.hub._copy import signature_tag
 from cloudedge.hub.core._oci import Descriptor, Digest, Manifest, digest_of
 from cloudedge.hub.core._tags import current
 from cloudedge.hub.registry._registry_hub import RegistryHub
 from tests.hub.registry.servers import push, reader, registry, tool
+from tests.models import make_model
 
 DIGEST = Digest("sha256:" + "ab" * 32)
 OTHER = Digest("sha256:" + "cd" * 32)
@@ -269,8 +273,8 @@ def hub(tmp_path_factory):
 class Cosign:
     """The real one, kept away from the network and from the user's home."""
 
-    def __init__(self, home, hub):
-        self._program, self._home = tool("cosign"), home
+    def __init__(self, home, hub, name="cosign"):
+        self._program, self._home = tool(name), home
         self._where = hub.url.removeprefix("oci://")
         # Given these it does not fetch sigstore's own roots, which a key pair needs nothing of.
         nothing = ("SIGSTORE_CT_LOG_PUBLIC_KEY_FILE", "SIGSTORE_ROOT_FILE", "SIGSTORE_REKOR_PUBLIC_KEY")
@@ -288,8 +292,8 @@ class Cosign:
             timeout=120,
         )
 
-    def verify(self, public, name, digest):
-        flags = ("--insecure-ignore-tlog=true", "--allow-http-registry", "--key", public)
+    def verify(self, public, name, digest, *more):
+        flags = ("--insecure-ignore-tlog=true", "--allow-http-registry", "--key", public, *more)
         return self.run("verify", *flags, f"{self._where}/{name}@{digest}")
 
     def sign(self, private, name, digest):
@@ -343,3 +347,41 @@ def test_we_verify_what_cosign_signed(hub, tmp_path):
     cosign.check(first.public_key(), *found[0], manifest.digest)
     cosign.check(load_public(public), *found[1], manifest.digest)
     assert found[1][0] == cosign.payload(f"{hub.url.removeprefix('oci://')}/theirs", manifest.digest)
+
+
+@pytest.mark.parts
+def test_cosign_3_verifies_what_we_signed(hub, tmp_path):
+    """It looks for sigstore bundles among the referrers and for nothing else."""
+    outside = Cosign(tmp_path, hub, "cosign3")
+    private, public = new_key_pair(tmp_path, "team", b"open sesame")
+    _, stranger = new_key_pair(tmp_path, "stranger", None)
+    bundle = Bundle.pack(make_model(tmp_path / "model"), name="third", hub=LocalHub(tmp_path / "hub"))
+    bundle.push(hub)
+    assert outside.verify(public, "third", bundle.digest).returncode != 0  # not signed yet
+    sign_bundle(bundle, private, b"open sesame")
+    bundle.push(hub)
+    good = outside.verify(public, "third", bundle.digest)
+    assert good.returncode == 0, good.stderr
+    assert json.loads(good.stdout)[0]["critical"]["image"]["docker-manifest-digest"] == bundle.digest
+    assert outside.verify(stranger, "third", bundle.digest).returncode != 0
+    sign_bundle(bundle, private, b"open sesame", expires=timedelta(days=30))
+    bundle.push(hub)
+    renewed = outside.verify(public, "third", bundle.digest)
+    assert renewed.returncode == 0, renewed.stderr
+
+
+@pytest.mark.parts
+def test_cosign_2_verifies_signatures_that_expire(hub, tmp_path):
+    outside = Cosign(tmp_path, hub)
+    private, public = new_key_pair(tmp_path, "team", None)
+    bundle = Bundle.pack(make_model(tmp_path / "model"), name="second", hub=LocalHub(tmp_path / "hub"))
+    sign_bundle(bundle, private, expires=timedelta(days=30))
+    bundle.push(hub)
+    # Where there is a sigstore bundle it looks at nothing else, and wants a trusted root: an empty one will do.
+    root = tmp_path / "root.json"
+    root.write_text('{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}')
+    good = outside.verify(public, "second", bundle.digest, "--trusted-root", root)
+    assert good.returncode == 0, good.stderr
+    hub.move_tag("second", referrers_tag(bundle.digest), None, by="u", at="t")
+    good = outside.verify(public, "second", bundle.digest)  # the signature under .sig
+    assert good.returncode == 0, good.stderr

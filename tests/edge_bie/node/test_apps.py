@@ -129,7 +129,7 @@ def test_a_wrong_md5_and_a_member_that_leaves_its_folder_are_refused(world, play
     seed_objects(world, zipped({"../../out.txt": "x"}))
     agent = world.agent(key=False, runtime=played)
     settle(agent)
-    assert "leaves its folder" in world.reported().app("paddle-serving").cause
+    assert "must stay inside its folder" in world.reported().app("paddle-serving").cause
     assert not list(world.folder.glob("**/out.txt"))
     agent.close()
 
@@ -344,6 +344,7 @@ def test_documents_of_any_shape_are_refused_by_an_input_error():
     ]
     shapes += [{"name": "a1", "services": [{**service, "volumeMounts": [{"name": "v", "mountPath": "/a/../b"}]}]}]
     shapes += [{"name": "a1", "services": [service], "volumes": [{"name": "v", "config": "x"}]}]
+    shapes += [{"name": "a1", "services": [service], "version": version} for version in ("../../x", "/x", "a/b", 7)]
     for shape in shapes:
         with contextlib.suppress(InputError):
             DesiredApp.parse(shape)

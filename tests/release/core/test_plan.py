@@ -470,6 +470,19 @@ def test_a_replica_that_was_given_another_layout_forgets_it_before_the_rows_go()
     assert not [step for steps in plan_undo(planned, after, set()) for step in steps if step.stage == "dense.forget"]
 
 
+def test_a_bundle_with_the_pin_of_another_is_refused():
+    digests = ["sha256:" + letter * 64 for letter in "ab"]
+    desired = replace(version(2), digest=digests[0])
+    lived = replace(life(2), ref=f"ctr@{digests[1]}")
+    assert rules(plan(desired, replace(world(), lives=[life(1), lived]))) == {"pin"}
+    holder = place(NAMES[-3], pins=("v1", "v2"))
+    holder = replace(holder, versions={**holder.versions, "v2": replace(holder.versions["v2"], digest=digests[1])})
+    others = [place(name) for name in NAMES if name != holder.name]
+    assert rules(plan(desired, world([holder, *others]))) == {"pin"}
+    same = replace(lived, ref=f"ctr@{digests[0]}")
+    assert not plan(desired, replace(world(), lives=[life(1), same])).refusals
+
+
 def test_a_rule_is_one_function(monkeypatch):
     monkeypatch.setattr(_preconditions, "RULES", list(_preconditions.RULES))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudedge.release import Limits, ReleaseUndone
+from cloudedge.release import Limits, ReleaseUndone, Unfinished
 from cloudedge.release.local import is_up, up
 from tests.release.local.world import NAME, wait
 
@@ -158,3 +158,32 @@ def test_after_a_reboot_everything_is_as_it_was(world):
         world.target.rollback()  # what was live before is there too
         load.until(20, world.live.pin)
     assert load.broken == ([], [])
+
+
+def test_a_replica_does_not_answer_with_bytes_that_are_not_those_of_its_pin(world):
+    """One float is edited in a blob; a replica that is killed then would answer wrongly under the old pin."""
+    live = world.live
+    blob = next(path for name, path in live.bundle.dense.items() if name.endswith(".pdiparams"))
+    good, pid = blob.read_bytes(), world.pids()["dense-0"]
+    blob.write_bytes(good[:-4] + b"\x00\x00\x80\x3f")
+    try:
+        with world.load() as load:
+            os.kill(pid, signal.SIGKILL)
+            wait(lambda: world.pids().get("dense-0") not in {None, pid}, "the replica to be started again")
+
+            def replica():
+                return next(place for place in world.target.status().places if place.name == "dense/0")
+
+            wait(lambda: replica().state == "failed", "the replica to refuse the version")
+            assert "is not what its digest says" in replica().error
+            assert not world.target.status().is_whole
+            with suppress(Unfinished):  # it cannot be repaired while the blob is damaged, and says so
+                outcome = world.target.resume()
+                assert outcome is not None
+                assert "damaged" in outcome.why
+            load.until(20, live.pin)
+        assert load.broken == ([], [])
+    finally:
+        blob.write_bytes(good)
+    assert world.target.resume() is not None
+    assert world.target.status().is_whole

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from cloudedge.bundle import Bundle, new_key_pair, sign_bundle
+from cloudedge.bundle import Bundle, SeenVersions, new_key_pair, sign_bundle
 from cloudedge.clock import ManualClock
 from cloudedge.config import Config, _targets
 from cloudedge.errors import Unavailable
@@ -151,3 +152,76 @@ def test_a_kind_of_your_own_is_one_registration(tmp_path, monkeypatch):
     register_kind("folders", lambda name, section: folder_places(tmp_path / name))
     target = Target.load("prod", config=Config.model_validate(section))
     assert [place.name for place in target.status().places] == list(NAMES)
+
+
+def test_a_damaged_blob_is_fetched_again(tmp_path, hub, far):
+    one, two = bundles(tmp_path, far, 2)
+    target = far_target(tmp_path, hub, far)
+    target.run(target.plan("ctr:1"))
+    bundle = Bundle.pull("ctr:2", far, hub=hub)
+    blob = next(iter(bundle.dense.values()))
+    good = blob.read_bytes()
+    blob.unlink()
+    blob.write_bytes(bytes([good[0] ^ 1]) + good[1:])
+    assert target.run(target.plan("ctr:2")).state == "done"
+    assert blob.read_bytes() == good
+    assert target.status().live.pin == two.pin
+    assert one.pin in {pin for place in target.status().places for pin in place.versions}
+
+
+def guarded_target(tmp_path, hub, far, clock):
+    shelf = HubBundleSource(
+        "prod", hub, source=far, shards={"emb": SHARDS}, key=tmp_path / "team.pub", clock=clock,
+        seen=SeenVersions(tmp_path / "seen", tmp_path / "team.pub"),
+    )  # fmt: skip
+    target = folder_target(tmp_path, hub, clock=clock)
+    target._context.bundles = shelf
+    return target
+
+
+def test_a_hub_cannot_pass_an_old_signed_version_off_as_the_new_one(tmp_path, hub, far):
+    new_key_pair(tmp_path, "team", None)
+    clock, made = ManualClock(), bundles(tmp_path, far)
+    for bundle in made:
+        sign_bundle(bundle, tmp_path / "team.key")
+    _, two, three = made
+    target = guarded_target(tmp_path, hub, far, clock)
+    far.move_tag("ctr", "6", two.manifest.descriptor, by="mallory", at="t")
+    (refusal,) = target.plan("ctr:6").refusals
+    assert refusal.rule == "signature"
+    assert "signed as ctr:2" in refusal.what
+    far.move_tag("ctr", "6", None, by="ann", at="t")
+    far.move_tag("ctr", "prod", three.manifest.descriptor, by="ann", at="t")
+    assert target.run(target.plan("ctr:prod")).state == "done"
+    # Another process, later: the tag, the newest version and the plain version are all the hub's word.
+    target = guarded_target(tmp_path, hub, far, clock)
+    far.move_tag("ctr", "prod", two.manifest.descriptor, by="mallory", at="t")
+    far.move_tag("ctr", "3", None, by="mallory", at="t")
+    for ref in ("ctr:prod", "ctr", "ctr:2"):
+        (refusal,) = target.plan(ref).refusals
+        assert refusal.rule == "stale"
+        assert "ctr:3 was taken before" in refusal.what
+        assert "--allow-older" in refusal.hint
+    assert target.plan(f"ctr@{two.digest}").refusals == ()
+    assert target.run(target.plan("ctr:2", allow_older=True)).state == "done"
+    assert target.rollback().state == "done"  # back to 3
+    assert target.rollback("ctr:2").state == "done"
+
+
+def test_an_expired_signature_stops_new_releases_and_no_repair(tmp_path, hub, far):
+    new_key_pair(tmp_path, "team", None)
+    clock, (one, two) = ManualClock(), bundles(tmp_path, far, 2)
+    for bundle in (one, two):
+        sign_bundle(bundle, tmp_path / "team.key", expires=timedelta(days=30), clock=clock)
+    target = guarded_target(tmp_path, hub, far, clock)
+    for bundle in (one, two):
+        assert target.run(target.plan(f"ctr:{bundle.version}")).state == "done"
+    clock.sleep(31 * 86400)
+    (refusal,) = target.plan("ctr:2").refusals
+    assert refusal.rule == "stale"
+    assert "expired at" in refusal.what
+    assert target.rollback().state == "done"
+    place = next(place for place in target._context.places.values() if place.leg == "dense")
+    place.activate({}, order=place._state()["fence"])
+    assert target.resume().state == "done"
+    assert target.status().is_whole

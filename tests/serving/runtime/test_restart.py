@@ -9,8 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from cloudedge.errors import Conflict, StorageError, Unavailable
+from cloudedge.errors import Conflict, IntegrityError, StorageError, Unavailable
 from cloudedge.serving import BundleRows, Routing, Runtime, RuntimeConfig, Shadow, Variant
+from cloudedge.serving.model import Version
 from cloudedge.serving.model._batching import VersionQueue
 from cloudedge.serving.runtime._saved_state import read_state
 from tests.serving.models import pack_rows, row_table
@@ -207,3 +208,62 @@ def test_who_asks_while_a_runtime_closes_is_told_at_once(models):
     queue._finish(1)
     closing.join(60)
     assert not closing.is_alive()
+
+
+def edit(path, at=-1):
+    """Change one byte of a blob, as a broken disk or a careless editor does; its size stays."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x40
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("what", ["dense", "table"])
+def test_a_version_whose_bytes_are_not_those_of_its_pin_does_not_answer_after_a_restart(models, rows, state, what):
+    live = rows[2]
+    blob = next(iter(live.dense.values())) if what == "dense" else live.sparse["t"].files[0]
+    before = blob.read_bytes()
+    edit(blob)
+    with Runtime(RuntimeConfig(workers=1), hub=models.hub, state=state) as runtime:
+        (lost,) = (text for text in runtime.restore() if text.startswith(live.pin))
+        assert "is not what its digest says" in lost
+        found = runtime.version(live.pin)
+        assert found.state == "failed"
+        assert blob.name in found.error
+        assert live.pin not in runtime.queues
+        assert live.pin in remembered(state)[0]
+        blob.write_bytes(before)
+        assert runtime.restore() == []
+        assert runtime.routing.active == live.pin
+
+
+def test_bytes_that_change_while_they_are_loaded_are_noticed(models, rows, monkeypatch):
+    bundle = rows[0]
+    blob = next(iter(bundle.dense.values()))
+    before, ask = blob.read_bytes(), Version._tune
+
+    def tune(self, *words):
+        blob.write_bytes(before + b" ")
+        return ask(self, *words)
+
+    monkeypatch.setattr(Version, "_tune", tune)
+    with Runtime(RuntimeConfig(workers=1), hub=models.hub) as runtime:
+        with pytest.raises(IntegrityError, match="was changed while it was in use"):
+            runtime.load(models.ref(bundle))
+        blob.write_bytes(before)
+
+
+def test_a_mapped_table_that_is_written_to_fails_its_probes(models, rows):
+    bundle = rows[1]
+    with Runtime(RuntimeConfig(workers=1), hub=models.hub) as runtime:
+        runtime.load(models.ref(bundle))
+        runtime.activate(bundle.pin)
+        assert runtime.is_ready(0)
+        file = bundle.sparse["t"].files[0]
+        twin = file.with_name("twin")
+        twin.hardlink_to(file)
+        assert runtime.is_ready(0)  # a new name is no change
+        twin.unlink()
+        edit(file)
+        assert not runtime.is_ready(0)
+        assert "was changed while it was in use" in runtime.version(bundle.pin).probes_failed[0]
+        edit(file)

@@ -8,7 +8,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from cloudedge.bundle import Bundle, Probes
+from cloudedge.bundle import Bundle, Outline, Probes
 from cloudedge.errors import Conflict, DeadlineExceeded, InputError, NotFound, Overloaded
 from cloudedge.serving import Call, Routing, Runtime, RuntimeConfig, Shadow, Variant
 from cloudedge.serving.engine import NoneActive
@@ -520,3 +520,13 @@ def test_a_version_that_goes_just_after_it_was_chosen(marked, models, monkeypatc
     monkeypatch.setattr(Routing, "choose", slow)
     assert ask(marked) in (second.pin, second.signature)
     assert calls == [(first.pin, "")]
+
+
+def test_a_bundle_whose_digest_begins_like_that_of_a_loaded_one_is_refused(models, monkeypatch):
+    first, second = models.rows, models.tiny
+    monkeypatch.setattr(Outline, "pin", property(lambda self: "0123456789abcdef"))
+    with Runtime(RuntimeConfig(workers=1), hub=models.hub) as runtime:
+        runtime.load(models.ref(first))
+        with pytest.raises(Conflict, match="has the pin of"):
+            runtime.load(models.ref(second))
+        runtime.load(models.ref(first))

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -21,7 +21,7 @@ from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import HubConfig
 from cloudedge.errors import ConfigError, DeadlineExceeded, InputError, NotFound, StorageError
 from cloudedge.hub import open_store
-from cloudedge.io import publish
+from cloudedge.io import path_below, publish, safe_path
 
 __all__ = [
     "MAX_DONEFILE",
@@ -141,7 +141,7 @@ class ListedFiles(ABC):
         try:
             self._start(into, files)
             for file in files:
-                target = into / file.path
+                target = path_below(into, file.path)
                 if target.exists():
                     continue  # published by rename: it is whole, and the listing shows that it is the same
                 if self._clock.monotonic() >= deadline:
@@ -163,9 +163,7 @@ class ListedFiles(ABC):
         for number, file in enumerate(self.walk(path)):
             if number == _MAX_FILES:
                 raise InputError(f"{self.address(path)} holds more than {_MAX_FILES} files")
-            steps = PurePosixPath(file.path).parts
-            if not steps or file.path.startswith("/") or ".." in steps or "\0" in file.path:
-                raise InputError(f"{self.address(path)} lists {file.path!r}, which is no file below it")
+            safe_path(file.path, f"a file that {self.address(path)} lists")
             yield file
 
     @staticmethod

@@ -452,7 +452,7 @@ def test_a_listing_cannot_lead_out_of_its_directory(tmp_path):
         def fetch(self, file, target, deadline):
             pytest.fail("it was fetched")
 
-    with pytest.raises(InputError, match="no file below it"):
+    with pytest.raises(InputError, match="must stay inside its folder"):
         Evil().bring("/data", tmp_path / "here", 0)
 
 
