@@ -13,6 +13,8 @@ passes the time and reports how each try ended. The rules:
 - A server whose rest is over comes back through a probe: a copy of a call that another server has answered. No call
   waits for it.
 - The last server is never left alone: when all rest, the one whose rest ends first is asked, and the others after it.
+  A try is cut for a server that rests only after ten times the patience. A call that has asked all servers returns, for
+  the rest of its deadline, to the one that answered last.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ _SAMPLES = 64
 _ENOUGH = 16
 """Answers after which a server's latencies count, and between two looks at them."""
 _QUANTILE = 0.95
+_SURE = 10.0
 _NEVER = float("-inf")
 
 
@@ -118,9 +121,11 @@ class EndpointPool:
                 self._turn = chosen
             if not tried:
                 self._allowance = min(self.policy.allowance, self._allowance + self.policy.share)
-            others = count - len(tried) - (chosen not in tried)
-            may_cut = others > 0 and self._allowance >= 1 and self.policy.share > 0
-            return chosen, self._patience_s if may_cut else None
+            if self._allowance < 1 or not self.policy.share or count == 1 or chosen in tried:
+                return chosen, None
+            if not self._away and not tried:
+                return chosen, self._patience_s
+            return chosen, self._patience_of(chosen, now, tried)
 
     def answered(self, number: int, begun: float, now: float) -> None:
         """Report an answer to a try that began at `begun`: the server is well."""
@@ -209,10 +214,21 @@ class EndpointPool:
         """Return the counters of a server."""
         return self._endpoints[number].counts
 
+    def _patience_of(self, chosen: int, now: float, tried: Collection[int]) -> float | None:
+        """Return the patience with a server where some rest or were tried; None: the rest of the deadline."""
+        others = [number for number in range(len(self._endpoints)) if number != chosen and number not in tried]
+        if any(not self.is_resting(number, now) for number in others):
+            return self._patience_s
+        if others or self.is_resting(chosen, now):  # only silence that is sure sends a call to one that rests, or back
+            return max(self.policy.first_patience_s, _SURE * self._patience_s)
+        return None
+
     def _rank(self, number: int, now: float, tried: Collection[int]) -> tuple[bool, bool, float, int]:
+        if number in tried:
+            return True, False, -self._endpoints[number].last_answer, 0
         resting = self.is_resting(number, now)
         rests_until = self._endpoints[number].rests_until if resting else _NEVER
-        return number in tried, resting, rests_until, (number - self._turn) % len(self._endpoints)
+        return False, resting, rests_until, (number - self._turn) % len(self._endpoints)
 
     def _rest(self, endpoint: _Endpoint, now: float) -> None:
         policy = self.policy

@@ -53,6 +53,16 @@ def test_the_last_server_of_a_call_gets_the_whole_deadline():
     assert EndpointPool(1).begin(0.0) == (0, None)
 
 
+def test_a_server_that_rests_is_asked_only_after_a_sure_silence():
+    pool = EndpointPool(2)
+    now = warm(pool, latency_s=0.1)
+    pool.failed(0, now)
+    assert pool.begin(now) == (1, pytest.approx(3.0))  # ten times the patience
+    assert pool.begin(now, [1]) == (0, pytest.approx(3.0))
+    pool.answered(1, now, now + 0.1)
+    assert pool.begin(now, [1, 0]) == (1, None)  # back to the one that answered last, for the rest of the deadline
+
+
 def test_a_slower_server_is_measured_by_the_fastest():
     pool = EndpointPool(2)
     for call in range(100):
@@ -127,7 +137,6 @@ def test_the_last_server_is_asked_although_it_rests():
     assert pool.begin(0.3)[0] == 2  # its rest ends first
     assert pool.begin(0.3, [2])[0] == 0
     assert pool.begin(0.3, [2, 0])[0] == 1
-    assert pool.begin(0.3, [2, 0, 1])[0] == 2
     pool.answered(1, 0.3, 0.4)
     assert pool.is_any_ready(0.4)
     assert pool.begin(0.4)[0] == 1
@@ -149,8 +158,7 @@ def test_cut_tries_and_probes_are_a_share_of_the_calls():
         if patience_s is not None:
             cut += 1
             pool.silent(number, call, call + patience_s, was_cut=True)
-            number, patience_s = pool.begin(call, [number])
-            assert patience_s is None
+            number, _ = pool.begin(call, [number])
         pool.answered(number, call, call + 5.0)
     assert 90 <= cut + pool.counts(0).probes + pool.counts(1).probes <= 105
 
@@ -188,6 +196,8 @@ class Story:
     """The same, but a request of that time fails at once."""
     slow: float = 1.0
     """The factor of all servers' times in the second half."""
+    hiccups: float = 0.0
+    """The share of requests that take half a second longer, on any server."""
     pause_s: float = 0.0
     until: float = 30.0
     calls: list[tuple[float, float | None]] = field(default_factory=list)
@@ -227,6 +237,8 @@ class Story:
         """Return the time that a server takes to answer a request of now; 0: it fails at once."""
         self.asked += 1
         usual_s = 0.004 * self.rng.lognormvariate(0, 0.35) * (self.slow if now > self.until / 2 else 1.0)
+        if self.hiccups and self.rng.random() < self.hiccups:
+            usual_s += 0.5
         for times, instead_s in ((self.refusing, 0.0), (self.dropped, math.inf), (self.hung, None)):
             begin, end = times.get(server, (math.inf, math.inf))
             if begin <= now < end or begin <= now + usual_s < end:
@@ -279,6 +291,13 @@ def test_one_call_in_a_hundred_is_slow_at_most_while_one_of_two_servers_is_silen
         assert story.asked <= 1.1 * len(story.calls) + 10 + callers
 
 
+@pytest.mark.parametrize("fault", ["hung", "dropped"])
+def test_a_slow_answer_does_not_send_a_call_to_the_server_that_hangs_for_good(fault):
+    story = Story(4, 1, hiccups=0.005, pause_s=0.01, **{fault: {0: (3.0, 100.0)}}).run()
+    assert story.failed == 0
+    assert max(took for _, took in story.calls) < 3.0
+
+
 def test_a_server_that_is_back_is_asked_again():
     story = Story(8, 1, hung={0: (3.0, 8.0)}, pause_s=0.01).run()
     assert story.failed == 0
@@ -291,7 +310,7 @@ def test_then_the_other_one_hangs():
         8, 1, hung={0: (3.0, 8.0), 1: (9.0, 14.0)}, pause_s=0.01
     ).run()  # while the first one still rests, or nearly
     assert story.failed == 0
-    assert story.slower_than(0.5) == 0
+    assert story.slower_than(1.5) == 0  # a server that rests is asked after a sure silence of one second
 
 
 def test_a_time_when_both_hang_ends_with_it():
