@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DOCS := .venv-docs
-BENCHES := bundle cube_build cube cube_switch serving serving_wire serving_soak transfer release edge_delta edge_lab fleet cache
+BENCHES := bundle cube_build cube cube_switch serving serving_wire serving_hang serving_soak transfer release edge_delta edge_lab fleet cache
 NATIVE := CMakeLists.txt $(wildcard native/* native/cube/*)
 
 .DEFAULT_GOAL := help

@@ -77,7 +77,13 @@ def render(faults: list[Fault]) -> str:
         of_area = [fault for fault in faults if fault.area == area]
         if not of_area:
             continue
-        lines += ["", f"## {area.capitalize()}", "", "| fault | what happens | what to type | proof |", "|---|---|---|---|"]
+        lines += [
+            "",
+            f"## {area.capitalize()}",
+            "",
+            "| fault | what happens | what to type | proof |",
+            "|---|---|---|---|",
+        ]
         lines += [f"| {each.fault} | {each.happens} | {each.cure} | `{each.test}` |" for each in of_area]
     return "\n".join(lines) + "\n"
 

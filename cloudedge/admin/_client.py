@@ -163,6 +163,7 @@ class AdminHttpClient:
             raise Unavailable(
                 f"{what} does not answer: {type(error).__name__}",
                 hint="Start the server again, or take it out of the configuration; then run the same command again.",
+                **({"silent": True} if isinstance(error, requests.Timeout) else {}),
             ) from error
         if answer.status_code in _DENIED:
             raise Rejected(f"{what} does not accept the token", hint="Give the token that the server was started with.")

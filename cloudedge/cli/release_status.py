@@ -144,6 +144,7 @@ def _status_title(now: Status) -> str:
     away = sum(place.state == "away" for place in now.places)
     if away and not now.live:
         words.append(f"{away} of {len(now.places)} places do not answer: start them with `cloudedge up {now.target}`")
+    words += [f"{place.name} {place.restarts}" for place in now.places if place.restarts]
     if now.unfinished:
         words.append(
             f"{now.unfinished} is unfinished: run `cloudedge resume {now.target}` or `cloudedge abort {now.target}`"

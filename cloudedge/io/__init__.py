@@ -25,6 +25,7 @@ from cloudedge.io._user import who
 if TYPE_CHECKING:
     from cloudedge.io._digests import Digests, digest_chunks, digest_file, file_chunks
     from cloudedge.io._downloads import Answer, Download, Opener, Throttle
+    from cloudedge.io._endpoints import EndpointCounts, EndpointPolicy, EndpointPool
     from cloudedge.io._literals import parse_literal, read_npz
     from cloudedge.io._parallel import in_threads, map_in_threads
 
@@ -33,6 +34,9 @@ __all__ = [
     "Backoff",
     "Digests",
     "Download",
+    "EndpointCounts",
+    "EndpointPolicy",
+    "EndpointPool",
     "FileLock",
     "Holder",
     "LockHeld",
@@ -69,6 +73,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "_digests": ("Digests", "digest_chunks", "digest_file", "file_chunks"),
         "_downloads": ("Answer", "Download", "Opener", "Throttle"),
+        "_endpoints": ("EndpointCounts", "EndpointPolicy", "EndpointPool"),
         "_literals": ("parse_literal", "read_npz"),
         "_parallel": ("in_threads", "map_in_threads"),
     },

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cloudedge._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from cloudedge.serving.client import Client, Prediction
+    from cloudedge.serving.client import Client, EndpointPolicy, EndpointState, Prediction
     from cloudedge.serving.control import AdminClient, Desired, DesiredVersion, Routing, Shadow, Variant
     from cloudedge.serving.engine import Answer, Call, Engine
     from cloudedge.serving.model import BundleRows, FoundRows, RowSource
@@ -42,6 +42,8 @@ __all__ = [
     "Client",
     "Desired",
     "DesiredVersion",
+    "EndpointPolicy",
+    "EndpointState",
     "Engine",
     "ExportPlan",
     "Follower",
@@ -76,6 +78,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "client": (
             "Client",
+            "EndpointPolicy",
+            "EndpointState",
             "Prediction",
         ),
         "control": (

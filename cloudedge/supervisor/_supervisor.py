@@ -11,6 +11,9 @@ A process that ends is started again, after a pause that doubles while it keeps 
 processes by a mark in their environment, not by a remembered pid: a killed supervisor leaves them running, and the next
 one adopts them. SIGTERM ends them in the reverse order, each with time to drain.
 
+A process that has a health URL is probed. One that hangs is ended, by SIGTERM and after a grace by SIGKILL, and started
+again; the log and ``last_exit`` say so. `_health` has the rule.
+
 A full disk ends nothing: the supervisor goes on, writes what is missing once there is room, and reports the failure in
 its own log as far as that can be written.
 """
@@ -26,6 +29,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,6 +37,7 @@ from cloudedge.clock import Clock, SystemClock, rfc3339
 from cloudedge.errors import Conflict, StorageError
 from cloudedge.io import FileLock
 from cloudedge.supervisor._files import write_json
+from cloudedge.supervisor._health import HealthCheck, cpu_seconds
 
 __all__ = [
     "MARK",
@@ -52,6 +57,8 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
 _STEADY_S = 60.0
 """A process that ran this long did not fail because of how it was started."""
+_HUNG_GRACE_S = 3.0
+"""Time from SIGTERM to SIGKILL of a process that hangs: a stopped one cannot take the first."""
 _LOG_BYTES = 16 * 1024 * 1024
 _LOG_CHECK_S = 5.0
 """Time between two checks of the sizes of the logs."""
@@ -70,6 +77,8 @@ class ProcessSpec:
     cwd: str = ""
     whole: bool = False
     """Signal the processes it started too: a shell script does not pass signals on, and leaves its server behind."""
+    health: str = ""
+    """An HTTP URL that it answers while it is well; one that stops answering is restarted. Empty: not probed."""
 
 
 @dataclass
@@ -85,6 +94,11 @@ class _Running:
     restarts: int = 0
     due: float = 0.0
     last_exit: str = ""
+    check: HealthCheck | None = None
+    hangs: int = 0
+    hung: str = ""
+    """The reason why it is being ended; empty while it is well."""
+    kill_due: float = 0.0
 
 
 def pause_before_restart(short_lives: int) -> float:
@@ -161,6 +175,7 @@ class Supervisor:
                     self._take_specs(adopted)
                     adopted = {}
                 self._start_due()
+                self._end_hung()
                 self._save()
                 self._wait()
                 self._rotate()
@@ -256,14 +271,40 @@ class Supervisor:
         run.since = rfc3339(self._clock.now())
         run.started = self._clock.monotonic()
         self._selector.register(run.pidfd, selectors.EVENT_READ, run)
+        if run.spec.health:
+            run.check = HealthCheck(run.spec.health, self._selector, partial(cpu_seconds, pid))
+
+    def _end_hung(self) -> None:
+        """Probe the processes; send SIGTERM to one that hangs, and SIGKILL once its grace is over."""
+        now = self._clock.monotonic()
+        for run in self._running.values():
+            if run.check is None:
+                continue
+            if run.hung:
+                if now >= run.kill_due:
+                    run.kill_due = float("inf")
+                    _signal(run.pidfd, signal.SIGKILL)
+            elif run.check.step(now):
+                run.hung = f"hung: no answer for {run.check.record.silent_s(now):.0f} s"
+                run.hangs += 1
+                run.kill_due = now + _HUNG_GRACE_S
+                self._report(run.spec.name, f"{run.hung} from {run.spec.health}; it is ended and started again")
+                _signal(run.pidfd, signal.SIGTERM)
 
     def _wait(self) -> None:
         now = self._clock.monotonic()
         due = [max(0.0, run.due - now) for run in self._running.values() if run.pidfd < 0]
+        due += [
+            max(0.0, run.kill_due - now) if run.hung else run.check.due_in(now)
+            for run in self._running.values()
+            if run.check is not None
+        ]
         for key, _ in self._selector.select(min([_LOG_CHECK_S, *due])):
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(key.fd, 4096)
+            elif isinstance(key.data, HealthCheck):
+                key.data.on_event(self._clock.monotonic())
             else:
                 self._let_go(key.data)
                 self._ended(key.data, key.data.last_exit)
@@ -275,6 +316,10 @@ class Supervisor:
             run.last_exit = f"exit {code}" if code >= 0 else signal.Signals(-code).name
         except ChildProcessError:
             run.last_exit = "ended (started by an earlier supervisor)"
+        run.last_exit, run.hung = run.hung or run.last_exit, ""
+        if run.check is not None:
+            run.check.close()
+            run.check = None
         self._signal_rest(run, signal.SIGKILL)
         self._selector.unregister(run.pidfd)
         os.close(run.pidfd)
@@ -335,6 +380,7 @@ class Supervisor:
                 "state": "running" if run.pidfd >= 0 else "waiting",
                 "since": run.since,
                 "restarts": run.restarts,
+                "hangs": run.hangs,
                 "last_exit": run.last_exit,
             }
             for name, run in self._running.items()
@@ -355,8 +401,12 @@ class Supervisor:
         if problem == self._complaints.get(of, ""):
             return
         self._complaints[of] = problem
-        with contextlib.suppress(OSError):  # this may be on the same disk
-            os.write(2, f"{rfc3339(self._clock.now())} {of}: {problem or 'can be written again'}\n".encode())
+        self._report(of, problem or "can be written again")
+
+    def _report(self, of: str, event: str) -> None:
+        """Write a line to the supervisor's own log."""
+        with contextlib.suppress(OSError):  # the disk may be full
+            os.write(2, f"{rfc3339(self._clock.now())} {of}: {event}\n".encode())
 
 
 def _mark(folder: Path) -> tuple[int, int] | None:

@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::int64_t kMs = 1'000'000;
 constexpr std::int64_t kAvoidNs = 1'000 * kMs;  // how long a replica is avoided after a refusal
+constexpr std::int64_t kSilentNs = 50 * kMs;    // a shorter silence proves nothing by itself
+constexpr std::int64_t kDoubtfulMs = 50;        // a doubtful replica is joined by another one after this time
 constexpr std::size_t kReadAtLeast = 64 * 1024;
 constexpr std::size_t kReadAtMost = 1024 * 1024;
 
@@ -31,6 +33,7 @@ struct Flight {
   std::int64_t started_ns = 0;
   bool connecting = false;
   bool reused = false;  // the connection is an old one and may be dead
+  bool late = false;    // another replica was asked because this one did not answer in time
 };
 
 class ShardCall {
@@ -82,6 +85,8 @@ class ShardCall {
     if (now >= deadline_ns_) {
       while (!flights_.empty() && !done_) {
         attempts_left_ = 0;
+        Flight& flight = flights_.back();
+        if (now - flight.started_ns >= kSilentNs) flight.replica->silent(flight.started_ns, now, true);
         fail(flights_.back(), "no answer within " + std::to_string(options_.timeout_ms) + " ms", Blame::request, now);
       }
       done_ = true;
@@ -89,12 +94,16 @@ class ShardCall {
     }
     for (std::size_t i = flights_.size(); i-- > 0 && !done_;) {
       if (flights_[i].connecting && now >= flights_[i].started_ns + options_.connect_timeout_ms * kMs) {
-        avoid(*flights_[i].replica, now);
+        flights_[i].replica->silent(flights_[i].started_ns, now, true);
+        flights_[i].replica->resolve_again();
         fail(flights_[i], "not connected within " + std::to_string(options_.connect_timeout_ms) + " ms",
              Blame::replica, now);
       }
     }
-    if (!done_ && join_ns_ != 0 && now >= join_ns_) launch(now);
+    if (!done_ && join_ns_ != 0 && now >= join_ns_) {
+      for (Flight& flight : flights_) flight.late = true;
+      launch(now);
+    }
   }
 
  private:
@@ -108,7 +117,9 @@ class ShardCall {
       const bool tried = std::find(tried_.begin(), tried_.end(), &replica) != tried_.end();
       const int load =
           options_.balance == Balance::least_loaded ? replica.in_flight.load(std::memory_order_relaxed) : 0;
-      const auto rank = std::pair(tried ? 2 : replica.avoided(now) ? 1 : 0, load);
+      // Without a further attempt, a doubtful replica could cost the call.
+      const bool left_alone = replica.avoided(now) || (replica.doubtful() && attempts_left_ == 0);
+      const auto rank = std::pair(tried ? 2 : left_alone ? 1 : 0, load);
       if (best == nullptr || rank < best_rank) {
         best = &replica;
         best_rank = rank;
@@ -153,12 +164,16 @@ class ShardCall {
       part_.failures.push_back({replica.name(), std::string("connect: ") + std::strerror(errno)});
       return false;
     }
+    const bool doubtful = replica.doubtful();
+    if (doubtful && !replica.avoided(now)) replica.claim(now);
     flight.id = ++flight.link->last_id;
     wire::write_request(flight.request, flight.id, part_.keys, pin_);
     replica.in_flight.fetch_add(1, std::memory_order_relaxed);
     // After backup_ms, or its share of the time if that is negative, a slow replica is joined by the next one.
-    const std::int64_t patience_ms =
+    std::int64_t patience_ms =
         options_.backup_ms < 0 ? options_.timeout_ms / (1 + options_.retry) : options_.backup_ms;
+    const bool has_others = shard_.replicas.size() > 1;
+    if (doubtful && has_others && (patience_ms == 0 || patience_ms > kDoubtfulMs)) patience_ms = kDoubtfulMs;
     join_ns_ = attempts_left_ > 0 && patience_ms > 0 ? now + patience_ms * kMs : 0;
     flights_.push_back(std::move(flight));
     if (flights_.back().reused) send(flights_.back(), now);
@@ -257,7 +272,12 @@ class ShardCall {
     part_.version = *version;
     part_.answered = true;
     done_ = true;
-    flight.replica->avoid_until(0);
+    flight.replica->answered(now);
+    for (const Flight& other : flights_) {
+      if (&other != &flight && other.late) {
+        other.replica->silent(other.started_ns, now, now - other.started_ns >= kSilentNs);
+      }
+    }
     give_back(flight);
     return true;
   }

@@ -1,5 +1,6 @@
 // One server that a client may ask: its address, its idle connections, the number of requests in flight to it, and
-// whether it is avoided for a moment after a failure.
+// whether it is left alone after a failure. A silent replica rests: 1 s, then twice as long each time, up to 30 s. When
+// its rest is over, one call asks it, joined soon by another replica; an answer ends its rests.
 #pragma once
 
 #include <atomic>
@@ -45,8 +46,18 @@ class Replica {
   // Closes all idle connections: one of them was dead, so the others are, too.
   void drop_idle();
 
+  // For a replica that refuses: asking it costs nothing, so this time does not grow.
   void avoid_until(std::int64_t ns) { avoid_until_ns_.store(ns, std::memory_order_relaxed); }
   bool avoided(std::int64_t now_ns) const { return avoid_until_ns_.load(std::memory_order_relaxed) > now_ns; }
+
+  // It answered a request.
+  void answered(std::int64_t now_ns);
+  // It did not answer a request that was sent at `sent_ns`; `proven`: that took so long that it counts by itself.
+  void silent(std::int64_t sent_ns, std::int64_t now_ns, bool proven);
+  // Its last requests got no answer.
+  bool doubtful() const { return strikes_.load(std::memory_order_relaxed) > 0; }
+  // Keeps other calls away from a doubtful replica while one tries it.
+  void claim(std::int64_t now_ns);
   void resolve_again() { host_.refresh(); }
 
   std::atomic<int> in_flight = 0;
@@ -58,6 +69,10 @@ class Replica {
   std::vector<std::unique_ptr<Link>> idle_;
   Host host_;
   std::atomic<std::int64_t> avoid_until_ns_ = 0;
+  std::atomic<std::int64_t> last_answer_ns_ = 0;
+  std::atomic<std::int64_t> rested_at_ns_ = 0;
+  std::atomic<unsigned> strikes_ = 0;  // rests in a row
+  std::atomic<unsigned> late_ = 0;     // requests in a row that another replica answered first
 };
 
 }  // namespace cloudedge::cube

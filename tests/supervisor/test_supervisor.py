@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -276,3 +277,78 @@ def is_alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+_SERVER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", {port}), Handler).serve_forever()
+"""
+_IMPATIENT = """
+import sys, pathlib
+from cloudedge.supervisor import _health, _supervisor
+_health.HUNG_S, _health.EVERY_S, _health.TIMEOUT_S, _supervisor._HUNG_GRACE_S = 1.0, 0.1, 0.5, 0.3
+_supervisor.Supervisor(pathlib.Path(sys.argv[1])).run()
+"""
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def impatient_supervisor(folder, specs):
+    (folder / "logs").mkdir(parents=True)
+    save_specs(folder, specs)
+    with (
+        (folder / "logs" / "supervisor.log").open("ab") as log,
+        subprocess.Popen([sys.executable, "-c", _IMPATIENT, str(folder)], stderr=log, start_new_session=True) as one,
+    ):
+        try:
+            yield
+        finally:
+            one.terminate()
+            assert one.wait(120) == 0
+
+
+def answers(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+        return connection.recv(9) == b"HTTP/1.0 "
+    return False
+
+
+def test_one_that_hangs_is_restarted(folder):
+    port = free_port()
+    spec = python("a", _SERVER.format(port=port), health=f"http://127.0.0.1:{port}/health")
+    with impatient_supervisor(folder, [spec, python("b", _SLEEPER)]):
+        eventually(lambda: answers(port), 60)
+        before = find_processes(folder)
+        time.sleep(1.5)  # it is probed, and well
+        assert find_processes(folder) == before
+        os.kill(before["a"], signal.SIGSTOP)
+        eventually(lambda: find_processes(folder).get("a") not in {None, before["a"]}, 60)
+        eventually(lambda: answers(port), 60)
+        eventually(lambda: process_states(folder)["a"]["hangs"] == 1)
+        state = process_states(folder)
+        assert state["a"]["last_exit"].startswith("hung: no answer for ")
+        assert (state["a"]["restarts"], state["b"]["restarts"]) == (1, 0)
+        assert find_processes(folder)["b"] == before["b"]
+        assert (
+            f"a: hung: no answer for {state['a']['last_exit'].split()[4]} s from http"
+            in (folder / "logs" / "supervisor.log").read_text()
+        )
+
+
+def test_one_that_never_answered_is_starting(folder):
+    """A server that loads for long has no port yet; it is not killed for that."""
+    with impatient_supervisor(folder, [python("a", _SLEEPER, health=f"http://127.0.0.1:{free_port()}/health")]):
+        before = eventually(lambda: find_processes(folder).get("a"), 60)
+        time.sleep(3)
+        assert find_processes(folder)["a"] == before

@@ -15,6 +15,9 @@ from cloudedge.io import Backoff, Patience
 __all__ = ["StepRunner", "ask_status", "observe", "table_of"]
 
 _LONGEST_PAUSE = 10
+_HUNG_S = 40.0
+"""A replica whose admin port takes requests and answers none of them for so long is hung: it answers while it loads. A
+supervisor that restarts it has done so by then."""
 
 Result = TypeVar("Result")
 
@@ -56,13 +59,17 @@ class StepRunner:
         """
         backoff = Backoff(self._policy.pause_s, _LONGEST_PAUSE * self._policy.pause_s, 0.5, 1.5)
         patience = Patience(self._policy.attempts, backoff, self._clock, deadline=deadline)
+        silent_since: float | None = None
         while True:
+            begun = self._clock.monotonic()
             try:
                 return step()
             except CloudEdgeError as error:
-                if error.retry_helps and patience.wait():
+                silent_since = (begun if silent_since is None else silent_since) if _is_silent(error) else None
+                hung = silent_since is not None and self._clock.monotonic() - silent_since >= _HUNG_S
+                if error.retry_helps and not hung and patience.wait():
                     continue
-                tried = patience.failures if error.retry_helps else patience.failures + 1
+                tried = patience.failures + (not error.retry_helps or hung)
                 found: CloudEdgeError = error
                 if patience.is_late:
                     found = DeadlineExceeded(f"the time for this delivery is over; last, {error.message}")
@@ -95,6 +102,10 @@ class StepRunner:
                     hint="Unload that version there and deliver it again; the active version stays active.",
                     key=key,
                 )
+
+
+def _is_silent(error: CloudEdgeError) -> bool:
+    return bool(error.facts.get("silent"))
 
 
 def _named(error: CloudEdgeError, replica: Replica, doing: str, tried: int) -> CloudEdgeError:

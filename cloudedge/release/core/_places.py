@@ -34,6 +34,7 @@ __all__ = [
     "Place",
     "Shares",
     "Shipped",
+    "Supervised",
     "Traffic",
 ]
 
@@ -268,6 +269,15 @@ class Part(Protocol):
     @property
     def shards(self) -> int:
         """The number of shards that its layout cuts the table into."""
+        ...
+
+
+@runtime_checkable
+class Supervised(Protocol):
+    """A place whose process is restarted when it ends or hangs."""
+
+    def restarts(self) -> str:
+        """Describe the restarts of its process, for people; empty if there were none."""
         ...
 
 

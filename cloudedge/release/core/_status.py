@@ -11,7 +11,7 @@ from cloudedge._renamed_arguments import renamed_arguments
 from cloudedge.errors import CloudEdgeError
 from cloudedge.journal import Operation, What
 from cloudedge.release.core._context import ReleaseContext
-from cloudedge.release.core._places import Group, Loaded, Member, Observed, Shares
+from cloudedge.release.core._places import Group, Loaded, Member, Observed, Shares, Supervised
 from cloudedge.release.core._plan import same_shares
 from cloudedge.release.core._steps import Life, is_other, stage_of
 
@@ -48,6 +48,8 @@ class PlaceStatus:
     """The share of a member's memory that is in use, if it reports that."""
     members: tuple[PlaceStatus, ...] = ()
     """The nodes of a fleet. A release moves the place's pointer; a node that does not answer catches up later."""
+    restarts: str = ""
+    """The restarts of its process on this machine and the reason of the last one; empty if there were none."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,13 @@ def _place(context: ReleaseContext, place: Observed, lives: Sequence[Life]) -> P
         error=place.error or (_live_at(place, live).error if live else ""),
         lag=_lag(place.active, lives),
         members=tuple(_member(member, place.leg, lives) for member in _members(context, place)),
+        restarts=_restarts(context, place.name),
     )
+
+
+def _restarts(context: ReleaseContext, name: str) -> str:
+    place = context.places[name]
+    return place.restarts() if isinstance(place, Supervised) else ""
 
 
 def _members(context: ReleaseContext, place: Observed) -> Sequence[Member]:

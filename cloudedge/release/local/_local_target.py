@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 import requests
@@ -83,8 +84,24 @@ def places(name: str, section: TargetConfig) -> Sequence[Place]:
         )
         for shards in {server.shards for server in servers}
     }
-    sparse: list[Place] = [ShardPlace(server, cuts[server.shards], host="here") for server in servers]
-    return [*sparse, *(ServingPlace(server, token=layout.token, hub=hub, host="here") for server in layout.dense())]
+
+    def restarts(server: ServerProcess) -> Callable[[], str]:
+        return partial(_restarts, layout.folder, server.process)
+
+    return [
+        *(ShardPlace(each, cuts[each.shards], host="here", restarts=restarts(each)) for each in servers),
+        *(
+            ServingPlace(each, token=layout.token, hub=hub, host="here", restarts=restarts(each))
+            for each in layout.dense()
+        ),
+    ]
+
+
+def _restarts(folder: Path, process: str) -> str:
+    """Describe the restarts of a process since its supervisor started."""
+    state = supervisor.process_states(folder).get(process, {})
+    times = state.get("restarts", 0)
+    return f"was restarted {times} time{'s' if times > 1 else ''} ({state['last_exit']})" if times else ""
 
 
 def layouts(name: str, section: TargetConfig) -> Layouts:

@@ -179,9 +179,8 @@ class ProcessLayout:
     def _cube(self, server: ServerProcess) -> ProcessSpec:
         data = self.folder / server.process
         data.mkdir(parents=True, exist_ok=True)
-        return ProcessSpec(
-            server.process, (*_CUBE, str(data), "--empty", "--state", str(data), *self._listen(server)), stop_s=_STOP_S
-        )
+        argv = (*_CUBE, str(data), "--empty", "--state", str(data), *self._listen(server))
+        return ProcessSpec(server.process, argv, stop_s=_STOP_S, health=f"{server.admin}/health")
 
     def _serve(self, server: ServerProcess, conf: Path) -> ProcessSpec:
         data = self.folder / server.process
@@ -189,7 +188,8 @@ class ProcessLayout:
         cube = ("--cube", str(conf)) if self.config.sparse else ()
         service = self.config.dense.service if self.config.dense else ""
         more = ("--hub", str(self.hub), "--service", service, "--state", str(data / "state.json"), *cube)
-        return ProcessSpec(server.process, (*_SERVE, *self._listen(server), *more), stop_s=_STOP_S)
+        argv = (*_SERVE, *self._listen(server), *more)
+        return ProcessSpec(server.process, argv, stop_s=_STOP_S, health=f"{server.admin}/health")
 
     def _listen(self, server: ServerProcess) -> tuple[str, ...]:
         ports = ("--port", str(server.port), "--admin-port", str(server.admin_port))

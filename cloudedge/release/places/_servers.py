@@ -125,9 +125,12 @@ class ShardPlace:
 
     leg: Leg = "sparse"
 
-    def __init__(self, server: TargetServer, dispatch: Dispatch, *, host: str = "") -> None:
+    def __init__(
+        self, server: TargetServer, dispatch: Dispatch, *, host: str = "", restarts: Callable[[], str] = lambda: ""
+    ) -> None:
         self.name = server.place
         self._host = host
+        self.restarts = restarts
         self.table, self.shard, self.shards = server.table, server.shard, server.shards
         self._dispatch = dispatch
         self._replica = dispatch.replicas[server.place]
@@ -237,9 +240,18 @@ class ServingPlace:
 
     leg: Leg = "dense"
 
-    def __init__(self, server: TargetServer, *, token: Token, hub: LocalHub, host: str = "") -> None:
+    def __init__(
+        self,
+        server: TargetServer,
+        *,
+        token: Token,
+        hub: LocalHub,
+        host: str = "",
+        restarts: Callable[[], str] = lambda: "",
+    ) -> None:
         self.name = server.place
         self._host = host
+        self.restarts = restarts
         self._admin = AdminClient(server.admin, token=token)
         self._hub = hub
         self._seen: dict[str, Traffic] = {}

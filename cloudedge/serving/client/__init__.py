@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from cloudedge.serving.client._client import Client, Prediction
+from cloudedge.io import EndpointPolicy
+from cloudedge.serving.client._client import Client, EndpointState, Prediction
 
-__all__ = ["Client", "Prediction"]
+__all__ = ["Client", "EndpointPolicy", "EndpointState", "Prediction"]

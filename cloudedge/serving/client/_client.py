@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -28,15 +28,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cloudedge.clock import Clock, SystemClock
-from cloudedge.errors import ConfigError, DeadlineExceeded, InputError, Unavailable
-from cloudedge.io import Backoff
+from cloudedge.errors import CloudEdgeError, ConfigError, DeadlineExceeded, InputError, Overloaded, Unavailable
+from cloudedge.io import Backoff, EndpointPolicy, EndpointPool
 from cloudedge.serving.client._transport import Question, Reply, Transport
 
-__all__ = ["Client", "Prediction"]
+__all__ = ["Client", "EndpointState", "Prediction"]
 
 
 BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 2.0
-REST_S = 1.0  # time for which an unreachable server comes last
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,25 @@ class Prediction:
         return self.outputs[name]
 
 
+@dataclass(frozen=True)
+class EndpointState:
+    """One server of a client: whether it is asked, and what became of the tries so far."""
+
+    url: str
+    resting: bool
+    """It was silent or could not be reached: others are asked until its rest is over and a probe has succeeded."""
+    answered: int
+    cut: int
+    """Tries that were given up because another server could take over."""
+    rests: int
+    probes: int
+    """Copies of answered calls, sent to learn whether it is back."""
+
+
 @dataclass
 class _Endpoint:
     url: str
     transport: Transport
-    rests_until: float = float("-inf")
 
 
 @dataclass
@@ -69,7 +82,7 @@ class _Variant:
     tag: str
     weight: float
     endpoints: list[_Endpoint]
-    turn: int = field(default=0)
+    pool: EndpointPool
 
 
 class Client:
@@ -77,6 +90,10 @@ class Client:
 
     A prediction changes nothing, so the client retries whenever no answer came or the server could not give one, with
     growing, random pauses, `retries` times and never past the deadline. A wrong call is not repeated.
+
+    With several servers, one that hangs costs next to nothing: a try that takes much longer than usual is given up, and
+    the next server asked, for a tenth of the calls at most. The silent server rests, and comes back once a copy of a
+    call is answered there. `EndpointPolicy` has the limits.
 
     Safe to use from several threads, which share its connections.
 
@@ -87,18 +104,19 @@ class Client:
         retries: Further tries after the first.
         clock: Source of time and randomness.
         insecure_token: Send the token to other machines without TLS too.
+        policy: When a try is given up, and for how long a server rests.
     """
 
     def __init__(
         self, *urls: str, token: str | None = None, timeout_s: float = 20.0, retries: int = 3,
-        clock: Clock | None = None, insecure_token: bool = False,
+        clock: Clock | None = None, insecure_token: bool = False, policy: EndpointPolicy | None = None,
     ) -> None:  # fmt: skip
         self._token = token
         self._insecure_token = insecure_token
         self._timeout_s = timeout_s
         self._retries = retries
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
+        self._policy = policy or EndpointPolicy()
         self._variants: list[_Variant] = []
         if urls:
             self.add_variant("", urls, 1)
@@ -114,7 +132,7 @@ class Client:
         if any(variant.tag == tag for variant in self._variants):
             raise ConfigError(f"there is a variant {tag!r} already")
         endpoints = [_Endpoint(url, self._open(url)) for url in cluster]
-        self._variants.append(_Variant(tag, weight, endpoints))
+        self._variants.append(_Variant(tag, weight, endpoints, EndpointPool(len(endpoints), self._policy)))
 
     def predict(
         self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str] = (), *,
@@ -138,27 +156,45 @@ class Client:
         """
         arrays = {name: np.asarray(value) for name, value in inputs.items()}
         variant, server_tag = self._variant(tag)
-        deadline = self._clock.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        now = self._clock.monotonic()
+        deadline = now + (self._timeout_s if timeout_s is None else timeout_s)
+        tried: list[int] = []
         failure: Unavailable | None = None
-        for attempt in range(self._retries + 1):
-            endpoint = self._next(variant)
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
-                break
+        while now < deadline and len(tried) <= self._retries:
+            number, patience_s = variant.pool.begin(now, tried)
+            tried.append(number)
+            if len(tried) > self._retries or (patience_s is not None and patience_s >= deadline - now):
+                patience_s = None
+            question = Question(arrays, outputs, patience_s or deadline - now, server_tag, log_id)
+            endpoint = variant.endpoints[number]
             try:
-                reply = endpoint.transport.ask(Question(arrays, outputs, left, server_tag, log_id))
-            except DeadlineExceeded:
-                raise
+                reply = endpoint.transport.ask(question)
             except Unavailable as error:
-                failure = error
-                endpoint.rests_until = self._clock.monotonic() + REST_S
-                self._pause(attempt, variant, deadline)
+                failure, begun, now = error, now, self._clock.monotonic()
+                self._report(variant, number, begun, now, error, was_cut=patience_s is not None)
+                if isinstance(error, DeadlineExceeded):
+                    if patience_s is None:
+                        raise
+                    continue
+                self._pause(len(tried), variant, deadline)
+                now = self._clock.monotonic()
                 continue
-            endpoint.rests_until = float("-inf")
+            begun, now = now, self._clock.monotonic()
+            variant.pool.answered(number, begun, now)
+            self._probe(variant, question, now)
             return _prediction(reply, variant, endpoint)
-        if failure is not None and self._clock.monotonic() < deadline:
+        if failure is not None and now < deadline:
             raise failure
         raise DeadlineExceeded(f"no answer in time from {', '.join(e.url for e in variant.endpoints)}") from failure
+
+    def endpoint_states(self) -> list[EndpointState]:
+        """Return the state of every server, in the order they were given."""
+        now = self._clock.monotonic()
+        return [
+            EndpointState(endpoint.url, variant.pool.is_resting(number, now), **vars(variant.pool.counts(number)))
+            for variant in self._variants
+            for number, endpoint in enumerate(variant.endpoints)
+        ]
 
     def close(self) -> None:
         """Close all connections."""
@@ -189,22 +225,48 @@ class Client:
                 return variant, None
         return self._variants[-1], None
 
-    def _next(self, variant: _Variant) -> _Endpoint:
-        """Return the next server in turn; unreachable ones come last."""
-        now = self._clock.monotonic()
-        with self._lock:
-            count = len(variant.endpoints)
-            order = [variant.endpoints[(variant.turn + step) % count] for step in range(count)]
-            chosen = next((e for e in order if e.rests_until <= now), None) or min(order, key=lambda e: e.rests_until)
-            variant.turn = variant.endpoints.index(chosen) + 1
-        return chosen
-
-    def _pause(self, attempt: int, variant: _Variant, deadline: float) -> None:
-        """Wait before the next try, unless there is a server that was not tried just now."""
-        now = self._clock.monotonic()
-        if attempt == self._retries or any(e.rests_until <= now for e in variant.endpoints):
+    def _report(
+        self, variant: _Variant, number: int, begun: float, now: float, error: Unavailable, *, was_cut: bool
+    ) -> None:
+        """Tell the pool how a try without an answer ended."""
+        if isinstance(error, Overloaded):
+            variant.pool.refused(number, now)
             return
-        pause_s = Backoff(BACKOFF_S, LONGEST_BACKOFF_S, 0.0, 1.0).pause_s(attempt + 1, self._clock)
+        if isinstance(error, DeadlineExceeded):
+            if not variant.pool.silent(number, begun, now, was_cut=was_cut):
+                return
+        else:
+            variant.pool.failed(number, now)
+        variant.endpoints[number].transport.forget()
+
+    def _probe(self, variant: _Variant, question: Question, now: float) -> None:
+        """Send a copy of an answered call to a server whose rest is over, beside the calls."""
+        due = variant.pool.due_probe(now)
+        if due is not None:
+            number, timeout_s = due
+            copy = replace(question, timeout_s=timeout_s)
+            threading.Thread(target=self._ask_probe, args=(variant, number, copy), daemon=True).start()
+
+    def _ask_probe(self, variant: _Variant, number: int, question: Question) -> None:
+        begun = self._clock.monotonic()
+        transport = variant.endpoints[number].transport
+        try:
+            transport.ask(question)
+            is_there = True
+        except CloudEdgeError as error:
+            is_there = isinstance(error, Overloaded) or not isinstance(error, Unavailable)
+        except Exception:  # noqa: BLE001 - the client was closed meanwhile, in the words of each library
+            is_there = False
+        if not is_there:
+            transport.forget()
+        variant.pool.probed(number, begun, self._clock.monotonic(), answered=is_there)
+
+    def _pause(self, tries: int, variant: _Variant, deadline: float) -> None:
+        """Wait before the next try, unless there is a server that does not rest."""
+        now = self._clock.monotonic()
+        if tries > self._retries or variant.pool.is_any_ready(now):
+            return
+        pause_s = Backoff(BACKOFF_S, LONGEST_BACKOFF_S, 0.0, 1.0).pause_s(tries, self._clock)
         self._clock.sleep(min(pause_s, max(0.0, deadline - now)))
 
     def _open(self, url: str) -> Transport:

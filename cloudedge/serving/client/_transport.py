@@ -84,6 +84,10 @@ class Transport(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Close the idle connections: the server was silent, so they may lead nowhere. The next call opens another."""
+        ...
+
     def close(self) -> None:
         """Close its connections."""
         ...

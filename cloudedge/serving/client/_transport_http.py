@@ -37,11 +37,20 @@ class _Http:
     """A pool of connections to one server."""
 
     def __init__(self, base: str, path: str, token: str | None) -> None:
-        # urllib3 verifies certificates by default.
-        self._pool = urllib3.connection_from_url(base, maxsize=CONNECTIONS, block=False, retries=False)
+        self._base = base
+        self._pool = self._open()
         self._path = path
         self._where = f"{base}{path}"
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
+
+    def _open(self) -> urllib3.HTTPConnectionPool:
+        # urllib3 verifies certificates by default.
+        return urllib3.connection_from_url(self._base, maxsize=CONNECTIONS, block=False, retries=False)
+
+    def forget(self) -> None:
+        """See `Transport`: calls under way keep the old pool, and close their connections when they end."""
+        old, self._pool = self._pool, self._open()
+        old.close()
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -64,6 +64,9 @@ class _Grpc:
         self._call = self._channel.unary_unary(self.method, None, None)
         self._metadata = [("authorization", f"Bearer {token}")] if token else []
 
+    def forget(self) -> None:
+        """See `Transport`: a channel has one connection, and watches it."""
+
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
@@ -164,12 +167,16 @@ class BaiduStd:
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
 
-    def close(self) -> None:
-        """Close the idle connections."""
+    def forget(self) -> None:
+        """See `Transport`."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self.forget()
 
     def ask(self, question: Question) -> Reply:
         """Ask with a `Request` in a frame."""

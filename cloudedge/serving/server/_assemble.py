@@ -23,8 +23,9 @@ from cloudedge.serving.server._server import Server, ServerConfig
 
 __all__ = ["ReplicaHooks", "ReplicaSettings", "run_replica"]
 
-_AGAIN_S = 5.0
-"""Until versions that could not be brought back after a restart are tried again."""
+_FIRST_AGAIN_S, _AGAIN_S = 0.25, 5.0
+"""The first and the longest pause before versions that a restart did not bring back are tried again: where everything
+was restarted at once, the shards that they need are there a moment later."""
 _LOOK_S = 0.1
 
 
@@ -110,12 +111,19 @@ def run_replica(settings: ReplicaSettings, hooks: ReplicaHooks) -> None:
             ) as admin,
         ):
             hooks.on_listening(server, admin)
-            while not hooks.stop.wait(_AGAIN_S if lost else None):
+            tries = 0
+            while not hooks.stop.wait(pause_before_restore(tries) if lost else None):
+                tries += 1
                 lost = _restore(runtime, hooks)
             hooks.on_stopping()
             server.drain(settings.drain_s)
             if spans is not None:
                 spans.close()
+
+
+def pause_before_restore(tries: int) -> float:
+    """Return the pause before lost versions are tried again, after so many further tries."""
+    return min(_AGAIN_S, _FIRST_AGAIN_S * 2.0 ** min(tries, 30))
 
 
 def _load(runtime: Runtime, bundles: Sequence[str]) -> None:

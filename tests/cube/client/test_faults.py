@@ -173,6 +173,50 @@ def test_without_backup_requests_a_slow_replica_is_waited_for(fake, client):
     assert len(quick.calls) == 1
 
 
+@pytest.mark.parametrize("backup_request_ms", [None, 5])
+def test_a_silent_replica_rests(fake, client, backup_request_ms):
+    """It was asked every second time, and every second call waited for its share of the time."""
+    stuck = fake(lambda call: None)
+    quick = fake(upstream({1: value(1.0)}))
+    one = client([stuck, quick], timeout_ms=4000, retry=1, backup_request_ms=backup_request_ms)
+    for _ in range(200):
+        assert one.seek([1]).found.all()
+    assert len(quick.calls) == 200
+    assert 1 <= len(stuck.calls) <= 30  # not 100: the first ones, one after each rest, and where the other was late
+
+
+def test_without_backup_requests_too(fake, client):
+    """After the one call that its silence costs, a replica is asked only by calls that another one can answer."""
+    stuck = fake(lambda call: None)
+    quick = fake(upstream({1: value(1.0)}))
+    one = client([stuck, quick], timeout_ms=200, retry=1, backup_request_ms=0)
+    failed = 0
+    begun = time.monotonic()
+    while time.monotonic() - begun < 3:
+        try:
+            assert one.seek([1]).found.all()
+        except ShardUnavailable:
+            failed += 1
+    assert failed == 1
+    assert len(stuck.calls) >= 2  # it was asked again after its rest
+
+
+def test_a_replica_that_is_back_is_asked_again(fake, client):
+    silent = threading.Event()
+    silent.set()
+    one = fake(lambda call: None if silent.is_set() else call.rows({1: value(1.0)}, b"100"))
+    other = fake(upstream({1: value(1.0)}))
+    reader = client([one, other], timeout_ms=4000, retry=1, backup_request_ms=20)
+    for _ in range(50):
+        assert reader.seek([1]).found.all()
+    silent.clear()
+    before = len(one.calls)
+    end = time.monotonic() + 60
+    while len(one.calls) < before + 20:
+        assert time.monotonic() < end
+        assert reader.seek([1]).found.all()
+
+
 def test_replicas_take_turns(fake, client):
     replicas = [fake(upstream({1: value(1.0)})) for _ in range(3)]
     one = client(replicas)

@@ -57,6 +57,26 @@ def test_what_may_pass_is_tried_again_and_what_will_not_is_not():
     assert len(calls) == 1
 
 
+def test_a_replica_that_takes_requests_and_answers_none_is_hung():
+    """Every attempt waits for a time-out: eight of them and their pauses took three minutes."""
+    clock = ManualClock()
+    steps = StepRunner(DeliveryPolicy(attempts=8, pause_s=0.5), clock)
+    calls = []
+
+    def step(error: Unavailable | None = None) -> None:
+        calls.append(1)
+        clock.sleep(10)
+        raise error or Unavailable("no answer", silent=True)
+
+    with pytest.raises(Unavailable, match=r"failed \(4 times\): no answer"):
+        steps.call(Fake(), "to load v", step, deadline=clock.monotonic() + 600)
+    assert clock.monotonic() < 60
+    calls.clear()
+    with pytest.raises(Unavailable, match=r"failed \(8 times\)"):  # it refuses: it may be restarting
+        steps.call(Fake(), "to load v", lambda: step(Unavailable("refused")), deadline=clock.monotonic() + 600)
+    assert len(calls) == 8
+
+
 def test_time_that_is_over_is_not_waited_for():
     clock = ManualClock()
     step, calls = fails(9, Unavailable("no answer"))

@@ -1,4 +1,4 @@
-"""A whole replica from its settings: what it follows is known before it loads."""
+"""A whole replica from its settings: what it follows is known before it loads, and what it lost it loads again."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 from cloudedge.serving import BundleRows, Desired, DesiredVersion, Follower, RuntimeConfig, ServerConfig
 from cloudedge.serving.server import ReplicaHooks, ReplicaSettings, run_replica
+from cloudedge.serving.server._assemble import pause_before_restore
 
-pytestmark = pytest.mark.parts
 
-
+@pytest.mark.parts
 def test_the_first_load_of_a_follower_asks_for_the_rows_of_its_document(tmp_path, models, monkeypatch):
     """A follower that loads before the replica knows it would take rows from the bundle, not from the shards."""
     version = DesiredVersion(pin=models.ctr.pin, bundle=models.ref(models.ctr))
@@ -42,3 +42,12 @@ def test_the_first_load_of_a_follower_asks_for_the_rows_of_its_document(tmp_path
         ReplicaHooks(models.hub, stop, desired_rows=rows, on_listening=lambda *_: stop.set()),
     )  # fmt: skip
     assert asked == [document]
+
+
+@pytest.mark.rules
+def test_lost_versions_are_tried_again_soon_and_then_less_often():
+    """When everything is restarted at once, a replica is there before its shards are, by a second or so."""
+    pauses = [pause_before_restore(tries) for tries in range(8)]
+    assert sum(pauses[:3]) < 2
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pause_before_restore(10_000) == 5.0
