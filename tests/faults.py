@@ -70,8 +70,8 @@ def render(faults: list[Fault]) -> str:
     lines = [
         "# Faults",
         "",
-        "What fails, what users notice, and what to type. Every line is proved by a test that provokes the fault on real",
-        "processes or files; the page is made of those tests (`python -m tests.faults`).",
+        "What fails, what users notice, and what to type. Every line is proved by a test that provokes the fault on",
+        "real processes or files; the page is made of those tests (`python -m tests.faults`).",
     ]
     for area in AREAS:
         of_area = [fault for fault in faults if fault.area == area]

@@ -72,6 +72,8 @@ class AdminHttp:
     max_body_bytes = 64 * 1024
     max_piece_bytes = 0
     """The most bytes of a piece of a file, which `answer` gets as ``{"offset", "content"}``; 0: no files."""
+    needs_token_on_loopback = True
+    """False for an API that changes nothing and whose clients on loopback know no token."""
 
     def __init__(
         self,
@@ -89,8 +91,8 @@ class AdminHttp:
             )
         self.name = name
         self.listens_on_loopback = is_loopback(host)
-        self._own_token = None if token else OwnToken()
-        self._token = token or (self._own_token.text if self._own_token else "")
+        self._own_token = OwnToken() if self.needs_token_on_loopback and not token else None
+        self._token = self._own_token.text if self._own_token else token or ""
         self._draining = threading.Lock()
         self._obeying = threading.Lock()
         self._orders = orders
@@ -200,11 +202,11 @@ class AdminHttp:
 
     def authorised(self, header: str) -> bool:
         """Tell whether a request carries the token."""
-        return hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode())
+        return not self._token or hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode())
 
     @property
     def token(self) -> str:
-        """The token that clients must send."""
+        """The token that clients must send; empty if they need none."""
         return self._token
 
     def close(self) -> None:

@@ -34,6 +34,8 @@ class StatusServer(AdminHttp):
         token: What clients must send as ``Authorization: Bearer TOKEN``; required unless `host` is loopback.
     """
 
+    needs_token_on_loopback = False  # as upstream's, whose users ask it with curl
+
     def __init__(self, transfer: Transfer, *, host: str = "127.0.0.1", port: int = 8099, token: str = "") -> None:
         super().__init__("transfer", host=host, port=port, token=token or None)
         self._transfer = transfer

@@ -112,7 +112,7 @@ def test_what_was_not_announced_is_refused(shard, tables, workshop):
     assert shard.send("v", "other", b"x", 0).status_code == 404
     assert shard.send("v", file.name, b"x" * (file.size + 1), 0).status_code == 409
     assert shard.ask("PUT", f"/staged/v/{file.name}", json={"offset": 0}).status_code == 400
-    assert shard.ask("PUT", f"/staged/v/{file.name}", data=b"x", headers={"Content-Type": "text/x"}).status_code == 400
+    assert shard.ask("PUT", f"/staged/v/{file.name}", data=b"x", headers={"Content-Type": "text/x"}).status_code == 415
     bad = shard.ask("PUT", f"/staged/v/{file.name}", data=b"x", headers=piece_header(0) | {"Cloudedge-Offset": "-1"})
     assert bad.status_code == 400
     too_long = shard.send("v", file.name, bytes(AdminServer.max_piece_bytes + 1), 0)

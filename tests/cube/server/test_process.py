@@ -21,6 +21,7 @@ import requests
 from click.testing import Result
 from typer.testing import CliRunner
 
+from cloudedge.admin import AdminHttpClient
 from cloudedge.cli.cube_net import app
 from cloudedge.cube.client._client import Client, ClientConfig
 from cloudedge.cube.server import find_version
@@ -338,12 +339,13 @@ def test_a_disk_that_is_gone_stops_loads_and_nothing_else(serve, data):
     (data / "101" / "data.0").write_bytes(b"\x0c")
     one = serve()
     ask = plain.request(plain.keys(1))
+    admin = AdminHttpClient(one.admin, keep_alive=False)
     with plain.Peer(one.port) as peer:
         for name in ("101", "102"):  # cut off; then not there at all
             body = {"path": str(data / name), "name": name, "activate": True}
-            assert requests.post(one.admin + "/versions", json=body, timeout=5).status_code == 202
+            admin.call("POST", "/versions", body)
             deadline = time.monotonic() + 10
-            while (state := requests.get(f"{one.admin}/versions/{name}", timeout=5).json())["state"] != "failed":
+            while (state := admin.call("GET", f"/versions/{name}"))["state"] != "failed":
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             assert name in state["error"]

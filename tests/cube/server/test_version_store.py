@@ -23,6 +23,9 @@ from tests.cube.delivery.tables import changed
 
 pytestmark = pytest.mark.parts
 
+TOKEN = "a-secret"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
 
 @pytest.fixture
 def files(workshop):
@@ -138,9 +141,9 @@ def test_upstreams_control_commands_are_refused_since_they_would_pass_by_what_is
 
 def test_an_order_that_was_obeyed_is_remembered_across_a_restart(place):
     def ask(order):
-        with AdminServer(place.server, holdings=place.held) as admin:
+        with AdminServer(place.server, holdings=place.held, token=TOKEN) as admin:
             return requests.get(
-                f"http://127.0.0.1:{admin.port}/versions", headers={"Cloudedge-Order": order}, timeout=10
+                f"http://127.0.0.1:{admin.port}/versions", headers=BEARER | {"Cloudedge-Order": order}, timeout=10
             ).status_code
 
     assert [ask(order) for order in ("12", "11", "12", "13")] == [200, 409, 200, 200]
@@ -177,10 +180,10 @@ def test_a_server_that_stops_does_not_wait_for_a_download(place, tables, worksho
     version = tables.fresh(20_000)
     artifact = workshop.base(version, 1)[0]
     slow = VersionStore(place.server, place.folder, limit_bytes_per_s=70_000)  # 10 s for all of it
-    with AdminServer(place.server, holdings=slow) as admin:
+    with AdminServer(place.server, holdings=slow, token=TOKEN) as admin:
         url = f"http://127.0.0.1:{admin.port}"
         body = {"name": "v", "artifact": artifact.as_json(), "sources": [{"url": files.url(artifact.directory)}]}
-        assert requests.post(f"{url}/staged", json=body, timeout=10).status_code == 202
+        assert requests.post(f"{url}/staged", json=body, headers=BEARER, timeout=10).status_code == 202
         data = place.folder / "versions" / "v"
         while not any(path.name.startswith(".data.0") and path.stat().st_size for path in data.glob(".*")):
             time.sleep(0.01)
@@ -307,8 +310,8 @@ def test_a_note_that_is_damaged_hides_nothing_else(place, tables, workshop):
     artifact = workshop.base(bad, 1)[0]
     place.stage(bad, artifact)
     (place.folder / "versions" / bad.version / "artifact.json").write_text("{")
-    with AdminServer(place.server, holdings=place.held) as admin:
-        found = requests.get(f"http://127.0.0.1:{admin.port}/versions", timeout=10).json()
+    with AdminServer(place.server, holdings=place.held, token=TOKEN) as admin:
+        found = requests.get(f"http://127.0.0.1:{admin.port}/versions", headers=BEARER, timeout=10).json()
         states = {each["name"]: each["state"] for each in found["versions"]}
         assert states == {good.version: "loaded", bad.version: "failed"}
         place.take(bad, artifact)
@@ -318,9 +321,9 @@ def test_a_note_that_is_damaged_hides_nothing_else(place, tables, workshop):
 def test_with_its_disk_gone_a_server_still_says_what_it_has(place, tables, workshop):
     version = tables.fresh()
     place.take(version, workshop.base(version, 1)[0])
-    with AdminServer(place.server, holdings=place.held) as admin:
+    with AdminServer(place.server, holdings=place.held, token=TOKEN) as admin:
         shutil.rmtree(place.folder)
-        found = requests.get(f"http://127.0.0.1:{admin.port}/versions", timeout=10).json()
+        found = requests.get(f"http://127.0.0.1:{admin.port}/versions", headers=BEARER, timeout=10).json()
     assert (found["active"], found["free_disk_bytes"]) == (version.version, 0)
     assert [each["state"] for each in found["versions"]] == ["loaded"]
 
@@ -359,13 +362,13 @@ def test_names_do_not_leave_the_folder_or_change_their_rows(place, tables, works
 def test_a_request_to_fetch_is_checked(place, tables, workshop, change):
     artifact = workshop.base(tables.fresh(), 1)[0]
     good = {"name": "v", "artifact": artifact.as_json(), "sources": [{"url": "http://127.0.0.1:1/x"}], "deadline_s": 1}
-    with AdminServer(place.server, holdings=place.held) as admin:
+    with AdminServer(place.server, holdings=place.held, token=TOKEN) as admin:
         url = f"http://127.0.0.1:{admin.port}/staged"
-        answer = requests.post(url, json={**good, **change}, timeout=10)
+        answer = requests.post(url, json={**good, **change}, headers=BEARER, timeout=10)
         assert (answer.status_code, answer.json()["kind"]) == (400, "InputError")
-        assert requests.post(url, json=good, timeout=10).status_code == 202
+        assert requests.post(url, json=good, headers=BEARER, timeout=10).status_code == 202
         deadline = time.monotonic() + 30
-        while (found := requests.get(f"http://127.0.0.1:{admin.port}/versions/v", timeout=10).json())[
+        while (found := requests.get(f"http://127.0.0.1:{admin.port}/versions/v", headers=BEARER, timeout=10).json())[
             "state"
         ] != "failed":
             assert time.monotonic() < deadline
@@ -375,8 +378,8 @@ def test_a_request_to_fetch_is_checked(place, tables, workshop, change):
 def test_a_server_that_keeps_nothing_says_so(tables, workshop):
     artifact = workshop.base(tables.fresh(), 1)[0]
     body = {"name": "v", "artifact": artifact.as_json(), "sources": [{"url": "http://127.0.0.1:1/x"}]}
-    with Server(ServerConfig(port=0, threads=1)) as server, AdminServer(server) as admin:
-        answer = requests.post(f"http://127.0.0.1:{admin.port}/staged", json=body, timeout=10)
+    with Server(ServerConfig(port=0, threads=1)) as server, AdminServer(server, token=TOKEN) as admin:
+        answer = requests.post(f"http://127.0.0.1:{admin.port}/staged", json=body, headers=BEARER, timeout=10)
         assert (answer.status_code, "--state" in answer.json()["hint"]) == (400, True)
 
 
