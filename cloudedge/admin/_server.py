@@ -234,21 +234,20 @@ class _Handler(ThreadedHandler):
         """Read enough of an unwanted body for the answer to arrive; the rest ends the connection."""
         if not self.has_body:
             return
-        length = self.headers.get("Content-Length", "0")
         self.close_connection = True
-        self.rfile.read(min(int(length), _MAX_IGNORED) if length.isdecimal() else 0)
+        self.rfile.read(min(self.body_length or 0, _MAX_IGNORED))
 
     do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - the names BaseHTTPRequestHandler calls
 
     def _body(self) -> dict[str, Any]:
-        length = self.headers.get("Content-Length", "0")
+        length = self.body_length
         is_piece = self.headers.get("Content-Type") == PIECE
         limit = self.server.admin.max_piece_bytes if is_piece else self.server.admin.max_body_bytes
-        if not length.isdecimal() or int(length) > limit or "Transfer-Encoding" in self.headers:
+        if length is None or length > limit:
             self.close_connection = True
             raise InputError(f"a body of at most {limit} bytes, with its Content-Length, is taken here")
-        content = self.rfile.read(int(length))
-        if len(content) != int(length):
+        content = self.rfile.read(length)
+        if len(content) != length:
             self.close_connection = True
             raise InputError(f"the body ended after {len(content)} of {length} bytes")
         if is_piece:
