@@ -19,7 +19,7 @@ GENERAL, PLAIN, PIPELINE = "/GeneralModelService/inference", "/v1/predict", "/ma
 PROTOBUF, ZIPPED = "Content-Type: application/x-protobuf", "Content-Encoding: gzip"
 CHUNKED = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 A = b"a" * 65536
-GARBAGE = b"\x00garbage" * 8192
+NOISE = b"\x00garbage" * 8192
 
 
 def post(path, make, *headers):
@@ -106,7 +106,7 @@ HTTP1 = [  # any server on `cloudedge.http1.Connections`
     http("endless chunk extension", send=endless(CHUNKED + b"1;", A), in_answer=b"431"),
     http("tiny chunks", send=endless(CHUNKED, b"2\r\nab\r\n" * 8192, 8 << 20)),
     http("a length of 5,000 digits", send=raw(lambda: [CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: " + b"9" * 5000)]), in_answer=b"400"),  # noqa: E501
-    http("pipelined garbage", send=endless(b"GET /no HTTP/1.1\r\n\r\n" * 50 + GARBAGE, GARBAGE), in_answer=b"HTTP/1.1 4"),
+    http("pipelined garbage", send=endless(b"GET /no HTTP/1.1\r\n\r\n" * 50 + NOISE, NOISE), in_answer=b"HTTP/1.1 4"),
     http("endless header values", send=endless(b"GET / HTTP/1.1\r\nX: ", A), in_answer=b"431", connections=20),
 ]  # fmt: skip
 refused = partial(http, in_answer=b"413")
