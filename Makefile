@@ -53,6 +53,7 @@ peers: ## install what tests compare us with (Debian packages as root; with Go: 
 fuzz: $(VENV)/ready ## fuzz every parser of foreign bytes, FUZZ_SECONDS (default 10) each, and race the server
 	@tests/fuzz/files/run $(or $(FUZZ_SECONDS),10)
 	@tests/fuzz/net/run $(or $(FUZZ_SECONDS),10)
+	@tests/fuzz/serving/run $(or $(FUZZ_SECONDS),10)
 	@tests/tsan/run
 
 lint: $(VENV)/ready ## check format, style, types and layers

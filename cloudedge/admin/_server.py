@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -52,7 +51,6 @@ _SLOWEST = 100_000
 """Bytes per second at which the body of a client with the token arrives, at least."""
 _OPEN = {"/health", "/ready"}
 _JSON = "application/json"
-_LENGTH = re.compile(r"[0-9]{1,15}")
 _DRAIN_S, _LONGEST_DRAIN_S = 10.0, 24 * 3600
 _Admin = TypeVar("_Admin", bound="AdminHttp")
 
@@ -262,7 +260,7 @@ class _Handler(ThreadedHandler):
             self._send(*refusal)
             return
         if path not in _OPEN:
-            self.accept(self.timeout + self._length() / _SLOWEST)
+            self.accept(self.timeout + (self.body_length or 0) / _SLOWEST)
         try:
             if path in _OPEN:
                 self._ignore_body()
@@ -290,25 +288,20 @@ class _Handler(ThreadedHandler):
             return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, {"error": f"a body here is {_JSON} or {PIECE}"}
         return None
 
-    def _length(self) -> int:
-        """The announced length of the body; 0 if it announces none that could be read here."""
-        length = self.headers.get("Content-Length", "0")
-        return int(length) if _LENGTH.fullmatch(length) else 0
-
     def _ignore_body(self) -> None:
         """Read enough of an unwanted body for the answer to arrive; the rest ends the connection."""
         if not self.has_body:
             return
         self.close_connection = True
-        self.rfile.read(min(self._length(), _MAX_IGNORED))
+        self.rfile.read(min(self.body_length or 0, _MAX_IGNORED))
 
     do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - the names BaseHTTPRequestHandler calls
 
     def _body(self) -> dict[str, Any]:
-        length = self._length()
+        length = self.body_length
         is_piece = self.headers.get_content_type() == PIECE
         limit = self.server.admin.max_piece_bytes if is_piece else self.server.admin.max_body_bytes
-        if length > limit or (self.has_body and not length):
+        if length is None or length > limit:
             self.close_connection = True
             raise InputError(f"a body of at most {limit} bytes, with its Content-Length, is taken here")
         content = self.rfile.read(length)

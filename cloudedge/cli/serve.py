@@ -61,8 +61,13 @@ def serve(
     max_queue_mb: int = typer.Option(512, help="As above, with the rows that are looked up."),
     max_wait_ms: int = typer.Option(1000, help="Requests that would wait longer, as estimated, are refused (429)."),
     max_body_mb: int = typer.Option(64, help="Of a request."),
+    max_inflated_mb: int = typer.Option(16, help="Of a compressed request, decompressed."),
+    max_inflate_ratio: int = typer.Option(100, help="Of a request above 1 MiB, decompressed, to its compressed size."),
+    max_parsed_mb: int = typer.Option(32, help="Of the tensors, texts and numbers that a request becomes, estimated."),
     max_answer_mb: int = typer.Option(64, help="Of an answer."),
-    max_held_mb: int = typer.Option(512, help="Of all requests that are not answered yet; further ones are refused."),
+    max_held_mb: int = typer.Option(
+        512, help="Of all requests that are not answered yet, and what they become; further ones are refused."
+    ),
     max_connections: int = typer.Option(4096, help="Of HTTP and baidu_std, and as many of gRPC."),
     max_calls: int = typer.Option(256, help="Of gRPC, at once."),
     access_log: float = typer.Option(0.0, help="Share of requests to log, one JSON line each, on standard error."),
@@ -92,6 +97,8 @@ def serve(
             limits=HttpLimits(
                 max_body_bytes=max_body_mb << 20, max_answer_bytes=max_answer_mb << 20,
                 max_held_bytes=max_held_mb << 20, max_connections=max_connections, max_calls=max_calls,
+                max_inflated_bytes=max_inflated_mb << 20, max_inflate_ratio=max_inflate_ratio,
+                max_parsed_bytes=max_parsed_mb << 20,
             ),
         ),
         RuntimeConfig(

@@ -3,7 +3,8 @@
 Parsing is httptools' (the parser of Node.js). A request costs no task: handlers are driven by hand (`_drive`).
 
 The use by clients is bounded: length of head, body and answer, bytes held for requests until they are answered,
-connections, pipelined requests, and the time for a request, for reading an answer, and for silence.
+connections, pipelined requests, and the time for a request, for reading an answer, and for silence. httptools passes
+on a header once it is whole; bytes that bring no part of a body are therefore counted as they arrive.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import httptools
 
 from cloudedge.http1._messages import FileAnswer, HttpAnswer, HttpCall
+from cloudedge.io import parse_length
 
 if TYPE_CHECKING:
     from cloudedge.http1._connections import Connections
@@ -36,6 +38,8 @@ _DROPPED_BODIES = 4
 """The largest bodies that are read and dropped after a refusal, so that the client gets to see it."""
 _CHUNK = 256 * 1024
 """Of a file, read at a time."""
+_PIECES = 1024
+"""Pieces of a body kept one by one; more are joined: a piece of two bytes takes the memory of sixty."""
 
 
 class Foreign(Protocol):
@@ -94,7 +98,14 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
+        self._pieces: list[bytes] = []
+        """The newest pieces of the body, behind `_body`."""
         self._head_bytes = self._body_bytes = 0
+        self._bare_bytes = 0
+        """Bytes received since a request, its head or a piece of its body began: a head, a trailer, a chunk's line."""
+        self._has_progressed = False
+        """True if the bytes that were fed last began a request or brought a piece of a body."""
+        self._has_head = False
         self._in_message = False
         self._waiting: deque[tuple[HttpCall, bool]] = deque()
         self._answering = 0
@@ -151,6 +162,16 @@ class Connection(asyncio.Protocol):
         if self._foreign is not None:
             self._feed(self._foreign, data)
             return
+        self._has_progressed = False
+        self._read(data)
+        if self._has_progressed:
+            self._bare_bytes = 0
+        else:
+            self._bare_bytes += len(data)
+            if self._bare_bytes > self._server.limits.max_head_bytes:
+                self._refuse_head()
+
+    def _read(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -209,9 +230,10 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._url, self._headers, self._body = b"", {}, []
+        self._url, self._headers, self._body, self._pieces = b"", {}, [], []
         self._head_bytes = self._body_bytes = 0
-        self._in_message = True
+        self._has_head = False
+        self._in_message = self._has_progressed = True
         self.since = self._server.now
 
     def on_url(self, url: bytes) -> None:
@@ -222,19 +244,23 @@ class Connection(asyncio.Protocol):
             self._refuse_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header."""
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        """Take one header; a trailer is counted and dropped, lest it replace a header that was acted on."""
+        if not self._has_head:
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > self._server.limits.max_head_bytes:
             self._refuse_head()
 
     def _refuse_head(self) -> None:
-        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too long")
+        limit = self._server.limits.max_head_bytes
+        why = f"the head is too long: a request's line, headers and trailers have at most {limit} bytes"
+        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, why)
 
     def on_headers_complete(self) -> None:
         """End the head: refuse a body that is too long before it is sent."""
+        self._has_head = True
         length = self._headers.get("content-length", "")
-        if length.isdecimal() and int(length) > self._server.limits.max_body_bytes:
+        if length and (parse_length(length) or 0) > self._server.limits.max_body_bytes:
             self._refuse_body()
         elif self._headers.get("expect", "").lower() == "100-continue" and not self._closed:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -243,6 +269,7 @@ class Connection(asyncio.Protocol):
         """Take a piece of the body."""
         if self._closed or self._refusal is not None:
             return
+        self._has_progressed = True
         self._body_bytes += len(data)
         has_room = self._server.held.take(len(data))
         if self._body_bytes > self._server.limits.max_body_bytes:
@@ -251,7 +278,10 @@ class Connection(asyncio.Protocol):
             self._server.refused += 1
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many bytes of requests are under way")
         else:
-            self._body.append(data)
+            self._pieces.append(data)
+            if len(self._pieces) == _PIECES:
+                self._body.append(b"".join(self._pieces))
+                self._pieces = []
 
     def _refuse_body(self) -> None:
         limit = self._server.limits.max_body_bytes
@@ -262,8 +292,9 @@ class Connection(asyncio.Protocol):
         if self._closed or self._refusal is not None:
             return
         self._in_message = False
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body, self._body_bytes = [], 0  # counted until it is answered
+        pieces = self._body + self._pieces if self._body else self._pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._body, self._pieces, self._body_bytes = [], [], 0  # counted until it is answered
         method = self._parser.get_method().decode("latin-1")
         call = HttpCall(method, self._url.decode("latin-1"), self._headers, body, self._peer)
         self._waiting.append((call, self._parser.should_keep_alive()))
@@ -274,7 +305,7 @@ class Connection(asyncio.Protocol):
 
     def _release_body(self) -> None:
         self._server.held.give(self._body_bytes)
-        self._body, self._body_bytes = [], 0
+        self._body, self._pieces, self._body_bytes = [], [], 0
 
     def _drop(self) -> None:
         """Forget received requests that are not being answered."""

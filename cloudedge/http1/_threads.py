@@ -22,6 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from cloudedge.errors import Conflict
+from cloudedge.io import parse_length
 
 __all__ = ["ThreadedHandler", "ThreadedServer", "is_loopback"]
 
@@ -263,6 +264,13 @@ class ThreadedHandler(BaseHTTPRequestHandler):
     def has_body(self) -> bool:
         """True if the request announces a body."""
         return self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
+
+    @property
+    def body_length(self) -> int | None:
+        """The announced length of the body; None if it is not clear."""
+        if "Transfer-Encoding" in self.headers:
+            return None
+        return parse_length(self.headers.get("Content-Length", "0"))
 
     def send_head(self, status: HTTPStatus, length: int | None, headers: Mapping[str, str] | None = None) -> None:
         """Send everything before an answer's body; `length` is None for a status that has none."""

@@ -23,6 +23,10 @@ __all__ = ["Front", "main"]
 
 MAX_HEAD = 64 * 1024
 CHUNK = 256 * 1024
+MAX_DIGITS = 18
+"""Of a body's length: more do not fit into 63 bits, and Python refuses to read more than 4,300."""
+MAX_INTERIM = 16
+"""Answers with a status below 200 before the final one."""
 MAX_AGAIN = 1024 * 1024
 """Bytes of a request: longer ones are not kept to be sent again."""
 CONNECT_S = 5.0
@@ -63,7 +67,7 @@ class Message:
             self.fields[name] = value
         self.chunked = self.fields.get(b"transfer-encoding", b"").lower() == b"chunked"
         length = self.fields.get(b"content-length")
-        if (length is not None and not length.isdigit()) or (
+        if (length is not None and not (length.isdigit() and len(length) <= MAX_DIGITS)) or (
             b"transfer-encoding" in self.fields and (length is not None or not self.chunked)
         ):
             raise Broken("the length of a body is not clear")
@@ -238,7 +242,11 @@ async def exchange(
             return False
     await copy_body(request, reader, upstream)
     reply = await upstream.first_head()
+    interim = 0
     while reply.status.startswith(b"1"):
+        interim += 1
+        if interim > MAX_INTERIM:
+            raise Broken("an answer does not come to its end")
         writer.write(reply.head)
         reply = await next_head(upstream.reader)
     writer.write(reply.head)
@@ -282,7 +290,7 @@ async def copy_body(
     if message.chunked:
         size = 1
         while size:
-            line = await asyncio.wait_for(reader.readuntil(b"\r\n"), ANSWER_S)
+            line = await read_line(reader)
             digits = line.split(b";", 1)[0].strip()
             if not 0 < len(digits) <= 8 or digits.strip(b"0123456789abcdefABCDEF"):  # noqa: PLR2004 - 4 GiB a chunk
                 raise Broken("the size of a chunk is not one")
@@ -290,8 +298,12 @@ async def copy_body(
             writer.write(line)
             if size:
                 await copy_bytes(reader, writer, size + 2)
+        trailers = 0
         while line != b"\r\n":  # trailers, and the empty line after them
-            line = await asyncio.wait_for(reader.readuntil(b"\r\n"), ANSWER_S)
+            line = await read_line(reader)
+            trailers += len(line)
+            if trailers > MAX_HEAD:
+                raise Broken("the trailers are too long")
             writer.write(line)
         await writer.drain()
         return True
@@ -302,6 +314,13 @@ async def copy_body(
         return False
     await copy_bytes(reader, writer, message.length or 0)
     return True
+
+
+async def read_line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await asyncio.wait_for(reader.readuntil(b"\r\n"), ANSWER_S)
+    except asyncio.LimitOverrunError as error:
+        raise Broken("a line is too long") from error
 
 
 async def copy_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter | Upstream, count: int) -> None:

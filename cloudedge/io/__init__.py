@@ -14,7 +14,7 @@ from cloudedge.io._atomic_files import (
     write_atomically,
     write_synced,
 )
-from cloudedge.io._bounded_body import read_body
+from cloudedge.io._bounded_body import json_parts, parse_length, read_body
 from cloudedge.io._file_locks import FileLock, Holder, LockHeld, locked_by
 from cloudedge.io._memory import free_memory_bytes
 from cloudedge.io._retries import Backoff, Patience, retry
@@ -50,9 +50,11 @@ __all__ = [
     "free_memory_bytes",
     "in_threads",
     "join_address",
+    "json_parts",
     "locked_by",
     "map_in_threads",
     "parse_address",
+    "parse_length",
     "parse_literal",
     "path_below",
     "publish",

@@ -31,6 +31,7 @@ from cloudedge.errors import (
     Unavailable,
 )
 from cloudedge.io._atomic_files import sync_file, write_atomically
+from cloudedge.io._bounded_body import parse_length
 from cloudedge.io._retries import Backoff, Patience
 
 __all__ = ["Answer", "Download", "Opener", "Throttle"]
@@ -225,12 +226,13 @@ class Download:
     def _whole(self, answer: Answer, begin: int) -> int | None:
         """Return how many bytes the whole file has; None if that is known only at its end."""
         announced = answer.headers.get("Content-Length", "")  # missing where the body comes in chunks
-        if not announced.isdecimal():
+        length = parse_length(announced)
+        if length is None:
             if self.size is None and self.needs_length:
                 message = f"{self.url} does not say how long it is"
                 raise Rejected(message, hint="Serve it with a Content-Length.", url=self.url)
             return self.size
-        whole = begin + int(announced)
+        whole = begin + length
         if self.size not in (None, whole):
             raise self._wrong_size(whole, self.size or 0)
         self._check(whole)

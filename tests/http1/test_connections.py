@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,54 @@ def test_a_chunked_body_is_read_whole_and_bounded(site):
         assert http_.getresponse().read() == b"a" * 300 + b"b" * 300
     head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert site.raw(head + b"400\r\n" + b"x" * 1024 + b"\r\n0\r\n\r\n").startswith(b"HTTP/1.1 413 ")
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+ENDLESS = {
+    "a header's value": b"GET / HTTP/1.1\r\nA: ",
+    "a header's name": b"GET / HTTP/1.1\r\n",
+    "the target": b"GET /",
+    "a trailer": CHUNKED + b"1\r\na\r\n0\r\nA: ",
+    "a chunk's extension": CHUNKED + b"1;",
+}
+
+
+@pytest.mark.parametrize("opening", ENDLESS.values(), ids=ENDLESS)
+def test_bytes_without_an_end_are_counted_as_they_arrive(site, opening):
+    site.connections.limits = replace(LIMITS, max_body_bytes=64 << 20)  # room to go on sending and hear why
+    with socket.create_connection(("127.0.0.1", site.port), 60) as raw:
+        raw.sendall(opening)
+        sent, answer = 0, b""
+        raw.setblocking(False)
+        end = time.monotonic() + 60
+        while not answer and time.monotonic() < end and sent < 64 << 20:
+            with contextlib.suppress(BlockingIOError):
+                sent += raw.send(b"a" * 65536)
+            with contextlib.suppress(BlockingIOError):
+                answer = raw.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 431 "), sent
+    with site.connect() as http_:
+        http_.request("GET", "/")
+        assert http_.getresponse().status == 200
+
+
+def test_a_length_that_no_number_has_is_refused(site):
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
+    assert site.raw(head).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_trailer_replaces_no_header(site):
+    site.handler = lambda call: HttpAnswer(200, json.dumps(dict(call.headers)).encode())
+    answer = site.raw(CHUNKED + b"1\r\na\r\n0\r\nHost: evil\r\nB: c\r\n\r\nGET / HTTP/1.0\r\n\r\n")
+    assert b'"host": "a"' in answer
+    assert b"evil" not in answer
+
+
+def test_a_body_in_tiny_chunks_is_whole(site):
+    body = bytes(range(250)) * 4
+    chunks = b"".join(b"2\r\n%b\r\n" % body[at : at + 2] for at in range(0, len(body), 2)) * 3
+    site.connections.limits = replace(LIMITS, max_body_bytes=10_000)
+    assert site.raw(CHUNKED + chunks + b"0\r\n\r\nGET / HTTP/1.0\r\n\r\n").count(body * 3) == 1
 
 
 def test_part_of_a_file_is_sent_and_the_connection_goes_on(site, file):

@@ -318,6 +318,9 @@ UNCLEAR = {
     "a space before the colon": b"POST / HTTP/1.1\r\nContent-Length : 5\r\n\r\nhello",
     "not HTTP": b"hello\r\n\r\n",
     "a chunk of unclear size": b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n0\r\n\r\n",
+    "a length of 5,000 digits": b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nhello",
+    "a chunk line without an end": b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5;" + b"a" * 200_000,
+    "trailers without an end": b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 20_000,
     "a head without an end": b"POST / HTTP/1.1\r\nA: " + b"a" * 200_000,
 }
 

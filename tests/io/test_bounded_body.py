@@ -9,7 +9,7 @@ import requests
 
 from cloudedge.cube.delivery import CubeReplica
 from cloudedge.errors import Unavailable
-from cloudedge.io._bounded_body import read_body
+from cloudedge.io._bounded_body import json_parts, parse_length, read_body
 
 pytestmark = pytest.mark.parts
 
@@ -53,3 +53,17 @@ def test_a_connection_that_breaks_within_a_body_is_an_error_of_requests(kept):
             read_body(answer, 100)
         with pytest.raises(Unavailable):
             CubeReplica("t", 0, address=address, admin=address).status()
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [("0", 0), (" 12 ", 12), ("9" * 18, 10**18 - 1), ("9" * 19, None), ("9" * 5000, None), ("", None), ("-1", None),
+     ("+1", None), ("1_0", None), ("٣", None), ("1, 1", None)],
+)  # fmt: skip
+def test_a_length_is_a_number_that_a_message_can_have(text, length):
+    assert parse_length(text) == length
+
+
+def test_the_parts_of_json_are_counted_without_parsing():
+    assert json_parts(b'{"a":[1,2,{}]}') == 8
+    assert json_parts(b"not JSON") == 0

@@ -18,9 +18,20 @@ from cloudedge.errors import (
     Rejected,
     Unavailable,
 )
-from cloudedge.serving.formats import GENERAL, Malformed, WireTensor, from_message, parse_array
+from cloudedge.serving.formats import (
+    GENERAL,
+    GENERAL_ANSWER,
+    BodyLimits,
+    Malformed,
+    TooLarge,
+    WireTensor,
+    from_message,
+    message_cost,
+    parse_array,
+)
 
 __all__ = [
+    "ANSWER_LIMITS",
     "MAX_ANSWER",
     "Question",
     "Reply",
@@ -37,6 +48,8 @@ __all__ = [
 Array = NDArray[Any]
 
 MAX_ANSWER = 256 << 20
+ANSWER_LIMITS = BodyLimits(max_inflated_bytes=MAX_ANSWER, max_inflate_ratio=MAX_ANSWER, max_parsed_bytes=4 * MAX_ANSWER)
+"""What an answer may become: a server's numbers take a few times their bytes; millions of empty tensors take more."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +177,12 @@ def general_arrays(where: str, raw: bytes) -> dict[str, Array]:
     from cloudedge.serving.formats import GeneralResponse  # noqa: PLC0415
 
     try:
+        message_cost(raw, ANSWER_LIMITS.max_parsed_bytes, fields=GENERAL_ANSWER)
         response = GeneralResponse.FromString(raw)
         sent = [from_message(tensor, GENERAL) for output in response.outputs for tensor in output.tensor]
         if not response.err_no:
             return {_alias(tensor): tensor.array() for tensor in sent}
-    except (DecodeError, Malformed) as error:
+    except (DecodeError, Malformed, TooLarge) as error:
         raise Unavailable(f"{where} answered something that is no Response: {error}") from error
     raise Rejected(f"{where} answered err_no {response.err_no}: {response.err_msg[:500]}", err_no=response.err_no)
 

@@ -22,6 +22,7 @@ from cloudedge.errors import (
 )
 from cloudedge.io import join_address
 from cloudedge.serving.client._transport import (
+    ANSWER_LIMITS,
     MAX_ANSWER,
     Question,
     Reply,
@@ -187,7 +188,7 @@ class BaiduStd:
         deadline = time.monotonic() + question.timeout_s
         try:
             frame = self._exchange(pack_frame(meta, general_request(question)), meta.correlation_id, deadline)
-            plain = frame.plain(MAX_ANSWER)
+            plain = frame.plain(ANSWER_LIMITS)
         except TimeoutError as error:
             raise DeadlineExceeded(f"{self._where} did not answer in {question.timeout_s:.3g} s") from error
         except OSError as error:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from cloudedge.serving.formats._body_cost import (
+    GENERAL_ANSWER,
+    GENERAL_COST,
+    PIPELINE_COST,
+    BodyLimits,
+    TooLarge,
+    json_cost,
+    message_cost,
+)
 from cloudedge.serving.formats._feeds import plan_of
-from cloudedge.serving.formats._gzip import GZIP, ZLIB, deflate, inflate
+from cloudedge.serving.formats._gzip import GZIP, ZLIB, deflate, inflate, most_inflated
 from cloudedge.serving.formats._messages import (
     GENERAL_SERVICE,
     PIPELINE_SERVICE,
@@ -20,26 +29,34 @@ from cloudedge.serving.formats._wire_tensor import GENERAL, PIPELINE, WireTensor
 
 __all__ = [
     "GENERAL",
+    "GENERAL_ANSWER",
+    "GENERAL_COST",
     "GENERAL_SERVICE",
     "GZIP",
     "PIPELINE",
+    "PIPELINE_COST",
     "PIPELINE_SERVICE",
     "ZLIB",
+    "BodyLimits",
     "GeneralRequest",
     "GeneralResponse",
     "Malformed",
     "PipelineRequest",
     "PipelineResponse",
     "RpcMeta",
+    "TooLarge",
     "WireTensor",
     "deflate",
     "from_json",
     "from_message",
     "inflate",
+    "json_cost",
     "json_numbers",
     "json_text",
     "make_messages",
     "malformed",
+    "message_cost",
+    "most_inflated",
     "nested_array",
     "npy_array",
     "parse_array",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,8 +58,8 @@ class Feed:
         return array
 
     def _cut(self, array: Array, lod: Sequence[int]) -> Array:
-        offsets = [int(offset) for offset in lod]
-        if offsets[0] != 0 or any(after < before for before, after in pairwise(offsets)):
+        offsets = np.fromiter(lod, np.int64, len(lod))
+        if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
             raise malformed(self.alias, "its LoD has several levels or goes back", "Send one level: [0, 2, 5].")
         if not array.ndim or offsets[-1] != len(array) or len(offsets) < 2:  # noqa: PLR2004 - begin and end of one row
             raise malformed(

@@ -39,6 +39,8 @@ Array = NDArray[Any]
 STRING, BYTES, GENERAL_STRING = 12, 13, 20
 BFLOAT16 = 6
 MAX_DIMENSIONS = 32
+_AT_ONCE = 1 << 16
+"""Numbers copied without letting another thread run: about two milliseconds."""
 MAX_STRING_BYTES = 16 << 20  # numpy gives every string the size of the longest: a small body must not take much
 
 # elem_type: its dtype, and the field that carries its numbers.
@@ -173,8 +175,14 @@ def data_of(tensor: Any, elem_type: int) -> Array:
     kind = ELEM_TYPES.get(elem_type)
     if kind is None:
         return np.empty(0)
-    values = getattr(tensor, kind[1])
-    return np.fromiter(values, WIRE_DTYPES[kind[1]], len(values))  # three times as fast as numpy.array
+    values, dtype = getattr(tensor, kind[1]), WIRE_DTYPES[kind[1]]
+    if len(values) <= _AT_ONCE:
+        return np.fromiter(values, dtype, len(values))  # three times as fast as numpy.array
+    array = np.empty(len(values), dtype)
+    for start in range(0, len(values), _AT_ONCE):  # other threads run between two slices
+        part = values[start : start + _AT_ONCE]
+        array[start : start + len(part)] = np.fromiter(part, dtype, len(part))
+    return array
 
 
 def json_field(name: str, field: str, value: Any) -> Array:

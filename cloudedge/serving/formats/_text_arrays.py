@@ -22,6 +22,9 @@ REPR_TAIL = re.compile(r"(?:,\s*shape=\((?P<shape>[\d,\s]*)\))?(?:,\s*dtype=['\"
 NUMBER_CHARACTERS = re.compile(r"[-+.A-Za-z0-9\s,\[\]]*")
 NUMBERS_ONLY = re.compile(r"[-+.0-9eE,\s\[\]]*")
 UNREADABLE = "is neither JSON nor what numpy prints"
+MAX_PRINTED = 1 << 18
+PRINTED_TOO_LONG = f"has more than {MAX_PRINTED} printed numbers"
+SEND_JSON = "Send so many numbers as JSON or as tensors."
 IRREGULAR = "is not a regular nested list: rows differ in length or depth"
 
 
@@ -72,6 +75,8 @@ def _parse_printed(name: str, text: str) -> Array:
         raise malformed(
             name, "was shortened when it was printed", "Call `numpy.set_printoptions(threshold=sys.maxsize)`."
         )
+    if max(map(body.count, ",.[")) > MAX_PRINTED:
+        raise malformed(name, PRINTED_TOO_LONG, SEND_JSON)
     if not body or suffix is None or not NUMBER_CHARACTERS.fullmatch(body):
         raise malformed(name, UNREADABLE)
     try:
@@ -82,7 +87,9 @@ def _parse_printed(name: str, text: str) -> Array:
             return checked_cast(name, array, dtype or array.dtype)
     except ValueError:
         pass
-    words = body.translate(BRACKETS_AWAY).split()
+    words = body.translate(BRACKETS_AWAY).split(None, MAX_PRINTED)
+    if len(words) > MAX_PRINTED:
+        raise malformed(name, PRINTED_TOO_LONG, SEND_JSON)
     shape = _printed_shape(body)
     if not words and suffix["shape"]:  # numpy prints an empty array as [] with its shape behind it
         shape = tuple(int(size) for size in suffix["shape"].split(",") if size.strip())

@@ -22,11 +22,18 @@ from cloudedge.errors import InputError, Overloaded, Unavailable
 from cloudedge.http1 import HeldBytes
 from cloudedge.io import join_address
 from cloudedge.serving.engine import Answer, Engine
-from cloudedge.serving.formats import GENERAL_SERVICE, GZIP, ZLIB, RpcMeta, deflate, inflate
+from cloudedge.serving.formats import GENERAL_SERVICE, GZIP, ZLIB, BodyLimits, RpcMeta, deflate, inflate
 from cloudedge.serving.protocols._access_log import Outcome, RequestObserver, RequestRecord
 from cloudedge.serving.protocols._faults import fault_of, too_long
-from cloudedge.serving.protocols._general import LIKELY_RATIO, METHODS, answer_general, fill_response, parse_request
-from cloudedge.serving.protocols._offload import offload
+from cloudedge.serving.protocols._general import (
+    METHODS,
+    PARSE,
+    answer_general,
+    fill_response,
+    parse_request,
+    request_cost,
+)
+from cloudedge.serving.protocols._intake import Intake
 
 __all__ = ["MAGIC", "BaiduStdProtocol", "Frame", "FrameReader", "pack_frame", "serve_baidu_std"]
 
@@ -49,14 +56,24 @@ class Frame(NamedTuple):
     meta: Any
     payload: bytes
 
-    def plain(self, limit: int) -> bytes:
+    @property
+    def wrapper(self) -> int | None:
+        """The compression of the payload; None if it is not compressed."""
+        return WRAPPERS.get(self.meta.compress_type)
+
+    @property
+    def size(self) -> int:
+        """The bytes it is counted with."""
+        return len(self.payload) + int(self.meta.ByteSize()) + HEADER.size
+
+    def plain(self, limits: BodyLimits) -> bytes:
         """Return the payload, decompressed if it is compressed.
 
         Raises:
-            InputError: It cannot be decompressed, or holds more than `limit` bytes.
+            InputError: It cannot be decompressed, or holds more than the limits allow.
         """
-        wrapper = WRAPPERS.get(self.meta.compress_type)
-        return inflate(self.payload, limit, wrapper) if wrapper else self.payload
+        wrapper = self.wrapper
+        return inflate(self.payload, limits, wrapper) if wrapper else self.payload
 
 
 class FrameReader:
@@ -159,17 +176,16 @@ def pack_frame(meta: Any, payload: bytes = b"") -> bytes:
 
 
 async def answer_frame(
-    engine: Engine, frame: Frame, *, max_inflated: int = MAX_BODY, max_answer: int = MAX_BODY, call_s: float = CALL_S
+    engine: Engine, frame: Frame, *, intake: Intake = PARSE, max_answer: int = MAX_BODY, call_s: float = CALL_S
 ) -> Frame:
     """Answer one frame with one frame; raises nothing but cancellation."""
-    code, text, payload = 0, "", b""
+    code, text, payload, charge = 0, "", b"", 0
     answer: Answer | None = None
     compress_type = frame.meta.compress_type
     try:
         code, text = _refusal(frame)
         if not code:
-            size = len(frame.payload) * (LIKELY_RATIO if compress_type else 1)
-            wanted = await offload(size, lambda: parse_request(frame.plain(max_inflated)))
+            wanted, charge = await intake.parse(frame.payload, request_cost, parse_request, frame.wrapper)
             with engine.hold() as version:
                 answer = await answer_general(version, wanted, deadline=time.monotonic() + call_s)
             payload = fill_response(version.signature, answer).SerializeToString()
@@ -181,6 +197,8 @@ async def answer_frame(
     except Exception as error:  # noqa: BLE001 - every failure has an answer
         fault = fault_of(error)
         code, text = fault.rpc, fault.message
+    finally:
+        intake.give(charge)
     payload = b"" if code else payload
     meta = RpcMeta(correlation_id=frame.meta.correlation_id, compress_type=0 if code else compress_type)
     meta.response.error_code = code
@@ -228,6 +246,7 @@ class BaiduStdProtocol(asyncio.Protocol):
         max_answer: int = MAX_BODY,
         call_s: float = CALL_S,
         held: HeldBytes | None = None,
+        intake: Intake = PARSE,
         observer: RequestObserver | None = None,
         end_connection: Callable[[], None] | None = None,
     ) -> None:
@@ -235,7 +254,7 @@ class BaiduStdProtocol(asyncio.Protocol):
         """Ends the connection after the last answer; None closes it."""
         self._engine = engine
         self._reader = FrameReader(max_body)
-        self._max_body = max_body
+        self._intake = intake
         self._max_answer = max_answer
         self._call_s = call_s
         self._observer = observer or RequestObserver()
@@ -264,7 +283,7 @@ class BaiduStdProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the interface's
         """Drop the calls of the lost connection."""
         self._transport = None
-        self._held.give(sum(len(frame.payload) for frame in self._waiting))
+        self._held.give(sum(frame.size for frame in self._waiting))
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
@@ -285,10 +304,10 @@ class BaiduStdProtocol(asyncio.Protocol):
         self._begin()
 
     def _take(self, frame: Frame) -> None:
-        if self._held.take(len(frame.payload)):
+        if self._held.take(frame.size):
             self._waiting.append(frame)
             return
-        self._held.give(len(frame.payload))
+        self._held.give(frame.size)
         fault = fault_of(Overloaded("too many bytes of requests are under way"))
         if self._transport is not None:
             self._transport.write(pack_frame(*_error_frame(frame.meta.correlation_id, fault.rpc, fault.message)))
@@ -308,7 +327,7 @@ class BaiduStdProtocol(asyncio.Protocol):
             frame = self._waiting.popleft()
             task = asyncio.get_running_loop().create_task(self._answer(frame))
             self._tasks.add(task)
-            task.add_done_callback(partial(self._ended, len(frame.payload)))
+            task.add_done_callback(partial(self._ended, frame.size))
         if self._transport is None:
             return
         if self._refusal is not None:
@@ -323,7 +342,7 @@ class BaiduStdProtocol(asyncio.Protocol):
 
     async def _answer(self, frame: Frame) -> None:
         answering = answer_frame(
-            self._engine, frame, max_inflated=self._max_body, max_answer=self._max_answer, call_s=self._call_s
+            self._engine, frame, intake=self._intake, max_answer=self._max_answer, call_s=self._call_s
         )
         if not self._observer.is_off:
             answering = self._observer.observe(_record_of(frame), answering, _outcome)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cloudedge.errors import CloudEdgeError, DeadlineExceeded, InputError, NotFound, Overloaded, Rejected, Unavailable
 from cloudedge.http1 import HttpAnswer
 from cloudedge.serving.engine import ModelFailed, NoneActive
-from cloudedge.serving.formats import Malformed
+from cloudedge.serving.formats import Malformed, TooLarge
 
 __all__ = ["Fault", "fault_of", "timeout_of", "too_long", "too_long_http"]
 
@@ -39,6 +39,7 @@ class Fault:
 TOO_MANY = 429
 KINDS: tuple[tuple[type[CloudEdgeError], Fault], ...] = (
     (Malformed, Fault(400, 8000, "INVALID_ARGUMENT", -5100)),
+    (TooLarge, Fault(413, 5000, "INVALID_ARGUMENT", -5100)),
     (InputError, Fault(400, 5000, "INVALID_ARGUMENT", -5100)),
     (Rejected, Fault(403, 5000, "PERMISSION_DENIED", -5100)),
     (NotFound, Fault(404, 3002, "NOT_FOUND", -5100)),

@@ -21,20 +21,23 @@ from cloudedge.errors import InputError
 from cloudedge.serving.engine import Answer, Call, Engine, HttpAnswer, HttpCall, RequestVersion, answer_headers
 from cloudedge.serving.formats import (
     GENERAL,
+    GENERAL_COST,
     GENERAL_SERVICE,
+    GZIP,
     GeneralRequest,
     GeneralResponse,
     WireTensor,
     deflate,
     from_json,
     from_message,
-    inflate,
+    json_cost,
     json_numbers,
+    message_cost,
     plan_of,
     tensor_fields,
 )
 from cloudedge.serving.protocols._faults import fault_of, timeout_of
-from cloudedge.serving.protocols._offload import offload
+from cloudedge.serving.protocols._intake import Intake
 
 __all__ = ["ParsedRequest", "add_tensor", "answer_general", "fill_response", "general_http", "parse_request"]
 
@@ -44,9 +47,9 @@ ENGINE_NAME = "GeneralInferOp_0"
 METHODS = frozenset({"inference", "debug"})
 PROTO_TYPES = frozenset({"application/proto", "application/protobuf", "application/x-protobuf"})
 AS_CONTENT = frozenset({5, 7, 8})  # types that an answer sends as raw bytes
-MAX_INFLATED = 64 << 20
 WORTH_COMPRESSING = 512
-LIKELY_RATIO = 64  # likely growth of a gzipped body
+PARSE = Intake()
+"""Without limits over all requests: for callers without a server."""
 
 
 class ParsedRequest(NamedTuple):
@@ -76,6 +79,10 @@ async def answer_general(version: RequestVersion, wanted: ParsedRequest, *, dead
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
+
+
+request_cost = partial(message_cost, fields=GENERAL_COST)
+"""Estimates the memory of a `Request` message once it is parsed."""
 
 
 def parse_request(raw: bytes) -> ParsedRequest:
@@ -121,13 +128,13 @@ def _fields(array: Array) -> tuple[int, str, Array]:
 # -- HTTP ------------------------------------------------------------------------------------------------------------
 
 
-async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MAX_INFLATED) -> HttpAnswer:
+async def general_http(engine: Engine, call: HttpCall, *, intake: Intake = PARSE) -> HttpAnswer:
     """Answer `POST /GeneralModelService/inference`, JSON or `application/proto`, gzipped or not.
 
     Args:
         engine: Answers predictions.
         call: The request. Header `grpc-timeout` limits it, `x-cloudedge-tag` chooses a variant.
-        max_inflated: Most bytes of a gzipped body, decompressed.
+        intake: Parses the body within its limits.
     """
     service, _, method = call.path.partition("?")[0].strip("/").partition("/")
     if service not in (GENERAL_SERVICE, "GeneralModelService") or method not in METHODS:
@@ -136,12 +143,12 @@ async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MA
         return HttpAnswer(405, b"Method Not Allowed\n", "text/plain; charset=utf-8", {"Allow": "POST"})
     as_proto = call.headers.get("content-type", "").partition(";")[0].strip().lower() in PROTO_TYPES
     headers: dict[str, str] = {}
+    charge = 0
     try:
         timeout = timeout_of(call.headers.get("grpc-timeout"))
         deadline = None if timeout is None else time.monotonic() + timeout
-        zipped = call.headers.get("content-encoding", "identity").lower() != "identity"
-        size = len(call.body) * (LIKELY_RATIO if zipped else 1)
-        wanted = await offload(size, partial(_read, call, as_proto=as_proto, max_inflated=max_inflated))
+        cost, read = (request_cost, _read_proto) if as_proto else (json_cost, _read_json)
+        wanted, charge = await intake.parse(call.body, cost, read, _wrapper(call))
         with engine.hold(call.headers.get("x-cloudedge-tag")) as version:
             answer = await answer_general(version, wanted, deadline=deadline)
         write = _proto if as_proto else _json
@@ -150,6 +157,8 @@ async def general_http(engine: Engine, call: HttpCall, *, max_inflated: int = MA
         headers |= answer_headers(answer.pin, answer.tag, answer.defaulted)
     except Exception as error:  # noqa: BLE001 - every failure has an answer
         status, body = _failed(error, as_proto=as_proto)
+    finally:
+        intake.give(charge)
     if len(body) >= WORTH_COMPRESSING and "gzip" in call.headers.get("accept-encoding", ""):
         body, headers["Content-Encoding"] = deflate(body), "gzip"
     return HttpAnswer(status, body, "application/proto" if as_proto else "application/json", headers)
@@ -162,23 +171,30 @@ def _failed(error: Exception, *, as_proto: bool) -> tuple[int, bytes]:
     return fault.status, orjson.dumps({"outputs": [], "err_no": fault.rpc, "err_msg": fault.message})
 
 
-def _read(call: HttpCall, *, as_proto: bool, max_inflated: int) -> ParsedRequest:
+def _wrapper(call: HttpCall) -> int | None:
     encoding = call.headers.get("content-encoding", "identity").lower()
-    if encoding not in ("identity", "gzip", "x-gzip"):
+    if encoding == "identity":
+        return None
+    if encoding not in ("gzip", "x-gzip"):
         raise InputError(f"content encoding {encoding[:20]!r} is not known", hint="Send gzip or identity.")
-    body = call.body if encoding == "identity" else inflate(call.body, max_inflated)
-    if as_proto:
-        try:
-            return parse_request(body)
-        except DecodeError as error:
-            raise InputError("the body is not a Request message") from error
+    return GZIP
+
+
+def _read_proto(body: bytes) -> ParsedRequest:
     try:
-        return _read_json(body)
+        return parse_request(body)
+    except DecodeError as error:
+        raise InputError("the body is not a Request message") from error
+
+
+def _read_json(body: bytes) -> ParsedRequest:
+    try:
+        return _json_request(body)
     except (ValueError, TypeError) as error:
         raise InputError(f"the body is not a Request in JSON: {error}") from error
 
 
-def _read_json(body: bytes) -> ParsedRequest:
+def _json_request(body: bytes) -> ParsedRequest:
     message = orjson.loads(body)
     if type(message) is not dict:
         raise TypeError("it is not an object")

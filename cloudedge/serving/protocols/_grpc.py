@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -16,12 +17,19 @@ from cloudedge.errors import CloudEdgeError, InputError, Overloaded, Unavailable
 from cloudedge.http1 import HeldBytes
 from cloudedge.io import join_address
 from cloudedge.serving.engine import Answer, Engine, answer_headers
-from cloudedge.serving.formats import GENERAL_SERVICE, PIPELINE_SERVICE, PipelineRequest
+from cloudedge.serving.formats import GENERAL_SERVICE, PIPELINE_COST, PIPELINE_SERVICE, PipelineRequest, message_cost
 from cloudedge.serving.protocols._access_log import Outcome, RequestObserver, RequestRecord
 from cloudedge.serving.protocols._auth import DataPortAuth
 from cloudedge.serving.protocols._faults import Fault, fault_of
-from cloudedge.serving.protocols._general import METHODS, answer_general, fill_response, parse_request
-from cloudedge.serving.protocols._offload import offload
+from cloudedge.serving.protocols._general import (
+    METHODS,
+    PARSE,
+    answer_general,
+    fill_response,
+    parse_request,
+    request_cost,
+)
+from cloudedge.serving.protocols._intake import Intake
 from cloudedge.serving.protocols._ops import Ops
 from cloudedge.serving.protocols._pipeline import PipelineAnswer, pipeline_message
 from cloudedge.serving.protocols._tls import Tls
@@ -50,8 +58,8 @@ class GrpcServer:
 async def serve_grpc(
     auth: DataPortAuth, *, service: str, ops: Ops | None = None, host: str = "127.0.0.1", port: int = 0,
     max_message_bytes: int = MAX_MESSAGE, max_answer_bytes: int = MAX_MESSAGE, max_connections: int | None = None,
-    max_calls: int | None = None, held: HeldBytes | None = None, observer: RequestObserver | None = None,
-    tls: Tls | None = None,
+    max_calls: int | None = None, held: HeldBytes | None = None, intake: Intake = PARSE,
+    observer: RequestObserver | None = None, tls: Tls | None = None,
 ) -> GrpcServer:  # fmt: skip
     """Serve the Pipeline service and the GeneralModelService until stopped.
 
@@ -66,6 +74,7 @@ async def serve_grpc(
         max_connections: Most connections at once; further ones are closed.
         max_calls: Most calls at once; further ones are refused with RESOURCE_EXHAUSTED.
         held: Counts the bytes of requests under way; requests beyond its limit are refused with RESOURCE_EXHAUSTED.
+        intake: Parses requests within its limits.
         observer: Logs and traces calls.
         tls: The certificate; None serves without TLS.
 
@@ -82,8 +91,8 @@ async def serve_grpc(
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     held = held or HeldBytes(sys.maxsize)
     for name, handlers in (
-        (PIPELINE_SERVICE, {"inference": _pipeline(service, ops)}),
-        (GENERAL_SERVICE, dict.fromkeys(METHODS, _general)),
+        (PIPELINE_SERVICE, {"inference": _pipeline(service, ops, intake)}),
+        (GENERAL_SERVICE, dict.fromkeys(METHODS, _general(intake))),
     ):
         methods = {
             method: grpc.unary_unary_rpc_method_handler(
@@ -163,43 +172,57 @@ def _set_trailers(context: Context, answer: PipelineAnswer | Answer) -> None:
     context.set_trailing_metadata(tuple((name.lower(), value) for name, value in headers.items()))
 
 
-def _pipeline(service: str, ops: Ops | None) -> Handler:
+def _pipeline(service: str, ops: Ops | None, intake: Intake) -> Handler:
+    cost = partial(message_cost, fields=PIPELINE_COST)
+
     async def inference(engine: Engine, raw: bytes, context: Context) -> bytes:
-        request = await _parse(PipelineRequest.FromString, raw, context)
+        request, charge = await _parse(intake, cost, PipelineRequest.FromString, raw, context)
         metadata = _metadata(context)
-        response, answer = await pipeline_message(
-            engine,
-            request,
-            service=service,
-            ops=ops,
-            tag=metadata.get("x-cloudedge-tag"),
-            deadline=_deadline(context),
-            as_tensors=metadata.get("x-cloudedge-answer") == "tensors",
-            size=len(raw),
-        )
+        try:
+            response, answer = await pipeline_message(
+                engine,
+                request,
+                service=service,
+                ops=ops,
+                tag=metadata.get("x-cloudedge-tag"),
+                deadline=_deadline(context),
+                as_tensors=metadata.get("x-cloudedge-answer") == "tensors",
+                size=len(raw),
+            )
+        finally:
+            intake.give(charge)
         _set_trailers(context, answer)
         return bytes(response.SerializeToString())
 
     return inference
 
 
-async def _general(engine: Engine, raw: bytes, context: Context) -> bytes:
-    wanted = await _parse(parse_request, raw, context)
-    try:
-        with engine.hold(_metadata(context).get("x-cloudedge-tag")) as version:
-            answer = await answer_general(version, wanted, deadline=_deadline(context))
-        response = fill_response(version.signature, answer)
-    except Exception as error:  # noqa: BLE001 - every failure has an answer
-        await _abort(context, fault_of(error))
-    _set_trailers(context, answer)
-    return bytes(response.SerializeToString())
+def _general(intake: Intake) -> Handler:
+    async def inference(engine: Engine, raw: bytes, context: Context) -> bytes:
+        wanted, charge = await _parse(intake, request_cost, parse_request, raw, context)
+        try:
+            with engine.hold(_metadata(context).get("x-cloudedge-tag")) as version:
+                answer = await answer_general(version, wanted, deadline=_deadline(context))
+            response = fill_response(version.signature, answer)
+        except Exception as error:  # noqa: BLE001 - every failure has an answer
+            await _abort(context, fault_of(error))
+        finally:
+            intake.give(charge)
+        _set_trailers(context, answer)
+        return bytes(response.SerializeToString())
+
+    return inference
 
 
-async def _parse(read: Callable[[bytes], Any], raw: bytes, context: Context) -> Any:
+async def _parse(
+    intake: Intake, cost: Callable[[bytes, int], int], read: Callable[[bytes], Any], raw: bytes, context: Context
+) -> Any:
     try:
-        return await offload(len(raw), read, raw)
+        return await intake.parse(raw, cost, read)
     except DecodeError:
         await _abort(context, fault_of(InputError("the request is not a Request message")))
+    except CloudEdgeError as error:
+        await _abort(context, fault_of(error))
 
 
 async def _abort(context: Context, fault: Fault) -> None:

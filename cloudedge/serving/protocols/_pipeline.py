@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -19,14 +20,16 @@ import orjson
 from numpy.typing import NDArray
 
 from cloudedge.bundle import Signature
-from cloudedge.errors import InputError
+from cloudedge.errors import InputError, Overloaded
 from cloudedge.serving.engine import Call, Engine, HttpAnswer, HttpCall, answer_headers
 from cloudedge.serving.formats import (
     PIPELINE,
     Malformed,
+    TooLarge,
     WireTensor,
     from_json,
     from_message,
+    json_cost,
     json_numbers,
     json_text,
     plan_of,
@@ -34,6 +37,8 @@ from cloudedge.serving.formats import (
     tensor_fields,
 )
 from cloudedge.serving.protocols._faults import Fault, fault_of, timeout_of
+from cloudedge.serving.protocols._general import PARSE
+from cloudedge.serving.protocols._intake import Intake
 from cloudedge.serving.protocols._offload import offload
 from cloudedge.serving.protocols._ops import OpFault, Ops, Results
 
@@ -142,7 +147,9 @@ def _feed(
 # -- HTTP ------------------------------------------------------------------------------------------------------------
 
 
-async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Ops | None = None) -> HttpAnswer:
+async def pipeline_http(
+    engine: Engine, call: HttpCall, *, service: str, ops: Ops | None = None, intake: Intake = PARSE
+) -> HttpAnswer:
     """Answer `POST /{service}/{method}`.
 
     Args:
@@ -151,6 +158,7 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
             `x-cloudedge-answer: tensors` asks for numbers instead of texts.
         service: The name of this service.
         ops: Hooks around the prediction.
+        intake: Parses the body within its limits.
     """
     segments = call.path.partition("?")[0].split("/")
     if len(segments) != 3 or segments[0] or not segments[1] or not segments[2]:  # noqa: PLR2004 - /name/method
@@ -158,13 +166,25 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
     if call.method != "POST":
         return HttpAnswer(405, b"Method Not Allowed\n", "text/plain; charset=utf-8", {"Allow": "POST"})
     try:
-        request = await offload(len(call.body), _parse_body, call)
+        request, charge = await intake.parse(call.body, json_cost, partial(_parse_body, call.headers))
+    except (TooLarge, Overloaded) as error:
+        fault = fault_of(error)
+        return _bad_request(fault.message, fault.status)
     except (ValueError, TypeError, InputError) as error:
         return _bad_request(error.message if isinstance(error, InputError) else str(error))
+    try:
+        return await _answer_http(engine, segments[1], service, request, ops)
+    finally:
+        intake.give(charge)
+
+
+async def _answer_http(
+    engine: Engine, called: str, service: str, request: PipelineCall | None, ops: Ops | None
+) -> HttpAnswer:
     if request is None:
         answer, as_tensors = MORE_KEYS, False
-    elif unquote(segments[1]) != service:
-        answer, as_tensors = _no_service(unquote(segments[1])), False
+    elif unquote(called) != service:
+        answer, as_tensors = _no_service(unquote(called)), False
     else:
         answer, as_tensors = await answer_pipeline(engine, request, ops), request.as_tensors
     try:
@@ -173,9 +193,9 @@ async def pipeline_http(engine: Engine, call: HttpCall, *, service: str, ops: Op
         return _encode_http(_fault_answer(fault_of(error)))
 
 
-def _parse_body(call: HttpCall) -> PipelineCall | None:
+def _parse_body(headers: Mapping[str, str], body: bytes) -> PipelineCall | None:
     """Parse the body; None if it has more keys than values, which has its own answer."""
-    message = orjson.loads(call.body or b"{}")  # upstream's gateway accepts an empty body as an empty request
+    message = orjson.loads(body or b"{}")  # upstream's gateway accepts an empty body as an empty request
     if type(message) is not dict:
         raise TypeError("the body is not a JSON object")
     keys, values, tensors = (
@@ -185,7 +205,6 @@ def _parse_body(call: HttpCall) -> PipelineCall | None:
         raise TypeError("key, value and tensors are lists")
     if not (set(map(type, keys)) <= {str} and set(map(type, values)) <= {str}):
         raise TypeError("key and value hold strings")
-    headers = call.headers
     timeout = timeout_of(headers.get("grpc-timeout"))
     return (
         None
@@ -211,9 +230,9 @@ def _log_id(value: Any) -> int:
     return value
 
 
-def _bad_request(message: str) -> HttpAnswer:
+def _bad_request(message: str, status: int = 400) -> HttpAnswer:
     body = {"error": message, "code": 3, "message": message, "details": []}
-    return HttpAnswer(400, orjson.dumps(body))
+    return HttpAnswer(status, orjson.dumps(body))
 
 
 def _encode_http(answer: PipelineAnswer, *, as_tensors: bool = False) -> HttpAnswer:

@@ -18,17 +18,16 @@ from numpy.typing import NDArray
 from cloudedge.errors import CloudEdgeError, InputError
 from cloudedge.http1 import Connections, HttpAnswer, HttpCall
 from cloudedge.serving.engine import Answer, Call, Engine, answer_headers
-from cloudedge.serving.formats import GENERAL_SERVICE, malformed, nested_array
+from cloudedge.serving.formats import GENERAL_SERVICE, json_cost, malformed, nested_array
 from cloudedge.serving.protocols import (
-    MAX_INFLATED,
     DataPortAuth,
+    Intake,
     Ops,
     Outcome,
     RequestObserver,
     RequestRecord,
     fault_of,
     general_http,
-    offload,
     pipeline_http,
     timeout_of,
 )
@@ -51,7 +50,7 @@ class Routes:
         ops: Hooks around Pipeline predictions.
         auth: Authenticates callers and chooses the version that answers; admits every caller if left out.
         observer: Logs and traces predictions.
-        max_body_bytes: Most bytes of a compressed body, decompressed.
+        intake: Parses bodies within its limits.
         is_draining: Returns True while the server stops.
         connections: Returns the open connections.
     """
@@ -64,7 +63,7 @@ class Routes:
         ops: Ops | None = None,
         auth: DataPortAuth | None = None,
         observer: RequestObserver | None = None,
-        max_body_bytes: int = MAX_INFLATED,
+        intake: Intake | None = None,
         is_draining: Callable[[], bool] = lambda: False,
         connections: Callable[[], Connections | None] = lambda: None,
     ) -> None:
@@ -73,7 +72,7 @@ class Routes:
         self.ops = ops
         self._auth = auth or DataPortAuth(runtime)
         self._observer = observer or RequestObserver()
-        self.max_body_bytes = max_body_bytes
+        self.intake = intake or Intake()
         self.is_draining = is_draining
         self.connections = connections
 
@@ -116,11 +115,15 @@ class Prediction(NamedTuple):
 
 
 def _general(routes: Routes, engine: Engine, call: HttpCall) -> Coroutine[Any, Any, HttpAnswer]:
-    return general_http(engine, call, max_inflated=routes.max_body_bytes)
+    return general_http(engine, call, intake=routes.intake)
+
+
+def _predict(routes: Routes, engine: Engine, call: HttpCall) -> Coroutine[Any, Any, HttpAnswer]:
+    return predict_http(engine, call, intake=routes.intake)
 
 
 def _pipeline(routes: Routes, engine: Engine, call: HttpCall) -> Coroutine[Any, Any, HttpAnswer]:
-    answering = pipeline_http(engine, call, service=routes.service, ops=routes.ops)
+    answering = pipeline_http(engine, call, service=routes.service, ops=routes.ops, intake=routes.intake)
     # Hooks are the user's code, which may need a task around it.
     return answering if routes.ops is None else _in_task(answering)
 
@@ -170,20 +173,24 @@ def _outcome(answer: HttpAnswer | None) -> Outcome:
 # -- plain JSON --------------------------------------------------------------------------------------------------------
 
 
-async def predict_http(engine: Engine, call: HttpCall) -> HttpAnswer:
+async def predict_http(engine: Engine, call: HttpCall, *, intake: Intake | None = None) -> HttpAnswer:
     """Answer `POST /v1/predict`."""
+    intake = intake or Intake()
+    charge = 0
     if call.method != "POST":
         return HttpAnswer(405, b"Method Not Allowed\n", _TEXT, {"Allow": "POST"})
     try:
         timeout_s = timeout_of(call.headers.get("grpc-timeout"))
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        feed, outputs = await offload(len(call.body), _read, call.body)
+        (feed, outputs), charge = await intake.parse(call.body, json_cost, _read)
         with engine.hold(call.headers.get("x-cloudedge-tag")) as version:
             answer = await version.predict(Call(feed, outputs, deadline=deadline))
     except orjson.JSONDecodeError as error:
         return HttpAnswer(400, orjson.dumps({"error": f"the body is not JSON: {error}", "kind": "InputError"}))
     except Exception as error:  # noqa: BLE001 - every failure has an answer
         return _failed(error)
+    finally:
+        intake.give(charge)
     return HttpAnswer(200, answer_json(answer), headers=answer_headers(answer.pin, answer.tag, answer.defaulted))
 
 
@@ -239,7 +246,7 @@ _ENDPOINTS: dict[str, Page | Prediction] = {
     # A path that ends with a slash covers every path below it.
     "/GeneralModelService/": Prediction(_general),  # Paddle Serving's general service
     f"/{GENERAL_SERVICE}/": Prediction(_general),
-    "/v1/predict": Prediction(lambda _, engine, call: predict_http(engine, call)),  # plain JSON
+    "/v1/predict": Prediction(_predict),  # plain JSON
     "/openapi.json": Page(_openapi),  # describes /v1/predict
     "/docs": Page(_docs),
     "/healthz": Page(lambda _: HttpAnswer(200, b"ok\n", _TEXT), needs_token=False),  # the process lives

@@ -16,7 +16,16 @@ from typing import Any
 from cloudedge.errors import CloudEdgeError, ConfigError, Conflict
 from cloudedge.http1 import Connections, EventLoopThread, HeldBytes, OtherProtocol, is_loopback
 from cloudedge.io import join_address
-from cloudedge.serving.protocols import DataPortAuth, HttpLimits, Ops, RequestObserver, Tls, Traces, too_long_http
+from cloudedge.serving.protocols import (
+    DataPortAuth,
+    HttpLimits,
+    Intake,
+    Ops,
+    RequestObserver,
+    Tls,
+    Traces,
+    too_long_http,
+)
 from cloudedge.serving.runtime import Runtime
 from cloudedge.serving.server._routes import Routes
 
@@ -120,6 +129,7 @@ class Server:
             self.runtime, token=config.token, admin_token=config.admin_token, is_local=is_loopback(config.host)
         )
         held = HeldBytes(limits.max_held_bytes)
+        intake = Intake(limits.bodies, held)
         observer = RequestObserver(config.access_log, self._traces)
         routes = Routes(
             self.runtime,
@@ -127,7 +137,7 @@ class Server:
             ops=self._ops,
             auth=auth,
             observer=observer,
-            max_body_bytes=limits.max_body_bytes,
+            intake=intake,
             is_draining=lambda: self.is_draining,
             connections=lambda: self._connections,
         )
@@ -139,6 +149,7 @@ class Server:
                 max_body=limits.max_body_bytes,
                 max_answer=limits.max_answer_bytes,
                 held=held,
+                intake=intake,
                 observer=observer,
                 end_connection=end_connection,
             ),
@@ -162,8 +173,8 @@ class Server:
             self._grpc = await serve_grpc(
                 auth, service=config.service, ops=self._ops, host=config.host, port=config.grpc_port,
                 max_message_bytes=limits.max_body_bytes, max_answer_bytes=limits.max_answer_bytes,
-                max_connections=limits.max_connections, max_calls=limits.max_calls, held=held, observer=observer,
-                tls=config.tls,
+                max_connections=limits.max_connections, max_calls=limits.max_calls, held=held, intake=intake,
+                observer=observer, tls=config.tls,
             )  # fmt: skip
         # The objects loaded so far stay: scanning them in every collection would cost milliseconds.
         gc.collect()

@@ -9,8 +9,10 @@ import pytest
 
 from cloudedge.bundle import Signature
 from cloudedge.errors import DeadlineExceeded, Overloaded, Unavailable
+from cloudedge.serving.formats._body_cost import BodyLimits
 from cloudedge.serving.formats._messages import GeneralRequest, GeneralResponse
 from cloudedge.serving.protocols._general import general_http
+from cloudedge.serving.protocols._intake import Intake
 from tests.serving.protocols.engine import PIN, TinyEngine, post, run
 from tests.serving.protocols.plain_frames import chunk, request, tensor
 
@@ -21,7 +23,7 @@ PATH = "/GeneralModelService/inference"
 
 def ask(body, engine=None, path=PATH, **headers):
     body = body if isinstance(body, (bytes, str)) else json.dumps(body)
-    options = {"max_inflated": headers.pop("max_inflated")} if "max_inflated" in headers else {}
+    options = {"intake": headers.pop("intake")} if "intake" in headers else {}
     return run(general_http(engine or TinyEngine(), post(path, body, **headers), **options))
 
 
@@ -155,7 +157,7 @@ def test_small_answers_stay_as_they_are():
 def test_a_small_body_cannot_become_a_large_one():
     bomb = gzip.compress(b'{"tensor":[' + b" " * 50_000_000 + b"]}")
     assert len(bomb) < 60_000
-    assert "more than" in failure(ask(bomb, content_encoding="gzip", max_inflated=1 << 20), 400)
+    assert "more than" in failure(ask(bomb, content_encoding="gzip", intake=Intake(BodyLimits(1 << 20))), 413)
 
 
 @pytest.mark.parametrize("body", [b"plain", gzip.compress(BODY)[:-5], gzip.compress(BODY) + b"x", b""])

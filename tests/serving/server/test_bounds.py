@@ -117,7 +117,7 @@ def test_frames_count_until_they_are_answered(slow):
             return [(each.meta.correlation_id, each.meta.response.error_code) for each in answers]
 
         assert receive(1) == [(3, 2004)]
-        wait_for(lambda: server.connections.held.count == 3 * len(message()))
+        wait_for(lambda: server.connections.held.count == sum(len(frame(number)) for number in range(3)))
         gate.opened.set()
         assert sorted(receive(4)[1:]) == [(0, 0), (1, 0), (2, 0)]
         wait_for(lambda: server.connections.held.count == 0)

@@ -19,6 +19,7 @@ from cloudedge.clock import Clock, SystemClock
 from cloudedge.cube.delivery import SwitchReport, table_of
 from cloudedge.cube.upstream.servers._upstream_replica import UpstreamReplica
 from cloudedge.errors import Conflict, NotFound, Unavailable
+from cloudedge.io import parse_length
 
 __all__ = ["AtomicSwitch", "named"]
 
@@ -240,14 +241,14 @@ class _Line:
             return None
         lines = head.decode("latin-1").split("\r\n")
         headers = dict(line.lower().split(":", 1) for line in lines[1:] if ":" in line)
-        length, status = headers.get("content-length", "").strip(), lines[0].split(" ")[1:2]
-        if not length.isdecimal() or not status or not status[0].isdecimal():
+        length, status = parse_length(headers.get("content-length", "")), parse_length(f"{lines[0]}  ".split(" ")[1])
+        if length is None or status is None:
             self.is_broken = True
             return None
-        if len(rest) < int(length):
+        if len(rest) < length:
             return None
-        self._received = rest[int(length) :]
-        return int(status[0]), rest[: int(length)]
+        self._received = rest[length:]
+        return status, rest[:length]
 
 
 def _version(body: bytes) -> str:

@@ -17,6 +17,7 @@ from cloudedge.clock import Clock
 from cloudedge.cube.server import fetch, plain_url
 from cloudedge.cube.upstream.sources._remote_files import ListedFiles, RemoteFile, bounded
 from cloudedge.errors import InputError, NotFound, Rejected, Unavailable
+from cloudedge.io import parse_length
 
 if TYPE_CHECKING:
     import requests
@@ -125,7 +126,7 @@ class HttpFiles(ListedFiles):
     def _about(answer: requests.Response) -> tuple[int | None, str]:
         length = answer.headers.get("Content-Length", "")
         version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-        return (int(length) if length.isdecimal() else None), version
+        return parse_length(length), version
 
     def _url(self, path: str) -> str:
         return f"{self._root}{quote(path if path.startswith('/') else f'/{path}')}"

@@ -12,7 +12,7 @@ from cloudedge.http1 import FileAnswer, FilePart, HttpAnswer
 
 __all__ = ["ObjectFiles"]
 
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 class ObjectFiles:

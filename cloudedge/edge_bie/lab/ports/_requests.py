@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cloudedge.http1 import ConnectionLimits, Handler, HttpAnswer, HttpCall
+from cloudedge.io import json_parts
 
 __all__ = ["CRASHED", "JSON", "LIMITS", "Request", "RequestHandler", "on_calls"]
 
@@ -20,6 +21,13 @@ LIMITS = ConnectionLimits(
     idle_timeout_s=120.0,
     body_timeout_s=120.0,
     write_timeout_s=60.0,
+)
+_MAX_PARTS = 1 << 20
+"""Values, lists, keys and texts of a body: a few bytes of JSON each, which take a hundred once they are parsed."""
+_TOO_MANY_PARTS = HttpAnswer(
+    413,
+    b'{"code":"ErrRequestParamInvalid","message":"the body has more than %d values","requestId":""}' % _MAX_PARTS,
+    JSON,
 )
 
 
@@ -48,6 +56,8 @@ def on_calls(handler: RequestHandler) -> Handler:
     """Return the handler for the HTTP server of one for requests."""
 
     def handle(call: HttpCall) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
+        if len(call.body) > _MAX_PARTS and json_parts(call.body) > _MAX_PARTS:
+            return _TOO_MANY_PARTS
         return handler(Request(call.method, call.path, call.headers, call.body, call.peer))
 
     return handle
