@@ -3,7 +3,7 @@
 import pytest
 
 from cloudedge.bundle import Bundle, check_signature, new_key_pair, sign_bundle
-from cloudedge.errors import SignatureInvalid
+from cloudedge.errors import IntegrityError, SignatureInvalid
 from cloudedge.hub import copy, current, signature_tag
 from tests.models import make_model
 
@@ -48,3 +48,19 @@ def test_a_signature_travels_and_does_not_fit_another_bundle(bundle, keys, hub, 
     hub.move_tag("ctr", signature_tag(other.digest), stolen, by="mallory", at="t")
     with pytest.raises(SignatureInvalid, match="none of its 1 signatures"):
         check_signature(other, keys["ann"][1])
+
+
+def test_a_payload_that_does_not_end_is_not_read_to_its_end(bundle, keys, hub, monkeypatch):
+    """The manifest says how long it is; a hub that sends more is believed no further."""
+    sign_bundle(bundle, keys["ann"][0])
+    sent = []
+
+    def endless(name, blob):
+        for _ in range(1000):
+            sent.append(blob.size)
+            yield b"x" * blob.size
+
+    monkeypatch.setattr(type(hub), "read_blob", lambda self, name, blob: endless(name, blob))
+    with pytest.raises(IntegrityError):
+        check_signature(bundle, keys["ann"][1])
+    assert len(sent) < 10
