@@ -7,7 +7,7 @@ BENCHES := bundle cube_build cube cube_switch serving serving_wire serving_hang 
 NATIVE := CMakeLists.txt $(wildcard native/* native/cube/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo edge-demo test coverage kills kills-release soak-serving peers fuzz lint format bench docs diagrams lock clean
+.PHONY: help demo edge-demo test coverage kills kills-release soak-serving mutants seeds peers fuzz lint format bench docs diagrams lock clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,12 @@ kills-release: $(VENV)/ready ## release under load; kill the release at every wr
 
 soak-serving: $(VENV)/ready ## change versions 200 times under load, then ask three times too much for a minute
 	@$(BIN)/python bench/serving_soak.py $(ARGS)
+
+mutants: $(VENV)/ready ## remove every named guard in turn and see who notices; see out/mutants/report.md (ARGS='--guard NAME' for one)
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
+seeds: $(VENV)/ready ## simulate SEEDS (default 1000000) seeds on all cores; stopped, it continues where it was
+	@$(BIN)/python -m tests.testing.many_seeds --seeds $(or $(SEEDS),1000000)
 
 peers: ## install what tests compare us with (Debian packages as root; with Go: cosign, oras, baetyl-cloud, paddle-operator; Paddle Serving)
 	@tests/install_peers .peers

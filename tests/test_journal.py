@@ -174,3 +174,21 @@ def test_a_journal_in_memory_has_one_writer_too():
                 pass
         with journal.writing("bob"):
             assert journal.recall("live") == 1
+
+
+@pytest.mark.rules
+def test_every_commit_is_synced(tmp_path):
+    """After a power cut the journal knows of every step that was begun."""
+    with Journal(tmp_path / "prod.db") as journal:
+        full = 2
+        assert journal._read("PRAGMA synchronous") == [(full,)]
+        assert journal._read("PRAGMA journal_mode") == [("wal",)]
+
+
+@pytest.mark.rules
+def test_a_note_does_not_hide_that_a_step_was_begun(tmp_path):
+    with Journal(tmp_path / "prod.db") as journal, journal.writing("ann") as writer:
+        number = writer.begin("release", "sha256:1", plan=None, by="ann").number
+        writer.record(number, "bake", "intent")
+        writer.record(number, "bake", "note", watched_s=3)
+        assert journal.last_words(number)["bake"].what == "intent"

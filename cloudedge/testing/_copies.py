@@ -21,6 +21,8 @@ class Copy:
     """The name it was loaded under."""
     bytes: str
     """The pin whose bytes it has: its own if all went well; another, or `v1+v2` after a delta on a wrong base."""
+    sent: str = ""
+    """The bytes that the releasing machine sent, which the place compares them with; empty: those of its name."""
     is_ready: bool = True
     shards: Mapping[str, int] = field(default_factory=dict)
     """Dense: the layout whose rows it reads."""
@@ -29,6 +31,11 @@ class Copy:
     def is_sound(self) -> bool:
         """True if its bytes are those of its name."""
         return self.bytes == self.pin
+
+    @property
+    def is_as_sent(self) -> bool:
+        """True if its bytes are those that were sent, which is all that a place can tell."""
+        return self.bytes == (self.sent or self.pin)
 
 
 @dataclass
@@ -53,7 +60,7 @@ class Stored:
         Returns:
             Whether everything is still there.
         """
-        kept = {pin: copy for pin, copy in self.copies.items() if copy.is_ready and copy.is_sound}
+        kept = {pin: copy for pin, copy in self.copies.items() if copy.is_ready and copy.is_as_sent}
         is_whole = all(pin in kept for pin in self.active)
         self.copies = kept
         if not is_whole:

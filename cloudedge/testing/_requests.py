@@ -26,6 +26,8 @@ __all__ = ["Clients", "Request"]
 
 _UNDER_WAY = 4
 """The number of requests at the same time."""
+_SLOW_S = (2.0, 10.0, 25.0)
+"""The time that a slow request takes before it reads its rows; a drain waits longer."""
 _TRIES = 6
 """The serving replicas that a client asks before it gives up, each once before any is asked again."""
 
@@ -33,7 +35,7 @@ _TRIES = 6
 class Request:
     """One request under way."""
 
-    __slots__ = ("is_excused", "pin", "read", "replica", "todo", "tried")
+    __slots__ = ("is_excused", "pin", "read", "replica", "todo", "tried", "until")
 
     def __init__(self) -> None:
         self.tried: list[str] = []
@@ -41,6 +43,8 @@ class Request:
         self.is_excused = False
         """Its replica came back with an old state: the request may fail there, and another replica has to answer it."""
         self.pin = ""
+        self.until = 0.0
+        """It reads its rows after this time."""
         self.todo: list[SimCube] = []
         """The tables that it has still to read, the last one first."""
         self.read: list[str] = []
@@ -57,6 +61,8 @@ class Clients:
         self.answered: dict[str, int] = {}
         self.scores: dict[str, float] = {}
         self.readers = Readers()
+        self._bare: SimCube | None = None
+        """A read without a pin that is under way."""
         self.look()
         world.clients = self
 
@@ -92,11 +98,16 @@ class Clients:
             self._under_way.append(Request())
         if self._edge and rng.random() < 0.1:  # noqa: PLR2004
             self._ask_edge(self._edge[rng.randrange(len(self._edge))])
+        if self._pinned and rng.random() < 0.05:  # noqa: PLR2004
+            self._read_bare()
 
     def finish(self, replica: SimPlace | None = None, pin: str = "") -> None:
-        """Finish requests: all of them, or those of one version at one replica."""
+        """Finish requests: all that are not slow, or those of one version at one replica."""
+        now = self._world.now
         for request in list(self._under_way):
-            if replica is None or (request.replica is replica and request.pin == pin):
+            is_meant = request.until <= now if replica is None else request.replica is replica and request.pin == pin
+            if is_meant:
+                request.until = 0.0
                 while request in self._under_way and (replica is None or request.replica is replica):
                     self._step(request)
 
@@ -107,8 +118,10 @@ class Clients:
                 self._elsewhere(request)
 
     def in_use(self) -> list[str]:
-        """List the versions that a request has or may get."""
+        """List the versions that a request has or may get, the one that passed the gate of a release included."""
         pins = [request.pin for request in self._under_way if request.pin]
+        journal = self._world.journal
+        pins += [journal.promises.gated] if journal is not None and journal.promises.gated else []
         return list(dict.fromkeys([*pins, *(pin for place in self._dense for pin in place.active)]))
 
     def probe(self, replica: SimPlace, pin: str, shards: Mapping[str, int]) -> None:
@@ -141,6 +154,8 @@ class Clients:
                 self._world.broken("deleted", f"{place.name} unloaded {pin}, which {replica.name} answers with")
 
     def _step(self, request: Request) -> None:
+        if request.until > self._world.now:
+            return
         if request.replica is None:
             self._pick(request)
         elif request.todo:
@@ -171,7 +186,10 @@ class Clients:
         # Unpinned readers have one cube.conf; a pinned version reads the layout it was loaded for.
         copy = replica.copies.get(request.pin)
         cuts = copy.shards.items() if copy is not None else ()
-        request.todo = [SimCube(self.readers, self._cuts.get(cut, [[]]), replica) for cut in cuts]
+        is_first = len(request.tried) == 1
+        request.todo = [SimCube(self.readers, self._cuts.get(cut, [[]]), replica, may_stray=is_first) for cut in cuts]
+        if self._world.strikes("slow", 0.1):
+            request.until = self._world.now + rng.choice(_SLOW_S)
         request.read = []
 
     def _read(self, request: Request, table: SimCube) -> None:
@@ -188,7 +206,7 @@ class Clients:
         try:
             request.read += table.rows(request.pin)
         except CloudEdgeError as error:
-            if not request.is_excused and not table.is_cut_off:
+            if not request.is_excused and not table.is_excused:
                 self._world.broken("failed", f"{request.replica} asked for {request.pin}: {error.message}")
             self._elsewhere(request)
 
@@ -196,6 +214,7 @@ class Clients:
         if request.replica is not None:
             request.replica.count(request.pin, score=0.0, failed=True)
         request.replica, request.pin, request.todo, request.read = None, "", [], []
+        request.until = 0.0
 
     def _answer(self, request: Request) -> None:
         self._under_way.remove(request)
@@ -218,6 +237,24 @@ class Clients:
         others = [each for each in dict.fromkeys(found) if each not in (pin, ZEROS, DAMAGED)]
         if others:
             self._world.broken("mixed", f"{place.name} answered as {pin} with bytes of {', '.join(others)}")
+
+    def _read_bare(self) -> None:
+        """Ask the next shard of a table without a pin; the client takes one version from all shards, or refuses."""
+        rng = self._world.rng
+        if self._bare is None:
+            cuts = list(self._cuts.values())
+            self._bare = SimCube(self.readers, rng.choice(cuts), None) if cuts else None
+            return
+        self._bare.ask_next("", int(2 * rng.random()))
+        if self._bare.left:
+            return
+        table, self._bare = self._bare, None
+        try:
+            version, rows = table.rows_of_any()
+        except CloudEdgeError:
+            return  # a switch is under way: it asks again later
+        if any(each != version for each in rows):
+            self._world.broken("mixed", f"a reader without a pin got rows of {', '.join(rows)} as {version}")
 
     def _ask_edge(self, node: SimPlace) -> None:
         if not node.is_up or not node.active or node.is_stale:

@@ -57,16 +57,20 @@ class SimCube(Client):
     Args:
         readers: The state that it shares with other readers.
         groups: The shards, each with its replicas.
-        reader: The serving replica, which may be cut off from some shards.
+        reader: The serving replica, which may be cut off from some shards; None: a program that asks the shards itself.
+        may_stray: Whether a shard may answer with another version than the pinned one.
     """
 
-    def __init__(self, readers: Readers, groups: list[list[SimPlace]], reader: SimPlace) -> None:
+    def __init__(
+        self, readers: Readers, groups: list[list[SimPlace]], reader: SimPlace | None, *, may_stray: bool = False
+    ) -> None:
         self.config = readers.config
         self._clock = readers.clock
         self._readers, self._groups, self._reader = readers, groups, reader
+        self._may_stray = may_stray
         self._answers: list[tuple[ShardAnswer, int]] = []
-        self.is_cut_off = False
-        """True if the serving replica could not reach a server."""
+        self.is_excused = False
+        """True if the serving replica could not reach a server, or a server did not understand its pin."""
 
     @property
     def left(self) -> int:
@@ -79,10 +83,10 @@ class SimCube(Client):
         group = self._groups[number]
         attempts: list[tuple[str, str, int]] = []
         for place in group[first:] + group[:first]:
-            if not self._reader.sees(place):
-                self.is_cut_off = True
+            if self._reader is not None and not self._reader.sees(place):
+                self.is_excused = True
             elif place.is_up:
-                found = place.seek(pin)
+                found = place.seek(pin if not self._strays(place) else "")
                 if found is not None:
                     version, content = found
                     self._answers.append((ShardAnswer(number, 1, True, version, attempts), self._readers.mark(content)))
@@ -91,6 +95,13 @@ class SimCube(Client):
                 continue
             attempts.append((place.name, "no answer", _AWAY))
         self._answers.append((ShardAnswer(number, 1, False, "", attempts), 0))
+
+    def _strays(self, place: SimPlace) -> bool:
+        """Tell whether a shard answers with what is active there, whatever the pin is."""
+        if not self._may_stray or not place.strays():
+            return False
+        self._may_stray, self.is_excused = False, True
+        return True
 
     def rows(self, pin: str) -> list[str]:
         """Return the origins of the rows that the client accepted.
@@ -102,18 +113,30 @@ class SimCube(Client):
             pin,
             *((s.answered, s.version, mark, *(code for _, _, code in s.attempts)) for s, mark in self._answers),
         )
+        if len({shard.version for shard, _ in self._answers if shard.answered}) > 1:
+            return self._accepted(pin)[1]  # the client asks again, and may get other answers
         judged = self._readers.judged
         if kind not in judged:
-            keys = np.arange(len(self._groups), dtype=np.uint64)
             try:
-                marks = self.seek(keys, pin=pin, dtype=np.uint8).values[:, 0].tolist()
-                judged[kind] = [self._readers.name(mark) for mark in marks]
+                judged[kind] = self._accepted(pin)[1]
             except CloudEdgeError as error:
                 judged[kind] = error
         found = judged[kind]
         if isinstance(found, CloudEdgeError):
             raise found
         return found
+
+    def rows_of_any(self) -> tuple[str, list[str]]:
+        """Return the version that answered a read without a pin, and the origins of its rows.
+
+        Raises:
+            CloudEdgeError: the client refused the answers.
+        """
+        return self._accepted("")
+
+    def _accepted(self, pin: str) -> tuple[str, list[str]]:
+        found = self.seek(np.arange(len(self._groups), dtype=np.uint64), pin=pin or None, dtype=np.uint8)
+        return found.version or "", [self._readers.name(mark) for mark in found.values[:, 0].tolist()]
 
     def rows_unpinned(self, first: int) -> list[str]:
         """Return the origins of rows as upstream's client reads them: of the active version, or zeros."""

@@ -37,6 +37,10 @@ class SimPlace:
         self._blind_until = 0.0
         self._blind_to: list[SimPlace] = []
         self._counted: dict[str, list[float]] = {}
+        self.obeyed: set[int] = set()
+        """The orders that it has carried out."""
+        self.reported: tuple[int, Observed] | None = None
+        """The last observation that reached cloudedge, and when, in points."""
         self._world = world
         self._stored = Stored()
         self._past: list[Stored] = [Stored()]
@@ -66,9 +70,17 @@ class SimPlace:
         return self.is_up and copy is not None and copy.is_ready
 
     def seek(self, pin: str) -> tuple[str, str] | None:
-        """Sparse: answer a pinned read with the pin that answers and the pin of the rows; None: not loaded."""
+        """Sparse: answer a read with the pin that answers and the pin of the rows; None: not loaded.
+
+        Without a pin, the active version answers.
+        """
+        pin = pin or next(iter(self._stored.active), "")
         copy = self._stored.copies.get(pin)
         return (pin, copy.bytes) if copy is not None and copy.is_ready else None
+
+    def strays(self) -> bool:
+        """Sparse: tell whether it answers this read as a server that does not understand pins."""
+        return bool(self._stored.active) and self._world.strikes("stray")
 
     def sees(self, shard: SimPlace) -> bool:
         """Dense: tell whether it reaches a shard."""
@@ -98,7 +110,9 @@ class SimPlace:
 
     def observe(self) -> Observed:
         """Report the state."""
-        return self._world.call(self, "observe", self._observe, changes=False)
+        found = self._world.call(self, "observe", self._observe, changes=False)
+        self.reported = self._world.points, found
+        return found
 
     def estimate(self, version: Version) -> Estimate:
         """Estimate the cost of a version."""
@@ -123,7 +137,10 @@ class SimPlace:
 
     def watch(self) -> Health:
         """Report traffic."""
-        return self._world.call(self, "watch", self._watch, changes=False)
+        seen = self._world.call(self, "watch", self._watch, changes=False)
+        if self._world.journal is not None:
+            self._world.journal.promises.watched(self.name, seen)
+        return seen
 
     # The same, at the place itself.
 
@@ -146,6 +163,7 @@ class SimPlace:
     def _load(self, version: Version, order: int) -> Shipped:
         self._fence(order, "load")
         if self.holds(version.pin) and (self.leg != "dense" or self.copies[version.pin].shards == version.shards):
+            self.obeyed.add(order)
             return Shipped(0, "nothing")
         if version.pin in self._stored.active:
             raise Conflict(f"{self.name}: {version.pin} answers requests, from the rows of another layout")
@@ -163,13 +181,15 @@ class SimPlace:
         world.churn()  # loading takes a while, and anything may happen meanwhile
         if not self.is_up or self.incarnation != incarnation:
             raise Unavailable(f"{self.name} died while it loaded {version.pin}")
-        content = self._apply_delta(version.pin, made_for)
+        sent = DAMAGED if version.pin in world.damaged else version.pin
+        content = self._apply_delta(version.pin, made_for) if sent == version.pin else sent
         if world.strikes("corrupt", 0.3):  # damaged on the way, or another version's file under this name
             content = world.rng.choice((DAMAGED, DAMAGED, "v1", "v2", "v3"))
             if world.rng.random() < 0.5 or self._has_readers(version.pin):  # noqa: PLR2004
                 self._stored.copies.pop(version.pin)
                 raise IntegrityError(f"{self.name}: what arrived of {version.pin} is not what was sent")
-        self._stored.copies[version.pin] = Copy(version.pin, content, shards=version.shards)
+        self._stored.copies[version.pin] = Copy(version.pin, content, sent, shards=version.shards)
+        self.obeyed.add(order)
         self._persist()
         return Shipped(1000, "delta") if made_for else Shipped(_COPY_BYTES, "base")
 
@@ -191,7 +211,7 @@ class SimPlace:
         copy = self._stored.copies.get(version.pin)
         if copy is None or not copy.is_ready:
             raise NotFound(f"{self.name} does not have {version.pin}")
-        if not copy.is_sound:
+        if not copy.is_as_sent:
             raise IntegrityError(f"{self.name}: the rows of {version.pin} do not sum up to what was packed")
         if version.label.startswith("bad"):
             raise IntegrityError(f"{self.name}: a probe of {version.pin} was answered with another score")
@@ -204,6 +224,7 @@ class SimPlace:
         if missing:
             raise NotFound(f"{self.name} does not have {', '.join(missing)}")
         self._stored.active = dict(shares)
+        self.obeyed.add(order)
         self.is_stale = not shares  # it shall answer with nothing, for it lost what it answered with
         self._persist()
         if self._world.clients is not None:
@@ -216,6 +237,7 @@ class SimPlace:
         if self.leg != "sparse" and self._world.clients is not None:
             self._world.clients.finish(self, pin)  # its requests end first
         self._stored.copies.pop(pin, None)
+        self.obeyed.add(order)
         self._persist()
         if self._world.clients is not None:
             self._world.clients.check_deleted(self, pin)
@@ -224,7 +246,7 @@ class SimPlace:
         seen, self._counted = self._counted, {}
         return Health(
             {
-                pin: Traffic(int(n), int(failed), scores=int(n), score_sum=total, score_squares=squares)
+                pin: Traffic(int(n), int(failed), scores=int(n - failed), score_sum=total, score_squares=squares)
                 for pin, (n, failed, total, squares) in seen.items()
             }
         )
@@ -264,6 +286,8 @@ class SimPlace:
             self.full_until = world.now + world.rng.choice((1.0, 60.0))
         if self.leg == "dense" and "split" in world.weather and world.rng.random() < 0.02:  # noqa: PLR2004
             self._split()
+        if "lost" in world.weather and world.rng.random() < 0.02:  # noqa: PLR2004
+            self.lose()
         for kind in ("crash", "amnesia", "rot"):
             if self.is_up and kind in world.weather and world.rng.random() < 0.02 and self._may_die():  # noqa: PLR2004
                 world.strikes(kind, 1.0)
@@ -279,6 +303,35 @@ class SimPlace:
             self._blind_until = world.now + world.rng.choice((0.5, 5.0, 60.0))
             names = ", ".join(place.name for place in self._blind_to)
             world.note("{} does not reach {} until {:.1f}", self.name, names, self._blind_until)
+
+    def go_back(self) -> None:
+        """Perhaps restart at once, with the state before the last change: it was not on disk yet."""
+        world = self._world
+        if self.is_up and "amnesia" in world.weather and len(self._past) > 1 and self._may_die():
+            before = self._past[-2]
+            if world.strikes("amnesia", 1.0):
+                self.die("crash")
+                self._stored, self.is_stale, self.back_at = before.copy(), True, world.now
+
+    def lose(self) -> None:
+        """Lose a version that no request needs, nor what is live or about to answer."""
+        world = self._world
+        kept = {*self.active, *(world.clients.in_use() if world.clients is not None else ())}
+        if world.journal is not None:
+            kept |= {life["pin"] for life in (world.journal.recall("lives") or ())[:1]}
+        idle = [pin for pin, copy in self.copies.items() if copy.is_ready and pin not in kept]
+        if self.is_up and idle and world.strikes("lost", 1.0):
+            pin = world.rng.choice(idle)
+            losers = [p for p in world.places.values() if p is self or (self.leg == "sparse" and p.group == self.group)]
+            for place in losers if world.rng.random() < 0.5 else [self]:  # noqa: PLR2004
+                place.drop(pin)
+
+    def drop(self, pin: str) -> None:
+        """Lose one version, unless it answers with it."""
+        if pin not in self._stored.active:
+            self._stored.copies.pop(pin, None)
+            self._persist()
+            self._world.note("{} loses {}", self.name, pin)
 
     def die(self, how: str) -> None:
         """Lose the memory (`crash`), some of the disk (`amnesia`), or have the disk damaged (`rot`)."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudedge.errors import CloudEdgeError, DeadlineExceeded, StorageError, Unavailable
 from cloudedge.journal import Journal
+from cloudedge.testing._journal_promises import JournalPromises
 
 if TYPE_CHECKING:
     from cloudedge.testing._requests import Clients
@@ -31,11 +32,14 @@ FAULTS = (
     "twice",  # a call is carried out twice
     "cut",  # cloudedge cannot reach a place for a while; clients can
     "split",  # a serving replica cannot reach a shard for a while, or one of its replicas
-    "corrupt",  # bytes arrive damaged, or another version's under the same name
+    "corrupt",  # bytes arrive damaged, from the hub or at a place, or another version's under the same name
     "full",  # a place's disk is full for a while
     "crash",  # a place's process dies and comes back with what is on its disk
     "amnesia",  # it comes back with an older state of its disk, or with nothing
     "rot",  # it comes back, and some of its disk has changed
+    "lost",  # a place loses a version that it does not answer with, and all replicas of a shard may
+    "stray",  # a shard answers with its active version instead of the pinned one and says so, as upstream's servers do
+    "slow",  # a request takes seconds, and is under way while versions come and go
     "kill",  # cloudedge is killed
     "disk",  # the journal cannot be written
     "clock",  # the wall clock is set back
@@ -57,7 +61,7 @@ class Violation:
     """A broken promise."""
 
     promise: str
-    """`mixed`, `zeros`, `wrong`, `failed`, `deleted`, `unexplained`, `not whole`."""
+    """`mixed`, `zeros`, `wrong`, `failed`, `deleted`, `unexplained`, `not whole`, `bad canary`."""
     what: str
     at: float
 
@@ -87,6 +91,8 @@ class SimulatedWorld:
     counts: dict[str, int] = field(default_factory=dict)
     collect: Callable[[], None] = lambda: None
     set_back_s: float = 0.0
+    damaged: set[str] = field(default_factory=set)
+    """The pins whose bytes arrived damaged from the hub."""
     room: int | None = None
     """The number of versions that fit into a place's memory; None: no limit."""
     has_changed: bool = False
@@ -99,8 +105,12 @@ class SimulatedWorld:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)  # noqa: S311 - seeded on purpose
         # Each seed has its own weather: a few faults of some kinds, or none at all.
-        likely = 0.4 if len(self.faults) > _FEW else 0.9
-        self.weather = frozenset(kind for kind in FAULTS if kind in self.faults and self.rng.random() < likely)
+        # Some have few kinds, and meet them often: what needs one fault twice is rare among all the others.
+        kinds = [kind for kind in FAULTS if kind in self.faults]
+        if len(kinds) > _FEW and self.rng.random() < 0.4:  # noqa: PLR2004
+            kinds = self.rng.sample(kinds, _FEW)
+        likely = 0.4 if len(kinds) > _FEW else 0.9
+        self.weather = frozenset(kind for kind in kinds if self.rng.random() < likely)
         self.rate = self.rng.choice((0.02, 0.05, 0.15))
         self.budget = self.rng.choice((0, 2, 4, 8)) if self.weather else 0
 
@@ -120,7 +130,7 @@ class SimulatedWorld:
             return False
         if self.rng.random() >= (self.rate if rate is None else rate):
             return False
-        self.budget -= kind not in ("gc", "clock")  # these cost correct code nothing
+        self.budget -= kind not in ("gc", "clock", "slow")  # these cost correct code nothing
         self.counts[kind] = self.counts.get(kind, 0) + 1
         return True
 
@@ -258,6 +268,7 @@ class SimJournal(Journal):
     def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self._has_unfinished: bool | None = None
+        self.promises = JournalPromises(world)
         super().__init__(None, clock=SimClock(world))
 
     @property
@@ -287,5 +298,9 @@ class SimJournal(Journal):
         number = super()._write(sql, *values)
         if "operations" in sql:
             self._has_unfinished, world.has_changed = None, True
+        if sql.startswith("INSERT INTO operations"):
+            self.promises.begin()
+        elif sql.startswith("INSERT INTO entries"):
+            self.promises.check(number, *values[1:4])
         world.point("after a journal write")
         return number

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cloudedge.errors import InputError, Interrupted, NotFound
+from cloudedge.errors import InputError, IntegrityError, Interrupted, NotFound
 from cloudedge.release import FixedLayout, Place, ReleaseContext, TableFacts, Target, Version
 from cloudedge.testing._simulated_places import SimPlace
 from cloudedge.testing._simulated_world import SimClock, SimJournal, SimulatedWorld
@@ -36,7 +36,7 @@ class SimBundleSource:
         self.here: set[str] = set()
         """The refs whose bytes were fetched."""
         self.wanted: list[str] = []
-        """The refs that must not be collected: just packed, or about to be released."""
+        """The refs that their owners keep from collection: just packed, or about to be released."""
         self._world = world
         world.collect = self.collect
 
@@ -52,24 +52,36 @@ class SimBundleSource:
         self._world.point(f"before fetching {version.pin}")
         if self._world.strikes("drop"):
             raise Interrupted(f"the hub stopped in the middle of {version.pin}")
-        self.here.add(self.version(version.ref).ref)
+        found = self.version(version.ref)
+        if found.missing_bytes and self._world.strikes("corrupt", 0.3):
+            self._world.damaged.add(version.pin)
+            self._world.note("{} arrives damaged from the hub", version.pin)
+        self.here.add(found.ref)
         self._world.note("fetched {}", version.pin)
         self._world.point(f"after fetching {version.pin}")
         return version.missing_bytes
 
     def verify(self, version: Version) -> None:
-        """Check that the hub has it and that it was fetched."""
+        """Check that the hub has it, and that it was fetched undamaged."""
         if self.version(version.ref).missing_bytes:
             raise NotFound(f"{version.pin} was not fetched")
+        if version.pin in self._world.damaged:
+            self._world.damaged.discard(version.pin)
+            self.here.discard(version.ref)  # the next fetch brings it again
+            raise IntegrityError(f"the bytes of {version.pin} are not those of its digest")
 
     def mark(self, roles: Mapping[str, str | None]) -> None:
         """Move tags, one at a time, as a real hub does."""
         for role, ref in roles.items():
             self._world.point(f"tag {role}")
+            if self._world.strikes("gc", 0.2):
+                self.collect()
             if ref is None:
                 self.roles.pop(role, None)
             else:
                 self.roles[role] = self.version(ref).ref
+            if role == "live" and ref in self.wanted and self._world.rng.random() < 0.5:  # noqa: PLR2004
+                self.wanted.remove(ref)  # its owner takes its tag away: from now on only the target's tags keep it
 
     def collect(self) -> None:
         """Delete what has no tag, and check that no place needs it."""
@@ -81,6 +93,9 @@ class SimBundleSource:
             self.here.discard(ref)
         pins = {version.pin for version in self.versions.values()}
         lives = self._world.journal.recall("lives") if self._world.journal is not None else None
+        for life in lives[:2] if lives else ():
+            if life["ref"] in gone:
+                self._world.broken("deleted", f"{life['pin']} is live or the version to go back to, and is collected")
         for place in self._world.places.values():
             if lives and place.leg == "sparse" and lives[0]["shards"].get(place.table) != place.shards:
                 continue  # a layout that was given up: it has no readers, and no repair

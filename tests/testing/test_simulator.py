@@ -11,7 +11,7 @@ from cloudedge.cube import Client
 from cloudedge.errors import Conflict, InputError
 from cloudedge.journal import Journal, Writer
 from cloudedge.release import Limits, Options, Plan
-from cloudedge.release.core import Operations, _apply, _context, _plan
+from cloudedge.release.core import Operations, _apply, _canary, _context, _plan
 from cloudedge.testing import (
     FAULTS,
     SimBundleSource,
@@ -241,7 +241,8 @@ def every_canary_fails(monkeypatch):
 
     monkeypatch.setattr(_scenario._Scenario, "__init__", bad)
     limits = Limits(min_requests=3, score_drift=3.0)
-    monkeypatch.setattr(_scenario._Scenario, "_options", lambda self: Options(canary=0.5, bake_s=4.0, limits=limits))
+    options = Options(canary=0.5, bake_s=4.0, limits=limits)
+    monkeypatch.setattr(_scenario._Scenario, "_options", lambda self: options)
 
 
 def test_a_resume_that_believes_the_journal_and_does_not_look_is_noticed(monkeypatch):
@@ -299,3 +300,73 @@ def test_ending_a_layout_that_is_still_read_is_noticed(monkeypatch):
     idle = _plan.is_idle
     monkeypatch.setattr(_plan, "is_idle", lambda place, now, kept: idle(place, now, ()))
     assert noticed("deleted", "failed", faults=())
+
+
+# The stories that a campaign of removed guards found missing; tests/mutants removes the guards themselves.
+
+
+def test_bytes_that_the_hub_damaged_are_noticed(monkeypatch):
+    """Every place gets the same damage, so none can tell: only the releasing machine compares them with the digest."""
+    monkeypatch.setattr(SimBundleSource, "verify", lambda self, version: None)
+    assert noticed("wrong", faults=["corrupt"])
+
+
+def test_a_bad_canary_that_passes_is_noticed(monkeypatch):
+    monkeypatch.setattr(_canary, "breach", lambda *_: "")
+    assert noticed("bad canary", faults=())
+
+
+def test_a_version_lost_between_check_and_switch_is_noticed(monkeypatch):
+    monkeypatch.setattr(_apply.Run, "_confirm", lambda self, *, answering: None)
+    assert noticed("failed", faults=["lost"])
+
+
+def test_a_release_that_does_not_settle_is_noticed(monkeypatch):
+    """A place restarts with its pointer where it was, and the release calls itself done everywhere."""
+    monkeypatch.setattr(_apply, "same_shares", lambda one, other: True)
+    assert noticed("unexplained", faults=["amnesia"])
+
+
+def test_a_collection_between_two_tags_is_noticed(monkeypatch):
+    """The version to go back to has no tag for a moment."""
+    roles = _apply.Run._tag
+
+    def hasty(self, lives, *, undo):
+        self._set_tags({"previous": None})
+        self._set_tags({"live": lives[0].ref})
+        roles(self, lives, undo=undo)
+
+    monkeypatch.setattr(_apply.Run, "_tag", hasty)
+    assert noticed("deleted", faults=["gc"])
+
+
+def test_a_collection_while_a_place_is_away_is_noticed(monkeypatch):
+    """It answers with a version that has no tag any more."""
+    monkeypatch.setattr(_apply.Run, "_set_tags", lambda self, roles: None)
+    assert noticed("deleted", "unexplained", faults=["gc", "cut"])
+
+
+def test_a_client_that_accepts_other_versions_is_noticed(monkeypatch):
+    """A server that does not understand pins answers with what is active, and says so."""
+    monkeypatch.setattr(Client, "_require_one_version", lambda self, answer, pin: None)
+    assert noticed("mixed", faults=["stray"])
+
+
+def test_a_mixture_without_a_pin_is_noticed(monkeypatch):
+    """Readers without a pin meet shards that switch one after the other."""
+    pinned = Client._require_one_version
+    monkeypatch.setattr(
+        Client, "_require_one_version", lambda self, answer, pin: pinned(self, answer, pin) if pin else None
+    )
+    monkeypatch.setattr(Client, "_settle", lambda self, keys, answer, pin, deadline: answer)
+    assert noticed("mixed", faults=())
+
+
+def test_a_step_written_as_done_that_no_place_did_is_noticed(monkeypatch):
+    failed = _apply.Run._one_place
+
+    def hopeful(self, steps, failures, *, undo):
+        failed(self, steps, {}, undo=undo)
+
+    monkeypatch.setattr(_apply.Run, "_one_place", hopeful)
+    assert noticed("unexplained", faults=["full"])

@@ -160,3 +160,19 @@ def test_the_highest_version_is_remembered_by_name_and_key(keys, tmp_path):
         file.write_text(damage)
         with pytest.raises(IntegrityError, match="is damaged"):
             seen("ann").newer_than("ctr", "1")
+
+
+def test_a_payload_that_does_not_end_is_not_read_to_its_end(bundle, keys, hub, monkeypatch):
+    """The manifest says how long it is; a hub that sends more is believed no further."""
+    sign_bundle(bundle, keys["ann"][0])
+    sent = []
+
+    def endless(name, blob):
+        for _ in range(1000):
+            sent.append(blob.size)
+            yield b"x" * blob.size
+
+    monkeypatch.setattr(type(hub), "read_blob", lambda self, name, blob: endless(name, blob))
+    with pytest.raises(IntegrityError):
+        check_signature(bundle, keys["ann"][1])
+    assert len(sent) < 10

@@ -156,3 +156,18 @@ def test_what_is_no_artifact_is_refused(tables, workshop, broken):
     found = {**good.as_json(), **broken} if isinstance(broken, dict) else broken
     with pytest.raises(InputError, match="not an artifact"):
         Artifact.from_json(found)
+
+
+def test_an_artifact_whose_rows_are_others_is_not_loaded(tables, workshop):
+    artifact = workshop.base(tables.version(rows_of(1, 50)), 1)[0]
+    with pytest.raises(IntegrityError, match="has 50 rows"):
+        load_artifact(dataclasses.replace(artifact, rows=artifact.rows + 1), "v", None)
+
+
+def test_a_delta_under_another_artifacts_name_is_not_applied(tables, workshop):
+    rows = rows_of(1, 50)
+    first, last = tables.version(rows), tables.version(changed(rows, 2))
+    base = load_artifact(workshop.base(first, 1)[0], "first", None)
+    artifact = workshop.delta(first, last, 1)[0]
+    with pytest.raises(IntegrityError, match="is not the delta that its artifact describes"):
+        load_artifact(dataclasses.replace(artifact, checksum=artifact.base), "last", base)

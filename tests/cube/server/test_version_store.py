@@ -304,6 +304,17 @@ def test_a_version_activated_while_it_is_let_go_stays_whole(place, tables, works
     assert place.server.active == first.version
 
 
+def test_a_version_that_is_not_loaded_is_not_written_down_as_active(place, tables, workshop):
+    version, staged = tables.fresh(), tables.fresh()
+    place.take(version, workshop.base(version, 1)[0])
+    place.stage(staged, workshop.base(staged, 1)[0])
+    with pytest.raises(NotFound):
+        place.held.activate(staged.version)
+    assert json.loads((place.folder / "state.json").read_text())["active"] == version.version
+    assert place.open() == []
+    assert place.server.active == version.version
+
+
 def test_a_note_that_is_damaged_hides_nothing_else(place, tables, workshop):
     good, bad = tables.fresh(), tables.fresh()
     place.take(good, workshop.base(good, 1)[0])

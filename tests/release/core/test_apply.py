@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, Unavailable
+from cloudedge.clock import ManualClock
+from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError, Unavailable
 from cloudedge.journal import Journal
 from cloudedge.release import HubBundleSource, Refused, ReleaseContext, ReleaseUndone, Target, Unfinished
 from cloudedge.testing import FolderPlace
@@ -221,3 +222,145 @@ def test_a_place_with_the_old_verbs_keeps_working_and_warns(tmp_path, hub, made)
     assert list(place.observe().versions) == sorted(bundle.pin for bundle in made[1:3])
     with pytest.warns(DeprecationWarning, match=r"shelf is now ReleaseContext\.bundles"):
         assert target._context.shelf is source
+
+
+def test_a_place_that_cannot_load_takes_the_release_back_before_anything_is_checked(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    target.run(target.plan(made[0]))
+    place = target._context.places["sparse/emb/0/0"]
+
+    def refuses(version, *, order):
+        raise IntegrityError("what arrived is not what was sent")
+
+    place.load = refuses
+    outcome = target.run(target.plan(made[1]))
+    assert outcome.state == "undone"
+    assert "sparse.prepare:sparse/emb/0/0: what arrived" in outcome.why
+    begun = {entry.step.partition(":")[0] for entry in target._context.journal.entries(2) if entry.what == "intent"}
+    assert begun == {"fetch", "sparse.prepare"}
+    assert active(target) == all_on(made[0].pin)
+
+
+def test_a_version_lost_between_check_and_switch_is_noticed_before_requests_move(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    target.run(target.plan(made[0]))
+    shards = [target._context.places[f"sparse/emb/0/{replica}"] for replica in range(2)]
+    last = target._context.places["edge/a"]
+    verify = last.verify
+
+    def lose(version):
+        verify(version)
+        for shard in shards:
+            shard.observe = lambda real=shard.observe: replace(
+                real(), versions={pin: held for pin, held in real().versions.items() if pin != made[1].pin}
+            )
+
+    last.verify = lose
+    outcome = target.run(target.plan(made[1]))
+    assert outcome.state == "undone"
+    assert f"gate: sparse/emb/0/0 lost {made[1].pin}" in outcome.why
+    assert not [step for step in outcome.done if ".switch" in step]
+    assert active(target) == all_on(made[0].pin)
+
+
+def test_a_shard_that_goes_away_between_check_and_switch_stops_the_release(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    target.run(target.plan(made[0]))
+    shard, last = (target._context.places[name] for name in ("sparse/emb/0/0", "edge/a"))
+    verify, observe = last.verify, shard.observe
+    asked = []
+
+    def away():
+        asked.append(1)
+        if len(asked) > 3:  # as often as the gate asks
+            return observe()
+        raise Unavailable("sparse/emb/0/0 does not answer")
+
+    def go(version):
+        verify(version)
+        shard.observe = away
+
+    last.verify = go
+    outcome = target.run(target.plan(made[1]))
+    assert outcome.state == "undone"
+    assert "gate: sparse/emb/0/0 does not answer" in outcome.why
+    assert active(target) == all_on(made[0].pin)
+
+
+def test_a_place_that_answers_with_something_else_after_its_switch_keeps_the_release_open(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    target.run(target.plan(made[0]))
+    place = target._context.places["dense/0"]
+    activate, observe = place.activate, place.observe
+
+    def switch(shares, *, order):
+        activate(shares, order=order)
+        place.observe = lambda: replace(observe(), active={made[0].pin: 1.0})
+
+    place.activate = switch
+    with pytest.raises(Unfinished, match="settle: dense/0 answers with"):
+        target.run(target.plan(made[1]))
+    assert marked(hub, "live") == made[0].digest
+    place.activate, place.observe = activate, observe
+    assert target.resume().state == "done"
+
+
+def test_rows_wait_for_the_requests_of_a_replica_that_did_not_unload(tmp_path, hub, made):
+    clock = ManualClock()
+    target = folder_target(tmp_path, hub, clock=clock)
+    for bundle in made[:2]:
+        target.run(target.plan(bundle))
+    replica, shard = (target._context.places[name] for name in ("dense/1", "sparse/emb/0/0"))
+    unload, at = shard.unload, {}
+
+    def refuses(pin, *, order):
+        at["dense"] = clock.elapsed
+        raise Unavailable("dense/1 does not answer")
+
+    def goes(pin, *, order):
+        at["sparse"] = clock.elapsed
+        unload(pin, order=order)
+
+    replica.unload, shard.unload = refuses, goes
+    planned = target.plan(made[2])
+    assert target.run(planned).owed.keys() == {f"dense.forget:dense/1@{made[0].pin}"}
+    assert at["sparse"] - at["dense"] >= planned.options.drain_s
+
+
+def test_tags_take_over_from_each_other_so_that_no_bundle_is_without_one(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    bundles, seen = target._context.bundles, []
+    mark = bundles.mark
+
+    def watched(roles):
+        found = mark(roles)
+        seen.append({role: marked(hub, role) for role in ("live", "previous", "next")})
+        return found
+
+    bundles.mark = watched
+    target.run(target.plan(made[0]))
+    seen.clear()
+    target._context.places["edge/a"].load = lambda version, *, order, load=target._context.places["edge/a"].load: (
+        seen.append({"next": marked(hub, "next")}) or load(version, order=order)
+    )
+    target.run(target.plan(made[1]))
+    one, two = made[0].digest, made[1].digest
+    assert seen[1] == {"next": two}  # while places load it
+    assert all(one in state.values() for state in seen if "live" in state)
+    assert all(two in state.values() for state in seen)
+    seen.clear()
+    forgets = target._context.journal._write
+
+    def full(sql, *values):
+        if "facts" in sql and "lives" in values:
+            raise StorageError("writing the journal: disk is full", path=str(target._context.journal.path))
+        return forgets(sql, *values)
+
+    target._context.journal._write = full
+    with pytest.raises(StorageError):
+        target.run(target.plan(made[2]))
+    target._context.journal._write = forgets
+    seen.clear()
+    assert target.rollback().state == "undone"
+    assert all(two in state.values() for state in seen)
+    assert active(target) == all_on(made[1].pin)

@@ -221,6 +221,29 @@ def test_rows_stay_for_a_replica_that_cannot_be_told_to_go_back(target, made):
     assert target.status().is_whole
 
 
+def test_the_last_replica_that_answers_is_not_silenced(target, made):
+    """One replica is away with what was live, the other came back without it: it goes on with the canary."""
+    here, gone = (target._context.places[name] for name in ("dense/0", "dense/1"))
+    switch, observe = gone.activate, here.observe
+
+    def cut_off(shares, *, order):
+        switch(shares, order=order)
+        gone.is_cut = True
+        here.observe = lambda: replace(
+            observe(), versions={made[2].pin: observe().versions[made[2].pin]}, active={made[2].pin: 1.0}
+        )
+        raise Unavailable("dense/1 does not answer any more")
+
+    gone.activate = cut_off
+    with pytest.raises(Unfinished, match="it lost what was live"):
+        target.run(target.plan(made[2], canary=0.5))
+    assert made[2].pin in answers(target)["dense/0"]
+    gone.activate, here.observe = switch, observe
+    mend(target)
+    target.resume()
+    assert target.status().is_whole
+
+
 OTHER = Signature(feed=(*SIGNATURE.feed, Variable(name="age")), fetch=SIGNATURE.fetch)
 
 

@@ -139,3 +139,71 @@ def test_what_would_be_done_after_the_commit_point(tmp_path, hub, made):
     place.activate = switch
     assert target.abort().state == "undone"
     assert active(target) == all_on(made[0].pin)
+
+
+def test_errors_from_before_the_canary_say_nothing_about_it(tmp_path, hub, made):
+    class Stale(Watched):
+        """Its first report counts what happened before it was asked."""
+
+        looks = 0
+
+        def watch(self):
+            self.looks += 1
+            found = super().watch()
+            bad = {pin: replace(traffic, errors=traffic.requests) for pin, traffic in found.traffic.items()}
+            return Health({**found.traffic, **dict(list(bad.items())[1:])}) if self.looks == 1 else found
+
+    places = [
+        Stale(tmp_path / "places", p.name, p.leg) if p.leg == "dense" else p for p in folder_places(tmp_path / "places")
+    ]
+    target = folder_target(tmp_path, hub, places=places)
+    target.run(target.plan(made[0]))
+    assert target.run(target.plan(made[1], OPTIONS)).state == "done"
+
+
+def test_a_canary_that_paused_is_watched_anew(tmp_path, hub, made):
+    class Souring(Watched):
+        """It does well for half of its time."""
+
+        looks = 0
+
+        def watch(self):
+            self.looks += 1
+            found = super().watch()
+            bad = {pin: replace(traffic, errors=traffic.requests) for pin, traffic in found.traffic.items()}
+            return Health({**found.traffic, **dict(list(bad.items())[1:])}) if self.looks > 10 else found
+
+    places = [
+        Souring(tmp_path / "places", p.name, p.leg) if p.leg == "dense" else p
+        for p in folder_places(tmp_path / "places")
+    ]
+    target = folder_target(tmp_path, hub, places=places)
+    target.run(target.plan(made[0]))
+    with pytest.raises(Unfinished, match="of requests fail"):
+        target.run(target.plan(made[1], replace(OPTIONS, on_breach="pause")))
+    clock = ManualClock()
+    again = folder_target(tmp_path, hub, places=watched(tmp_path), clock=clock)
+    assert again.resume().state == "done"
+    assert clock.elapsed >= 60
+
+
+def test_after_the_commit_point_no_request_goes_back_for_a_canary(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub, places=watched(tmp_path))
+    target.run(target.plan(made[0]))
+    place = target._context.places["dense/1"]
+    activate = place.activate
+
+    def refuses(shares, *, order):
+        if shares == {made[1].pin: 1.0}:
+            raise Unavailable("dense/1 does not answer")
+        activate(shares, order=order)
+
+    place.activate = refuses
+    with pytest.raises(Unfinished):
+        target.run(target.plan(made[1], OPTIONS))
+    place.activate = activate
+    last = target._context.journal.entries(2)[-1].id
+    assert target.resume().state == "done"
+    again = {entry.step for entry in target._context.journal.entries(2, after=last)}
+    assert "dense.switch:dense/1" in again
+    assert not [step for step in again if step.startswith(("dense.canary", "bake"))]

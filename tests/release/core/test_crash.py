@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from cloudedge.clock import ManualClock
-from cloudedge.errors import StorageError
+from cloudedge.errors import InputError, StorageError
 from tests.release.parts import active, all_on, folder_target
 
 pytestmark = pytest.mark.rules
@@ -98,3 +98,27 @@ def test_a_crash_at_every_journal_write_leaves_it_resumable(tmp_path, hub, made,
         goal = [made[1], made[0]] if live == made[0].pin else [made[0], made[1]]
         position += PARTS
     assert position > 30
+
+
+def test_a_way_back_that_was_interrupted_is_resumed_as_one(tmp_path, hub, made):
+    target = folder_target(tmp_path, hub)
+    target.run(target.plan(made[0]))
+    planned = target.plan(made[1])
+    journal, place = target._context.journal, target._context.places["dense/0"]
+    write = journal._write
+
+    def fails(version):
+        raise InputError("a probe was answered with another score")
+
+    def dying(sql, *values):
+        if "undone" in values:
+            raise Stop
+        return write(sql, *values)
+
+    place.verify, journal._write = fails, dying
+    with pytest.raises(Stop):
+        target.run(planned)
+    journal.close()
+    again = folder_target(tmp_path, hub)
+    assert again.resume().state == "undone"
+    assert active(again) == all_on(made[0].pin)

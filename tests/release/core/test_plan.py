@@ -483,6 +483,99 @@ def test_a_bundle_with_the_pin_of_another_is_refused():
     assert not plan(desired, replace(world(), lives=[life(1), same])).refusals
 
 
+def away(name):
+    return place(name, active="", pins=(), error="no answer")
+
+
+def test_the_way_back_moves_serving_replicas_before_shards():
+    planned = plan(version(2), world())
+    after = [place(name, active="v2", pins=("v1", "v2")) for name in NAMES]
+    undone = plan_undo(planned, after, {step.id for step in planned.steps})
+    assert [steps[0].stage for steps in undone if steps[0].action == "activate"] == [
+        "dense.switch", "edge.switch", "sparse.switch",
+    ]  # fmt: skip
+
+
+def test_the_way_back_asks_every_place_again_that_was_asked_before():
+    """From then on it refuses a delayed call of what is undone, even where it answers as it should."""
+    planned = plan(version(2), world())
+    after = [place(name, pins=("v1", "v2")) for name in NAMES]
+    undone = plan_undo(planned, after, {step.id for step in planned.steps})
+    asked = {(step.place, *(step.shares or {})) for steps in undone for step in steps if step.action == "activate"}
+    assert asked == {(name, "v1") for name in NAMES}
+
+
+def test_a_place_that_lost_what_it_answered_with_stops_answering_with_what_is_undone():
+    planned = plan(version(2), world())
+    others = [place(name, active="v2", pins=("v1", "v2")) for name in NAMES if name != "dense/0"]
+    undone = plan_undo(planned, [*others, place("dense/0", active="v2", pins=("v2",))], {s.id for s in planned.steps})
+    (silenced,) = [step for steps in undone for step in steps if step.shares == {}]
+    assert (silenced.place, silenced.stage) == ("dense/0", "dense.switch")
+    stages = [{step.place for step in steps} for steps in undone if steps[0].action == "activate"]
+    assert stages.index({"dense/1"}) < stages.index({"dense/0"})  # by then another one answers
+
+
+def test_a_replica_that_lags_keeps_its_rows_and_goes_back_to_what_is_live():
+    others = [place(name, active="v2", pins=("v1", "v2")) for name in NAMES if name != "dense/0"]
+    planned = plan(version(3), world([*others, place("dense/0", pins=("v1", "v2"))], lives=(2, 1)))
+    assert not [step for step in planned.steps if step.stage == "sparse.forget"]
+    assert planned.before["dense/0"].active == {"v2": 1.0}
+
+
+def test_what_was_there_before_survives_the_way_back():
+    both_loaded = [place(name, pins=("v1", "v2")) for name in NAMES]
+    planned = plan(version(2), world(both_loaded))
+    undone = plan_undo(planned, both_loaded, {step.id for step in planned.steps})
+    assert not [step for steps in undone for step in steps if step.action == "unload"]
+
+
+def test_a_place_that_was_away_loses_nothing_on_the_way_back():
+    """It may have had the version before the release that is taken back."""
+    others = [place(name, active="v2", pins=("v2",)) for name in NAMES if name != "dense/1"]
+    planned = plan(version(1), world([*others, away("dense/1")], lives=(2, 1)), kind="rollback")
+    assert planned.away.keys() == {"dense/1"}
+    back = [*others, place("dense/1", active="v2", pins=("v1", "v2"))]
+    undone = plan_undo(planned, back, {step.id for step in planned.steps})
+    assert "dense/1" not in {step.place for steps in undone for step in steps if step.action == "unload"}
+
+
+def test_while_a_place_is_away_nothing_old_goes():
+    """It may answer requests with any version that it had."""
+    others = [place(name, active="v2", pins=("v1", "v2")) for name in NAMES if name != "dense/1"]
+    planned = plan(version(3), world([*others, away("dense/1")], lives=(2, 1)), leave_away=True)
+    assert not planned.refusals
+    assert not [step for step in planned.steps if step.action in ("unload", "retire")]
+
+
+def test_a_layout_stays_while_a_replica_that_lags_reads_it():
+    shards = [p for p in both(new={"active": "v2", "pins": ("v2",)}) if p.leg == "sparse"]
+    others = [place(name, active="v2", pins=("v1", "v2")) for name in NAMES if name in ("dense/1", "edge/a")]
+    lags = place("dense/0", active="v1", pins=("v1",))
+    seen = replace(world([*shards, *others, lags]), lives=[cut_life(2, 3), cut_life(1, 2)], shards={"emb": 3})
+    planned = plan(version(3, tables={"emb": facts((7, 7, 6))}), seen)
+    assert not [step for step in planned.steps if step.stage in ("sparse.idle", "sparse.forget", "retire")]
+
+
+def test_room_is_not_made_of_what_is_live():
+    """A replica that lags has the live version loaded, and goes back to it."""
+    others = [place(name, active="v2", pins=("v1", "v2")) for name in NAMES if not name.startswith("dense")]
+    tight = place("dense/1", active="v2", pins=("v1", "v2"), free_memory_bytes=50)
+    lags = place("dense/0", active="v1", pins=("v1", "v2"))
+    needs = {name: Estimate(memory_bytes=120) for name in NAMES}
+    planned = plan(version(3), world([*others, tight, lags], lives=(2, 1), estimates=needs))
+    trimmed = {(step.place, step.pin) for step in planned.steps if step.stage.endswith("trim")}
+    assert trimmed == {("dense/1", "v1"), ("edge/a", "v1")}
+
+
+def test_a_rollback_needs_a_replica_of_every_shard():
+    gone = ("sparse/emb/0/0", "sparse/emb/0/1")
+    both_loaded = [place(name, active="v2", pins=("v1", "v2")) for name in NAMES if name not in gone]
+    one_left = [*both_loaded, away(gone[0]), place(gone[1], active="v2", pins=("v1", "v2"))]
+    assert not plan(version(1), world(one_left, lives=(2, 1)), kind="rollback").refusals
+    none_left = [*both_loaded, *map(away, gone)]
+    assert rules(plan(version(1), world(none_left, lives=(2, 1)), kind="rollback")) == {"unreachable"}
+
+
 def test_a_rule_is_one_function(monkeypatch):
     monkeypatch.setattr(_preconditions, "RULES", list(_preconditions.RULES))
 
