@@ -157,6 +157,7 @@ class ShardPlace:
             memory_free_bytes=status.free_memory_bytes,
             disk_free_bytes=status.free_disk_bytes,
             host=self._host,
+            order=status.order,
         )
 
     def estimate(self, version: Version) -> Estimate:
@@ -265,6 +266,7 @@ class ServingPlace:
             signature=Bundle.open(bundles[live], hub=self._hub).signature if live in bundles else None,
             memory_free_bytes=found.get("free_memory_bytes"),
             host=self._host,
+            order=int(found.get("order", 0)),
         )
 
     def estimate(self, version: Version) -> Estimate:
