@@ -160,8 +160,8 @@ class AdminHttp:
             if number < self._obeyed:
                 raise Conflict(
                     f"order {order} comes after order {self._obeyed} was obeyed",
-                    hint="Another process works on this server. If the journal was lost that numbers orders, "
-                    + (f"remove {self._orders} and restart it." if self._orders else "restart it."),
+                    hint="Another process works on this server, or the journal that numbers orders was lost. In that "
+                    "case, run `cloudedge journal rebuild TARGET`.",
                 )
             if number > self._obeyed:
                 self._obeyed = number

@@ -39,6 +39,7 @@ _COMMANDS = {
 _GROUPS = {
     "bundle": (_MODELS, "bundle", "bundle_split"),
     "hub": (_MODELS, "hub"),
+    "journal": (_RELEASES, "journal"),
     "key": (_MODELS, "key"),
     "cube": (_TABLES, "cube", "cube_net", "cube_status", "cube_deliver", "cube_transfer"),
     "train": (_TRAINING, "train"),

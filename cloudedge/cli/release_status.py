@@ -151,6 +151,8 @@ def _status_title(now: Status) -> str:
         )
     elif now.lagging and now.live:
         words.append(f"{len(now.lagging)} of {len(now.places)} places lag behind: run `cloudedge resume {now.target}`")
+    if now.doubt:
+        words.append(f"{now.doubt}: run `cloudedge journal rebuild {now.target}`")
     return "; ".join(words)
 
 

@@ -3,6 +3,8 @@
 from cloudedge._lazy import renamed_names
 from cloudedge.io import in_threads
 from cloudedge.release.core import (
+    Adoption,
+    BundleFinder,
     BundleSource,
     Estimate,
     FixedLayout,
@@ -36,12 +38,15 @@ from cloudedge.release.core import (
     Traffic,
     Unfinished,
     Version,
+    adopt,
     plan,
 )
 from cloudedge.release.places import CubeRows
 from cloudedge.release.target import HubBundleSource, Release, Target, register_kind
 
 __all__ = [
+    "Adoption",
+    "BundleFinder",
     "BundleSource",
     "CubeRows",
     "Estimate",
@@ -79,6 +84,7 @@ __all__ = [
     "Traffic",
     "Unfinished",
     "Version",
+    "adopt",
     "in_threads",
     "plan",
     "register_kind",

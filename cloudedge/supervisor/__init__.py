@@ -1,7 +1,7 @@
 """The process supervisor of local targets and edge nodes: a process of its own that keeps others running."""
 
 from cloudedge.supervisor._files import write_json, write_text
-from cloudedge.supervisor._lifecycle import change, down, has_read, is_up, log_tail, process_states, tell, up
+from cloudedge.supervisor._lifecycle import change, down, has_read, is_up, log_tail, process_states, restart, tell, up
 from cloudedge.supervisor._supervisor import (
     MARK,
     ProcessSpec,
@@ -26,6 +26,7 @@ __all__ = [
     "pause_before_restart",
     "process_states",
     "read_specs",
+    "restart",
     "save_specs",
     "specs_digest",
     "tell",

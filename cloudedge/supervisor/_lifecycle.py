@@ -16,7 +16,7 @@ from cloudedge.errors import Unavailable
 from cloudedge.io import locked_by
 from cloudedge.supervisor._supervisor import ProcessSpec, find_processes, save_specs, specs_digest
 
-__all__ = ["change", "down", "has_read", "is_up", "log_tail", "process_states", "tell", "up"]
+__all__ = ["change", "down", "has_read", "is_up", "log_tail", "process_states", "restart", "tell", "up"]
 
 _POLL_S = 0.05
 _TAIL_BYTES = 2000
@@ -120,6 +120,13 @@ def down(folder: Path, *, within_s: float = 60.0, clock: Clock | None = None) ->
                 f"still running after {within_s:.0f} s: {', '.join(find_processes(folder)) or 'the supervisor'}"
             )
         time.sleep(_POLL_S)
+
+
+def restart(folder: Path, name: str) -> None:
+    """Ask a process to end; its supervisor starts it again. Does nothing if it does not run."""
+    pid = find_processes(folder).get(name)
+    if pid is not None:
+        _kill(pid, signal.SIGTERM)
 
 
 def is_up(folder: Path) -> bool:

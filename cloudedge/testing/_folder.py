@@ -48,7 +48,15 @@ class FolderPlace:
         loaded = {path.name: self._loaded(path) for path in sorted(self._root.glob("versions/*"))}
         free = None if self._room is None else self._room - sum(each.memory_bytes for each in loaded.values())
         return Observed(
-            self.name, self.leg, loaded, state["active"], self._table, self._shard, self._shards, free_memory_bytes=free
+            self.name,
+            self.leg,
+            loaded,
+            state["active"],
+            self._table,
+            self._shard,
+            self._shards,
+            free_memory_bytes=free,
+            order=state["fence"],
         )
 
     def estimate(self, version: Version) -> Estimate:

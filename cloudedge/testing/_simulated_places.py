@@ -158,6 +158,7 @@ class SimPlace:
             self.shard,
             self.shards,
             free_memory_bytes=None if self.room is None else (self.room - len(loaded)) * _COPY_BYTES,
+            order=self._stored.fence,
         )
 
     def _load(self, version: Version, order: int) -> Shipped:

@@ -47,6 +47,14 @@ class SimBundleSource:
         found = replace(self.versions[ref], missing_bytes=0 if ref in self.here else _BUNDLE_BYTES)
         return found.cut(self._layouts.now()) if self._layouts is not None else found
 
+    def find(self, pin: str) -> Version | None:
+        """Return the version that has a pin; None if it was collected."""
+        return next((self.version(ref) for ref, version in self.versions.items() if version.pin == pin), None)
+
+    def marked(self) -> Mapping[str, str]:
+        """Return the tags."""
+        return dict(self.roles)
+
     def fetch(self, version: Version) -> int:
         """Fetch a version's bytes over a network with faults."""
         self._world.point(f"before fetching {version.pin}")

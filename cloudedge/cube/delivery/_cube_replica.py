@@ -95,6 +95,7 @@ class CubeReplica:
             free_memory_bytes=found["free_memory_bytes"],
             keys=int(counters.get("keys", 0)),
             misses=int(counters.get("missing_keys", 0)),
+            order=int(found.get("order", 0)),
         )
 
     def stage(self, name: str, artifact: Artifact) -> int:

@@ -66,6 +66,8 @@ class ReplicaStatus:
     """Keys asked for since its start."""
     misses: int = 0
     """Keys among them that were not found."""
+    order: int = 0
+    """The highest order that it has obeyed, where it tells."""
 
     def loaded(self) -> dict[str, VersionState]:
         """Return the versions that answer pinned reads."""

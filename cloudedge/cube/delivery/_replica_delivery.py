@@ -71,7 +71,7 @@ class ReplicaPlan:
 
 
 def _without_counters(status: ReplicaStatus) -> ReplicaStatus:
-    return replace(status, keys=0, misses=0, free_disk_bytes=None, free_memory_bytes=None)
+    return replace(status, keys=0, misses=0, order=0, free_disk_bytes=None, free_memory_bytes=None)
 
 
 class ReplicaDelivery:

@@ -124,6 +124,7 @@ class AdminServer(AdminHttp):
     def _list(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "versions": [with_pin(each) for each in self._jobs.list()],
+            "order": self.obeyed,
             "active": self.server.active,
         }
         if self._store is not None and self._files is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloudedge.release.core._adopt import Adoption, BundleFinder, adopt
 from cloudedge.release.core._apply import Outcome, is_past_return
 from cloudedge.release.core._canary import add_up
 from cloudedge.release.core._context import BundleSource, ReleaseContext, Runner
@@ -30,6 +31,8 @@ from cloudedge.release.core._version import TableFacts, Version
 __all__ = [
     "ALLOWED",
     "STAGES",
+    "Adoption",
+    "BundleFinder",
     "BundleSource",
     "Estimate",
     "FixedLayout",
@@ -67,6 +70,7 @@ __all__ = [
     "Unfinished",
     "Version",
     "add_up",
+    "adopt",
     "describe",
     "history",
     "is_past_return",

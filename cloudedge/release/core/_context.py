@@ -152,8 +152,25 @@ class ReleaseContext:
 
         lacking = [p for p in observed if p.is_reachable and takes(p, desired) and not p.has(desired.pin)]
         self.runner([partial(ask, place) for place in lacking], self.jobs)
-        was = self._was(lives, desired)
-        return desired, ReleaseWorld(self.name, observed, estimates, lives, self.known(), was, self.layouts.now())
+        was, doubt = self._was(lives, desired), self.doubt(observed)
+        return desired, ReleaseWorld(
+            self.name, observed, estimates, lives, self.known(), was, self.layouts.now(), doubt=doubt
+        )
+
+    def doubt(self, observed: Sequence[Observed]) -> str:
+        """Return why the journal cannot be believed; empty if it can.
+
+        An entry is written before its id goes to a place as an order. So a place that has seen a higher one got it from
+        another journal, or this one is an old copy.
+        """
+        if self.journal.doubt:
+            return f"the journal was repaired, and this is missing: {self.journal.doubt}"
+        ahead = max(observed, key=lambda place: place.order, default=None)
+        order = self.journal.order
+        if ahead is None or ahead.order <= order:
+            return ""
+        seen = f"{ahead.name} has obeyed {ahead.order}"
+        return f"the journal ends at order {order}, and {seen}: the journal was lost, or is an old copy"
 
     def mark(self, roles: Mapping[str, str | None], writer: Writer) -> str | None:
         """Set tags, also those that a hub missed before; remember in the journal which ones it misses now.

@@ -8,12 +8,14 @@ method that takes a `Writer` runs under that lock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
 
 from cloudedge.errors import Conflict, InputError, NotFound, Unavailable
 from cloudedge.journal import Operation, Writer
+from cloudedge.release.core._adopt import Adoption, BundleFinder, Recorded, adopt
 from cloudedge.release.core._apply import Outcome, Run, committed
 from cloudedge.release.core._context import ReleaseContext
 from cloudedge.release.core._errors import Refused, Unfinished
@@ -118,6 +120,7 @@ class Operations:
         Raises:
             Unfinished: it cannot be finished as things are.
         """
+        self.require_journal()
         why = self._why_undone(operation)
         if why is not None:
             return Run(self._context, writer, operation.number, Plan.from_json(operation.plan)).back(why)
@@ -158,7 +161,81 @@ class Operations:
             Refused: requests have moved, and nothing was live before.
             Unfinished: a place that answers could not be brought back.
         """
+        self.require_journal()
         return Run(self._context, writer, operation.number, self._way_back(operation)).back(why)
+
+    def require_journal(self) -> None:
+        """Check that the journal can be believed; a plan has a rule for that, and going back has none.
+
+        Raises:
+            Refused: it cannot.
+        """
+        doubt = self._context.doubt(self._context.observe())
+        if doubt:
+            raise Refused(
+                f"{self._context.name}: {doubt}",
+                hint=f"Run `cloudedge journal rebuild {self._context.name}`.",
+                rules=["journal"],
+            )
+
+    def plan_adoption(self, live: str = "") -> Adoption:
+        """Conclude from the places and the hub's tags what the journal has to contain; nothing changes.
+
+        Args:
+            live: The pin that is live, where the operator decides.
+
+        Raises:
+            InputError: the target's source of bundles cannot find them by pin.
+        """
+        context, bundles = self._context, self._context.bundles
+        if not isinstance(bundles, BundleFinder):
+            raise InputError(f"{context.name}: its bundles cannot be found by their pins")
+        places = context.observe()
+        pins = {pin for place in places for pin in (*place.versions, *place.active)}
+        found = {pin: version for pin in sorted({*pins, *filter(None, [live])}) if (version := bundles.find(pin))}
+        marked: dict[str, Version] = {}
+        for role, ref in bundles.marked().items():
+            with suppress(NotFound):
+                marked[role] = bundles.version(ref)
+        recorded = Recorded(context.lives(), context.journal.order, context.journal.doubt)
+        return adopt(context.name, places, found, marked, recorded, now=context.layouts.now(), live=live)
+
+    def adopt(self, writer: Writer, adoption: Adoption) -> None:
+        """Write an adoption into the journal, as one; then set the tags that go with it. No place is touched.
+
+        Raises:
+            Refused: nothing decides which version is live.
+        """
+        if adoption.refusals:
+            rules = [refusal.rule for refusal in adoption.refusals]
+            raise Refused(adoption.summary(), hint="Nothing was changed.", rules=rules)
+        if not adoption.changes:
+            return
+        journal, lives = self._context.journal, adoption.lives
+        roles: dict[str, str | None] = {
+            **{f"previous-{back}": lives[back].ref for back in range(adoption.retained, 1, -1) if back < len(lives)},
+            "previous": lives[1].ref if len(lives) > 1 else None,
+            "live": lives[0].ref if lives else None,
+            "next": None,
+        }
+        with writer.together():
+            unfinished = journal.unfinished()
+            if unfinished is not None:
+                writer.set_state(unfinished.number, "failed", why="the journal was rebuilt from the places")
+            writer.continue_above(adoption.order)
+            facts = {"lives": [asdict(life) for life in lives], "known": list(adoption.known), "untold": roles}
+            for key, value in {**facts, "retained": adoption.retained, "behind": list(adoption.behind)}.items():
+                writer.remember(key, value)
+            writer.settle()
+            if lives:
+                live = lives[0]
+                plan = Plan("adopt", self._context.name, live.pin, live.ref, live.title, lives, shards=live.shards)
+                operation = writer.begin(plan.kind, plan.ref, plan=plan.to_json(), by=self._context.by)
+                writer.record(operation.number, "adopt", "note", changes=list(adoption.changes))
+                writer.set_state(operation.number, "done", why="; ".join(adoption.changes))
+        if lives:
+            self._context.layouts.publish(lives[0].shards)
+        self._context.mark(roles, writer)  # in this order, a tag takes over from the one before it
 
     def _way_back(self, operation: Operation) -> Plan:
         plan = Plan.from_json(operation.plan)
@@ -184,6 +261,7 @@ class Operations:
         if operation is not None and expected not in (None, operation.number):
             return self.still_open(self._context.journal.operation(expected or 0))
         if operation is None:
+            self.require_journal()
             raise NotFound(f"{self._context.name}: nothing is unfinished", hint="See `cloudedge history`.")
         return operation
 
@@ -217,6 +295,7 @@ class Operations:
         """Plan how every place gets to what is live; None if all are there."""
         lives = self._context.lives()
         if not lives:
+            self.require_journal()
             return None
         version, world = self._context.look(lives[0].ref)
         plan = plan_for(version, world, ALLOWED, kind="repair")

@@ -83,6 +83,8 @@ class Observed:
     """Places of the same host share its free memory and disk; empty: this place shares with no other."""
     signature: Signature | None = None
     """Dense and edge: the feeds and fetches of the active version."""
+    order: int = 0
+    """The highest order that it has obeyed, where it remembers that; 0: none, or it does not tell."""
     error: str = ""
     """Why the place could not be observed; everything else is then unknown."""
 

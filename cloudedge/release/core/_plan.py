@@ -44,6 +44,8 @@ class ReleaseWorld:
     """The live version, where it can still be read."""
     shards: Shards = field(default_factory=dict)
     """The number of shards that each table is cut into from now on; empty: all stay as they are."""
+    doubt: str = ""
+    """Why the journal cannot be believed; empty: it can."""
 
     @property
     def live(self) -> str:

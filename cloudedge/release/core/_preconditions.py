@@ -104,6 +104,13 @@ def _stands_in(other: Observed, place: Observed) -> bool:
     return other.leg == place.leg  # a shard of unknown number: the rule `shards` finds what is missing
 
 
+@rule("journal", "Run `cloudedge journal rebuild`: it writes down what the places answer with, and touches none.")
+def doubtful_journal(proposal: Proposal) -> Iterator[str]:
+    """A plan made from a journal that lost something could take what is live for what is not."""
+    if proposal.world.doubt:
+        yield f"{proposal.world.target}: {proposal.world.doubt}"
+
+
 @rule("signature", "Its owner signs it with `cloudedge bundle sign REF --key KEY`.")
 def untrusted(proposal: Proposal) -> Iterator[str]:
     """A target with a key takes only bundles that were signed with it."""

@@ -61,6 +61,8 @@ class Status:
     unfinished: str
     """The operation that has to be finished or undone; empty if there is none."""
     places: tuple[PlaceStatus, ...]
+    doubt: str = ""
+    """Why the journal cannot be believed, and with it `live` and `unfinished`; empty: it can."""
 
     @property
     def lagging(self) -> tuple[str, ...]:
@@ -87,7 +89,7 @@ class Status:
     @property
     def is_whole(self) -> bool:
         """True if every place answers with what is live and nothing is left to do."""
-        return self.live is not None and not self.unfinished and not self.lagging
+        return self.live is not None and not self.unfinished and not self.lagging and not self.doubt
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -138,7 +140,9 @@ def status(context: ReleaseContext) -> Status:
     live = lives[0] if lives else None
     unfinished = context.journal.unfinished()
     words = f"{unfinished.kind} {unfinished.number} ({unfinished.state})" if unfinished else ""
-    return Status(context.name, live, words, tuple(_place(context, place, lives) for place in context.observe()))
+    observed = context.observe()
+    places = tuple(_place(context, place, lives) for place in observed)
+    return Status(context.name, live, words, places, context.doubt(observed))
 
 
 def _place(context: ReleaseContext, place: Observed, lives: Sequence[Life]) -> PlaceStatus:

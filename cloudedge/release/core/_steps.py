@@ -27,8 +27,11 @@ __all__ = [
     "stage_of",
 ]
 
-Kind = Literal["release", "rollback", "repair", "undo"]
-"""`undo` is only ever shown: taking a release back continues that release in the journal."""
+Kind = Literal["release", "rollback", "repair", "adopt", "undo"]
+"""`adopt` wrote into the journal what the places answer with, and touched no place.
+
+`undo` is only ever shown: taking a release back continues that release in the journal.
+"""
 Action = Literal["fetch", "load", "verify", "gate", "activate", "bake", "settle", "tag", "unload", "retire"]
 """What a step does. At a place: load, verify, activate or unload a version, as the methods of `Place` are called."""
 Stage = Literal[

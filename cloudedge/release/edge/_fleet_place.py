@@ -57,6 +57,7 @@ class FleetPlace:
             versions={each.statement.pin: Loaded() for each in self.fleet.published(revisions)},
             active=active,
             signature=self._signature(max(active, key=lambda pin: active[pin], default="")),
+            order=self.fleet.journal.recall(_ORDER) or 0,
         )
 
     def members(self) -> Sequence[Member]:

@@ -59,6 +59,7 @@ class DeploymentPlace:
             active=active,
             signature=Bundle.open(bundles[live], hub=self._hub).signature if live in bundles else None,
             free_memory_bytes=min((free for pod in found if (free := pod.get("free_memory_bytes"))), default=None),
+            order=max((int(pod.get("order", 0)) for pod in found), default=0),
         )
 
     def estimate(self, version: Version) -> Estimate:
@@ -138,7 +139,8 @@ class DeploymentPlace:
             if now.order > order:
                 raise Conflict(
                     f"{self.name}: order {order} comes after order {now.order} was written",
-                    hint="Another cloudedge releases to this target, or the journal that numbers orders was lost.",
+                    hint="Another cloudedge releases to this target, or the journal that numbers orders was lost. "
+                    "In that case, run `cloudedge journal rebuild TARGET`.",
                 )
             written = change(now).model_copy(update={"order": order})
             return text if written == now else written.model_dump_json(indent=1)

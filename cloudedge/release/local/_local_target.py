@@ -12,7 +12,7 @@ from cloudedge import supervisor
 from cloudedge.clock import Clock, SystemClock
 from cloudedge.config import Config, TargetConfig, load
 from cloudedge.cube.delivery import ArtifactCache
-from cloudedge.errors import ConfigError, Conflict
+from cloudedge.errors import ConfigError, Conflict, Unavailable
 from cloudedge.hub import LocalHub
 from cloudedge.release.core import Layouts, Place, Shards
 from cloudedge.release.local._processes import ProcessLayout, ServerProcess, is_free
@@ -21,6 +21,7 @@ from cloudedge.release.places import Dispatch, ServingPlace, ShardPlace, shard_r
 __all__ = ["down", "layout_of", "layouts", "places", "serving_urls", "target_folder", "up"]
 
 _HEALTH_S = 2.0
+_DENIED = 401
 _PORTS_S = 5.0
 """The time for which a port may still be taken: a killed process is gone before its listeners are."""
 
@@ -44,6 +45,8 @@ def layout_of(name: str, *, config: Config | None = None) -> ProcessLayout:
 def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> ProcessLayout:
     """Start a local target's processes, under a supervisor that outlives the caller; running ones are left alone.
 
+    Servers that run with another token than the target's, which was lost, are restarted, one after the other.
+
     Raises:
         Conflict: another process listens on one of its ports.
         Unavailable: a process does not come up; the message has what it wrote last.
@@ -54,7 +57,25 @@ def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> P
     _require_ports(layout, servers, SystemClock())
     admins = {server.process: server.admin for server in servers}
     supervisor.up(layout.folder, layout.specs(), is_ready=lambda process: _is_there(admins[process]), within_s=within_s)
+    for server in servers:
+        _require_token(layout, server, SystemClock(), within_s)
     return layout
+
+
+def _require_token(layout: ProcessLayout, server: ServerProcess, clock: Clock, within_s: float) -> None:
+    """Restart a server that does not accept the target's token, and wait until it does and answers as before."""
+    if not _refuses(server, layout.token()):
+        return
+    was_ready, end = _is_ok(f"{server.admin}/ready"), clock.monotonic() + within_s
+    supervisor.restart(layout.folder, server.process)
+    while _refuses(server, layout.token()) or not _is_ok(f"{server.admin}/{'ready' if was_ready else 'health'}"):
+        if clock.monotonic() > end:
+            raise Unavailable(
+                f"{server.place} of {layout.name} is not back with the new token after {within_s:.0f} s; its output:\n"
+                f"{supervisor.log_tail(layout.folder, server.process)}",
+                hint=f"End it with `cloudedge down {layout.name}`, then run `cloudedge up {layout.name}` again.",
+            )
+        clock.sleep(_PORTS_S / 50)
 
 
 def down(name: str, *, config: Config | None = None) -> None:
@@ -155,7 +176,20 @@ def _require_ports(layout: ProcessLayout, servers: Sequence[ServerProcess], cloc
 
 
 def _is_there(admin: str) -> bool:
+    return _is_ok(f"{admin}/health")
+
+
+def _refuses(server: ServerProcess, token: str) -> bool:
+    """Tell whether a server answers that it has another token; one that does not answer may have the right one."""
+    headers = {"Authorization": f"Bearer {token}"}
     try:
-        return requests.get(f"{admin}/health", timeout=_HEALTH_S).ok
+        return requests.get(f"{server.admin}/versions", headers=headers, timeout=_HEALTH_S).status_code == _DENIED
+    except requests.RequestException:
+        return False
+
+
+def _is_ok(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=_HEALTH_S).ok
     except requests.RequestException:
         return False

@@ -1,7 +1,7 @@
 """The processes of a local target, their ports and their files. Starts nothing.
 
 FOLDER/ports.json     the ports, taken by the first `up` and kept; also those of shards of earlier layouts
-FOLDER/token          the token of the admin APIs, made by the first `up`
+FOLDER/token          the token of the admin APIs, made by the first `up`, and anew if it is lost
 FOLDER/cube.conf      the addresses of shards: TABLE for readers without a pin, TABLE@SHARDS for each layout
 FOLDER/NAME/          each process's own files
 
@@ -25,6 +25,7 @@ from pathlib import Path
 
 from cloudedge.config import TargetConfig, home
 from cloudedge.cube import CubeConf
+from cloudedge.errors import StorageError
 from cloudedge.io import write_atomically
 from cloudedge.release.places import cube_conf, live_shards, parse_place, shard_place
 from cloudedge.supervisor import ProcessSpec, read_specs, write_json, write_text
@@ -124,14 +125,27 @@ class ProcessLayout:
         return [ServerProcess(place, *ports[place]) for place in self._names() if place.startswith("dense/")]
 
     def token(self) -> str:
-        """Return the token of the admin APIs; empty before the first `up`, which makes it."""
+        """Return the token of the admin APIs; empty before the first `up`, which makes it.
+
+        Raises:
+            StorageError: servers were started with a token, and it is gone.
+        """
+        found = self._read_token()
+        if not found and (self.folder / "processes.json").exists():
+            raise StorageError(
+                f"the token {self.folder / 'token'} is gone: `cloudedge up {self.name}` makes a new one",
+                hint=f"Run `cloudedge up {self.name}`: it also restarts the servers, one after the other.",
+            )
+        return found
+
+    def _read_token(self) -> str:
         try:
             return (self.folder / "token").read_text()
         except FileNotFoundError:
             return ""
 
     def _make_token(self) -> None:
-        if self.token():
+        if self._read_token():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / "token", secrets.token_hex(32), mode=0o600)

@@ -160,6 +160,7 @@ class ShardPlace:
             free_memory_bytes=status.free_memory_bytes,
             free_disk_bytes=status.free_disk_bytes,
             host=self._host,
+            order=status.order,
         )
 
     def estimate(self, version: Version) -> Estimate:
@@ -278,6 +279,7 @@ class ServingPlace:
             signature=Bundle.open(bundles[live], hub=self._hub).signature if live in bundles else None,
             free_memory_bytes=found.get("free_memory_bytes"),
             host=self._host,
+            order=int(found.get("order", 0)),
         )
 
     def estimate(self, version: Version) -> Estimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cloudedge.bundle import Bundle, Outline, SeenVersions, check_signature
@@ -73,6 +74,27 @@ class HubBundleSource:
         if newer:
             return "", f"{found.name}:{newer} was taken before, and {ref} now is the older version {found.version}"
         return "", ""
+
+    def find(self, pin: str) -> Version | None:
+        """See `BundleFinder`: in the local hub first."""
+        for hub in (self._local, self._source):
+            with suppress(CloudEdgeError):  # the other hub may be down, and some registries list no names
+                for name in hub.names() if hub is not None else ():
+                    for digest in {entry.target.digest for entry in hub.tags(name)} if hub is not None else ():
+                        if digest.removeprefix("sha256:").startswith(pin):
+                            return self.version(f"{name}@{digest}")
+        return None
+
+    def marked(self) -> dict[str, str]:
+        """See `BundleFinder`: the local hub's tags, which places depend on, before those of the other hub."""
+        prefix, found = release_tag(self._target, ""), dict[str, str]()
+        for hub in (self._source, self._local):
+            with suppress(CloudEdgeError):
+                for name in self._local.names() if hub is not None else ():
+                    for entry in hub.tags(name) if hub is not None else ():
+                        if entry.is_current and entry.tag.startswith(prefix):
+                            found[entry.tag.removeprefix(prefix)] = f"{name}@{entry.target.digest}"
+        return found
 
     def fetch(self, version: Version) -> int:
         """See `BundleSource`: from the target's hub into the local one; what arrived before a failure stays."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from cloudedge.errors import CloudEdgeError, Conflict, InputError, NotFound
 from cloudedge.release.core import (
     ALLOWED,
+    Adoption,
     Health,
     Kind,
     Operations,
@@ -33,6 +35,7 @@ from cloudedge.release.target._target_kinds import build
 if TYPE_CHECKING:
     from cloudedge.bundle import Bundle
     from cloudedge.config import Config
+    from cloudedge.journal import Operation
 
 __all__ = ["Target"]
 
@@ -229,6 +232,7 @@ class Target:
         """
         lives = self._context.lives()
         if to is None and len(lives) < 2:  # noqa: PLR2004 - the live one and the one before
+            self._operations.require_journal()
             raise NotFound(f"{self.name}: nothing was live before what is live now")
         ref = lives[1].ref if to is None else self._ref_of(to) if isinstance(to, int) else to
         options = replace(ALLOWED, **choices)
@@ -258,16 +262,71 @@ class Target:
         """
         seen = self._context.journal.unfinished() if expected is None else self._context.journal.operation(expected)
         if seen is not None:
-            with self._context.journal.writing(self._context.by) as writer:
-                ended = self._context.journal.operation(seen.number)
-                if ended.is_open:
-                    outcome = self._operations.take_back(writer, ended, f"{self._context.by} rolls back")
-                    self._operations.repair(writer)
-                    if to is None:
-                        return outcome
-                elif ended.state != "done":
-                    self._operations.still_open(seen)
+            outcome = self._taken_back(seen)
+            if outcome is not None and to is None:
+                return outcome
         return self.run(self.plan_rollback(to, patient=True))
+
+    def _taken_back(self, seen: Operation) -> Outcome | None:
+        """Take an operation back; one that another process carries out, by asking that process.
+
+        Returns:
+            The outcome; None if it came to its end first: then there is something to roll back.
+
+        Raises:
+            Conflict: another process still works on it when patience ends, or it was taken back before.
+        """
+        end = self._context.clock.monotonic() + Options().patience_s
+        asked = False
+        for round_ in count():
+            try:
+                with self._context.journal.writing(self._context.by) as writer:
+                    ended = self._context.journal.operation(seen.number)
+                    if ended.is_open:
+                        outcome = self._operations.take_back(writer, ended, f"{self._context.by} rolls back")
+                        self._operations.repair(writer)
+                        return outcome
+                    if ended.state == "undone" and asked:
+                        return Outcome(ended.number, "undone", **ended.outcome)
+                    if ended.state != "done":
+                        self._operations.still_open(seen)
+                    return None
+            except Conflict as error:
+                if "holder" not in error.facts or self._context.clock.monotonic() >= end:
+                    raise
+                holder = error.facts["holder"]
+            if not asked:
+                self._context.journal.ask(seen.number, "abort", by=self._context.by)
+                asked = True
+            self._context.pause(round_, f"{holder} carries out {describe(seen)} and was asked to take it back; waiting")
+        raise AssertionError  # counting does not end
+
+    def plan_adoption(self, live: str = "") -> Adoption:
+        """Conclude from the places and the hub's tags what the journal has to contain. Nothing changes.
+
+        Args:
+            live: The pin that is live, where places disagree and the operator decides.
+        """
+        return self._operations.plan_adoption(live)
+
+    def adopt(self, adoption: Adoption | None = None) -> Adoption:
+        """Write into the journal what the places answer with, after it was lost or repaired. No place is touched.
+
+        Afterwards `status` is true again, orders continue above those that places have seen, and `rollback` leads to
+        what places still hold. An unfinished operation of the journal ends as failed; a resume brings its places to
+        what is live.
+
+        Args:
+            adoption: What `plan_adoption` returned; planned again if left out.
+
+        Raises:
+            Refused: nothing decides which version is live.
+            Conflict: another process is at work on the target.
+        """
+        with self._context.journal.writing(self._context.by) as writer:
+            chosen = adoption or self._operations.plan_adoption()
+            self._operations.adopt(writer, chosen)
+        return chosen
 
     def status(self) -> Status:
         """Ask every place which version it answers with now."""

@@ -43,6 +43,8 @@ class TargetKind:
     """None: the tables of such a target stay cut as they are."""
 
 
+_RESERVE_BYTES = 4 << 20
+"""Room for a rollback on a full disk: the journal's lines, tags in the local hub, and the state of local servers."""
 _kinds: dict[str, TargetKind] = {}
 
 
@@ -92,7 +94,8 @@ def build(name: str, config: Config | None = None) -> ReleaseContext:
         seen=SeenVersions(home() / "seen-versions", key) if key is not None else None,
     )
     layouts = _function(kind.layouts)(name, section) if kind.layouts is not None else FixedLayout()
-    return ReleaseContext(name, places, Journal(journal_path(name)), source, by=who(), layouts=layouts)
+    journal = Journal(journal_path(name), reserve_bytes=_RESERVE_BYTES)
+    return ReleaseContext(name, places, journal, source, by=who(), layouts=layouts)
 
 
 def _edge(name: str, config: Config) -> Sequence[Place]:

@@ -320,7 +320,8 @@ class PaddleServices:
             if last > self._order:
                 raise Conflict(
                     f"PaddleService {name}: order {self._order} comes after order {last}",
-                    hint="Another process releases to this target, or the journal that numbers orders was lost.",
+                    hint="Another process releases to this target, or the journal that numbers orders was lost. "
+                    "In that case, run `cloudedge journal rebuild TARGET`.",
                 )
             # Bound to the version read: a call that is late in the network changes nothing after another write.
             bound = {"metadata": {"annotations": annotations, "resourceVersion": metadata["resourceVersion"]}}

@@ -125,7 +125,9 @@ class AdminServer(AdminHttp):
     def _versions(self) -> dict[str, Any]:
         routing = asdict(self._runtime.routing)
         versions = [asdict(version) for version in self._runtime.versions()]
-        return with_free_memory({"versions": versions, **routing, "free_memory_bytes": free_memory_bytes()})
+        return with_free_memory(
+            {"versions": versions, **routing, "order": self.obeyed, "free_memory_bytes": free_memory_bytes()}
+        )
 
     def _load(self, body: dict[str, Any]) -> Reply:
         _require(body, {"bundle": str, "name": str, "tables": dict}, "bundle")
