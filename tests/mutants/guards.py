@@ -19,7 +19,7 @@ _OPERATIONS = "release/core/_operations.py"
 _RULES = "release/core/_preconditions.py"
 _CANARY = "release/core/_canary.py"
 _LAYOUTS = "release/core/_table_layouts.py"
-_JOURNAL = "journal.py"
+_JOURNAL = "journal/_journal.py"
 _CLIENT = "cube/client/_client.py"
 _DELIVERY = "cube/delivery/_delivery_plan.py"
 _STEPS = "cube/delivery/_replica_steps.py"
@@ -37,7 +37,7 @@ _PLAN_TESTS = "tests/release/core/test_plan.py"
 _APPLY_TESTS = "tests/release/core/test_apply.py"
 _AWAY_TESTS = "tests/release/core/test_away.py"
 _CANARY_TESTS = "tests/release/core/test_canary.py"
-_JOURNAL_TESTS = "tests/test_journal.py"
+_JOURNAL_TESTS = "tests/journal/test_journal.py"
 _DELIVERY_TESTS = "tests/cube/delivery/test_plan.py"
 _ARTIFACT_TESTS = "tests/cube/delivery/test_artifacts.py"
 _STEP_TESTS = "tests/cube/delivery/test_replica_steps.py"
@@ -602,9 +602,9 @@ _REFUSALS = [
 _JOURNALS = [
     Guard(
         "one-writer",
-        _JOURNAL,
-        "            held = FileLock.take(lock, owner=owner, clock=self._clock, refusal=self._refusal)\n        with held:",
-        "            held = lock\n        if held:",
+        "journal/_files.py",
+        "    with held:\n        yield",
+        "    held.release()\n    yield",
         "Two processes release to one target at once.",
         (f"{_JOURNAL_TESTS}::test_the_second_writer_is_told_who_the_first_is",),
     ),
@@ -635,8 +635,8 @@ _JOURNALS = [
     Guard(
         "every-commit-is-synced",
         _JOURNAL,
-        'self._db.execute("PRAGMA synchronous = FULL")',
-        'self._db.execute("PRAGMA synchronous = OFF")',
+        'db.execute("PRAGMA synchronous = FULL")',
+        'db.execute("PRAGMA synchronous = OFF")',
         "The machine loses power after a step, and the journal does not know of it.",
         (f"{_JOURNAL_TESTS}::test_every_commit_is_synced",),
     ),

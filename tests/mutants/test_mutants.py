@@ -10,7 +10,7 @@ from tests.mutants import mutate
 from tests.mutants.guards import GUARDS
 from tests.mutants.mutate import UNCHANGED, Finding, Guard, StaleGuardError, changed, problems, run_all, table
 
-SOMETHING = Guard("some-guard", "journal.py", "_BUSY_S = 10.0", "_BUSY_S = 1.0", "Nobody waits.")
+SOMETHING = Guard("some-guard", "journal/_journal.py", "_BUSY_S = 10.0", "_BUSY_S = 1.0", "Nobody waits.")
 
 
 @pytest.mark.rules
@@ -33,7 +33,7 @@ def test_every_guard_has_a_story_of_its_own():
         ({"source": "import"}, "times in"),
         ({"change": SOMETHING.source}, "changes nothing"),
         ({"change": "_BUSY_S ="}, "no Python"),
-        ({"tests": ("tests/test_journal.py::test_nothing",)}, "no test"),
+        ({"tests": ("tests/journal/test_journal.py::test_nothing",)}, "no test"),
         ({"tests": ("tests/nowhere.py",)}, "no test"),
         ({"file": "nowhere.py"}, "nowhere.py"),
     ],
@@ -51,9 +51,9 @@ def test_two_guards_of_one_name_are_an_error():
 
 @pytest.mark.rules
 def test_the_copy_is_changed_and_put_back(tmp_path):
-    folder = tmp_path / "cloudedge"
+    folder = tmp_path / "cloudedge" / "journal"
     (folder / "__pycache__").mkdir(parents=True)
-    file, compiled = folder / "journal.py", folder / "__pycache__" / "journal.cpython-311.pyc"
+    file, compiled = folder / "_journal.py", folder / "__pycache__" / "_journal.cpython-311.pyc"
     file.write_text("_BUSY_S = 10.0\n")
     compiled.write_bytes(b"old")
     with mutate.without(SOMETHING, tmp_path):
@@ -84,7 +84,7 @@ def test_what_is_removed_is_noticed_and_what_does_no_harm_is_not():
     chosen = [by_name["one-unfinished-operation"], by_name["failed-step-takes-back"], SOMETHING]
     found = {each.guard: each for each in run_all(chosen, seeds=15, jobs=2)}
     assert found[UNCHANGED].is_good, found[UNCHANGED]
-    assert found["one-unfinished-operation"].by.startswith("tests/test_journal.py::test_one_unfinished")
+    assert found["one-unfinished-operation"].by.startswith("tests/journal/test_journal.py::test_one_unfinished")
     assert found["failed-step-takes-back"].by == "simulator"
     assert found["failed-step-takes-back"].seeds <= 15
     assert found["some-guard"] == Finding("some-guard", "", seconds=found["some-guard"].seconds)
