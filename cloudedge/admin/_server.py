@@ -2,11 +2,10 @@
 
 Paths other than ``/health`` and ``/ready`` need the token, on loopback too (`_tokens`). A request without it is neither
 kept nor parsed, and neither is one that a page in a browser made: bodies are JSON or pieces of files, no request has an
-``Origin``, and on loopback ``Host`` names loopback. Connections at once are bounded, and a whole request has a
-deadline. When they are full, those without the token give way, and a few are left for ``/health`` and ``/ready``. Each
-API lists its requests in `AdminHttp.routes`; one whose answers have another form implements `AdminHttp.answer`. Errors
-become a status and ``{"error", "hint", "kind"}`` (`_wire_errors`). Nothing is logged: the answers report what happened,
-and a token may be in a request.
+``Origin``, and on loopback ``Host`` names loopback. Requests with the token are bounded; ``/health`` and ``/ready`` are
+answered beside them. Each API lists its requests in `AdminHttp.routes`; one whose answers have another form implements
+`AdminHttp.answer`. Errors become a status and ``{"error", "hint", "kind"}`` (`_wire_errors`). Nothing is logged: the
+answers report what happened, and a token may be in a request.
 
 A release numbers its orders (`ordered`), and every request then carries its order's number. A server obeys orders one
 after the other and refuses one that is older than the last it obeyed. So the late requests of a process that was killed
@@ -41,10 +40,8 @@ __all__ = ["AdminHttp", "Reply"]
 Reply = tuple[HTTPStatus, Any]
 """A status and its content; text stays text, everything else becomes JSON."""
 
-_MAX_CONNECTIONS = 128
-"""Connections served at once, each by a thread; one more is refused with status 503."""
-_RESERVE = 8
-"""Connections beyond them that are served if they ask for `_OPEN` alone."""
+_MAX_REQUESTS = 128
+"""Requests with the token that are answered at once; one more is refused with status 503."""
 _MAX_IGNORED = 64 * 1024
 """Bytes of an unwanted body that are read all the same, so that its sender gets to see the answer."""
 _SLOWEST = 100_000
@@ -203,6 +200,11 @@ class AdminHttp:
         return not self._token or hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode())
 
     @property
+    def token_file(self) -> Path | None:
+        """The file in which clients of the same user find the token, if this server made it."""
+        return self._own_token.path if self._own_token else None
+
+    @property
     def token(self) -> str:
         """The token that clients must send; empty if they need none."""
         return self._token
@@ -238,8 +240,7 @@ class _Http(ThreadedServer):
             port,
             _Handler,
             name=name,
-            max_connections=_MAX_CONNECTIONS,
-            reserve=_RESERVE,
+            max_requests=_MAX_REQUESTS,
             title="the admin API",
         )
 
@@ -256,11 +257,10 @@ class _Handler(ThreadedHandler):
         admin = self.server.admin
         refusal = None if path in _OPEN else self._refusal()
         if refusal is not None:
-            self._ignore_body()
+            self.close_connection = self.has_body
             self._send(*refusal)
+            self._ignore_body()
             return
-        if path not in _OPEN:
-            self.accept(self.timeout + (self.body_length or 0) / _SLOWEST)
         try:
             if path in _OPEN:
                 self._ignore_body()
@@ -272,7 +272,7 @@ class _Handler(ThreadedHandler):
         self._send(*reply)
 
     def _refusal(self) -> Reply | None:
-        """The answer to a request that is not from a client with the token."""
+        """The answer to a request that is not accepted."""
         admin = self.server.admin
         if not admin.authorised(self.headers.get("Authorization", "")):
             return HTTPStatus.UNAUTHORIZED, {"error": "the admin API needs its token"}
@@ -281,11 +281,11 @@ class _Handler(ThreadedHandler):
         host = self.headers.get("Host", "localhost")
         if admin.listens_on_loopback and not is_loopback(urlsplit(f"//{host}").hostname or ""):
             return HTTPStatus.FORBIDDEN, {"error": "the Host header names another machine than this one"}
-        if self.is_in_reserve:
-            return HTTPStatus.SERVICE_UNAVAILABLE, {"error": "too many connections at once"}
         content_type = self.headers.get_content_type()
         if self.has_body and content_type not in (_JSON, PIECE):
             return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, {"error": f"a body here is {_JSON} or {PIECE}"}
+        if not self.accept(self.timeout + (self.body_length or 0) / _SLOWEST):
+            return HTTPStatus.SERVICE_UNAVAILABLE, {"error": "too many requests at once"}
         return None
 
     def _ignore_body(self) -> None:

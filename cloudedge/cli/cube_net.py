@@ -57,7 +57,7 @@ def serve(
     max_keys: int = typer.Option(262_144, min=1, help="Keys in one request."),
     max_body_mb: float = typer.Option(64, min=0.001, help="MiB of one request or answer."),
     max_held_mb: float | None = typer.Option(
-        None, min=0.001, help="MiB held for all connections together; 24 for each thread if left out."
+        None, min=0.001, help="MiB held for all connections together; 16 for each thread if left out."
     ),
     idle_timeout_s: float = typer.Option(600, min=0.001, help="For a connection between two requests."),
     request_timeout_s: float = typer.Option(30, min=0.001, help="From a request's first byte to its last."),
@@ -115,7 +115,7 @@ def serve(
 
     def on_listening(server: Server, admin: AdminServer) -> None:
         on_signals(stop.set, *STOP)
-        _announce(server, join_address(admin_host, admin.port), as_json=as_json)
+        _announce(server, join_address(admin_host, admin.port), admin.token_file, as_json=as_json)
 
     def on_lost(problem: str) -> None:
         say("[bold yellow]warning[/]: not loaded; deliver it again, or start again once it can be read: {}", problem)
@@ -123,13 +123,16 @@ def serve(
     run_shard(settings, ShardHooks(stop, on_listening=on_listening, on_lost=on_lost, on_stopping=stop_at_once))
 
 
-def _announce(server: Server, admin: str, *, as_json: bool) -> None:
+def _announce(server: Server, admin: str, token_file: Path | None, *, as_json: bool) -> None:
     versions = server.versions()
     if as_json:
-        json_out({"address": server.address, "admin": admin, "pid": os.getpid(), "version": server.active})
+        facts = {"address": server.address, "admin": admin, "pid": os.getpid(), "version": server.active}
+        json_out(facts | ({"token_file": str(token_file)} if token_file else {}))
         return
     what = f"version {versions[0].name or '(unnamed)'} with {versions[0].rows} rows" if versions else "nothing yet"
     say("serving {} on {}, admin API on {}; stop with SIGTERM", what, server.address, admin)
+    if token_file:
+        say("the token of the admin API is in {}", token_file)
 
 
 @app.command()

@@ -181,6 +181,7 @@ def _announce(server: Server, admin: AdminServer, host: str, admin_host: str, *,
                 "versions": [version.pin for version in server.runtime.versions()],
                 "pid": os.getpid(),
             }
+            | ({"token_file": str(admin.token_file)} if admin.token_file else {})
         )
         return
     url = f"{'https' if server.config.tls else 'http'}://{join_address(host, server.port)}"
@@ -193,6 +194,8 @@ def _announce(server: Server, admin: AdminServer, host: str, admin_host: str, *,
         admin_host,
         admin.port,
     )
+    if admin.token_file:
+        say("the token of the admin API is in {}", admin.token_file)
     if active:
         say("try: {}/docs", url)
 

@@ -1,22 +1,22 @@
 """An HTTP/1.1 server with a thread per connection: for admin APIs and files, which are asked rarely and may block.
 
-Connections at once are bounded. One too many is refused with status 503, or waits in the listener's queue; before that,
-the oldest connection without an accepted request gives way. A whole request has a deadline, not each of its reads:
-clients that send a byte now and then cannot keep others out. Nothing is logged, because a token may be in a request;
-only a fault of the program itself reaches standard error.
+Requests at once are bounded, and so are connections without one. A request counts once its handler has accepted it,
+because it carries the token: one too many is refused, or waits. Of the other connections the oldest gives way. A whole
+request has a deadline, not each of its reads. So clients that send a byte now and then cannot keep others out. Nothing
+is logged, because a token may be in a request; only a fault of the program itself reaches standard error.
 """
 
 from __future__ import annotations
 
 import io
 import ipaddress
+import math
 import socket
 import sys
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -26,11 +26,14 @@ from cloudedge.io import parse_length
 
 __all__ = ["ThreadedHandler", "ThreadedServer", "is_loopback"]
 
-_FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _POLL_S = 0.05
 """Seconds between two checks of the listener whether it was closed."""
+_MAX_UNKNOWN = 192 * 1024
+"""Bytes of a request before it was accepted: its head, and a body that is not wanted."""
+_MAX_WAITING = 256
+"""Connections without an accepted request; each has a thread."""
 _GRACE_S = 0.5
-"""Seconds for which a connection without an accepted request keeps its slot when all are taken."""
+"""Seconds for which such a connection stays when there are so many."""
 
 
 def is_loopback(host: str) -> bool:
@@ -39,15 +42,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-@dataclass
-class _Claim:
-    """The slot of a connection."""
-
-    slots: threading.BoundedSemaphore
-    since: float = field(default_factory=time.monotonic)
-    """Since when it has waited for a request to be accepted; 0 while there is one."""
 
 
 class _TimedReader(io.RawIOBase):
@@ -62,16 +56,23 @@ class _TimedReader(io.RawIOBase):
         """Wait for a request so long."""
         self._deadline = time.monotonic() + within_s
         self._has_begun = False
+        self._left = float(_MAX_UNKNOWN)
 
     def extend(self, within_s: float) -> None:
         """Wait for the rest of the request so long."""
         self._deadline = time.monotonic() + within_s
+
+    def trust(self) -> None:
+        """Read as many bytes of the request as its handler asks for."""
+        self._left = math.inf
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         left = self._deadline - time.monotonic()
+        if self._left <= 0:
+            raise ConnectionAbortedError("the request is too long for a client without a token")
         if left <= 0:
             raise TimeoutError("the request was not complete in time")
         self._connection.settimeout(left)
@@ -79,6 +80,7 @@ class _TimedReader(io.RawIOBase):
             count = self._connection.recv_into(buffer)
         finally:
             self._connection.settimeout(self._timeout_s)  # for the answer
+        self._left -= count
         if not self._has_begun:
             self._has_begun = True
             self.extend(self._timeout_s)
@@ -93,9 +95,8 @@ class ThreadedServer(ThreadingHTTPServer):
         port: 0 takes any free one.
         handler: Answers requests.
         name: Of the listener's thread.
-        max_connections: Served at once.
-        wait: Let further connections wait in the listener's queue, instead of refusing them.
-        reserve: Further connections that are served all the same, with `ThreadedHandler.is_in_reserve` true.
+        max_requests: Accepted requests that are answered at once.
+        wait: Let further requests wait, instead of refusing them.
         title: The listener's name in the message of a failure.
 
     Raises:
@@ -103,7 +104,7 @@ class ThreadedServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    request_queue_size = 128
+    request_queue_size = 1024
 
     def __init__(
         self,
@@ -112,17 +113,16 @@ class ThreadedServer(ThreadingHTTPServer):
         handler: type[ThreadedHandler],
         *,
         name: str,
-        max_connections: int,
+        max_requests: int,
         wait: bool = False,
-        reserve: int = 0,
         title: str = "the server",
     ) -> None:
-        self._slots = threading.BoundedSemaphore(max_connections)
-        self._reserve = threading.BoundedSemaphore(reserve) if reserve else None
+        self._slots = threading.BoundedSemaphore(max_requests)
         self._wait = wait
         self._closing = False
         self._lock = threading.Lock()
-        self._connections: dict[Any, _Claim] = {}
+        self._connections: dict[Any, float] = {}
+        """Since when each waits for a request to be accepted; 0 while it has one."""
         self._listener = threading.Thread(target=self.serve_forever, args=(_POLL_S,), name=name, daemon=True)
         try:
             super().__init__((host, port), handler)
@@ -158,65 +158,68 @@ class ThreadedServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread, where there is room."""
-        slots = self._find_slot()
-        if slots is None:
-            if not self._wait:
-                with suppress(OSError):
-                    request.sendall(_FULL)
-            self.shutdown_request(request)
-            return
+        """Serve a connection in a thread; of too many, the oldest without an accepted request gives way."""
+        while not self._make_room():
+            if self._closing:
+                self.shutdown_request(request)
+                return
+            time.sleep(_POLL_S)
         with self._lock:
-            self._connections[request] = _Claim(slots)
-        super().process_request(request, client_address)
-
-    def _find_slot(self) -> threading.BoundedSemaphore | None:
-        """Take a slot, by making room if need be; None when there is none, or the server closes."""
-        if self._slots.acquire(blocking=False):
-            return self._slots
-        while not self._closing:
-            is_hopeful = self._make_room() or self._wait
-            if self._slots.acquire(timeout=_POLL_S if is_hopeful else 0):
-                return self._slots
-            if not is_hopeful:
-                return self._reserve if self._reserve is not None and self._reserve.acquire(blocking=False) else None
-        return None
+            self._connections[request] = time.monotonic()
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no more threads: this client goes, and so does one that waits
+            self._forget(request)
+            self.shutdown_request(request)
+            self._break_oldest()
 
     def _make_room(self) -> bool:
-        """Break the oldest connection without an accepted request; true if there is one, or will be in a moment."""
-        now = time.monotonic()
+        """Tell whether there is room for one more connection; break the oldest without an accepted request if not."""
         with self._lock:
-            waiting = [
-                (claim.since, id(request), request) for request, claim in self._connections.items() if claim.since
-            ]
-        if not waiting:
-            return False
-        since, _, oldest = min(waiting)
-        if now - since >= _GRACE_S:
-            with suppress(OSError):  # its thread ends, and gives the slot back
-                oldest.shutdown(socket.SHUT_RDWR)
+            waiting = sum(since > 0 for since in self._connections.values())
+        if waiting < _MAX_WAITING:
+            return True
+        self._break_oldest()
+        return False
+
+    def _break_oldest(self) -> None:
+        """Break the oldest connection without an accepted request, unless it has only begun; its thread ends then."""
+        with self._lock:
+            waiting = [(since, id(request), request) for request, since in self._connections.items() if since]
+        if waiting:
+            since, _, oldest = min(waiting)
+            if time.monotonic() - since >= _GRACE_S:
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+
+    def take_slot(self, request: Any) -> bool:
+        """Take a slot for the request of a connection, or wait for one; false if there is none."""
+        while not self._slots.acquire(blocking=self._wait, timeout=_POLL_S if self._wait else None):
+            if self._closing or not self._wait:
+                return False
+        self._note(request, 0.0)
         return True
 
-    def note(self, request: Any, *, accepted: bool) -> None:
-        """Note that a connection waits for a request, or that its request was accepted."""
-        with self._lock:
-            claim = self._connections.get(request)
-            if claim is not None:
-                claim.since = 0.0 if accepted else time.monotonic()
+    def give_slot_back(self, request: Any) -> None:
+        """Give back the slot of a request that was answered."""
+        self._slots.release()
+        self._note(request, time.monotonic())
 
-    def is_in_reserve(self, request: Any) -> bool:
-        """Tell whether a connection was served though there was no room."""
+    def _note(self, request: Any, since: float) -> None:
         with self._lock:
-            return self._connections[request].slots is self._reserve
+            if request in self._connections:
+                self._connections[request] = since
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection to its end."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._lock:
-                claim = self._connections.pop(request)
-            claim.slots.release()
+            self._forget(request)
+
+    def _forget(self, request: Any) -> None:
+        with self._lock:
+            self._connections.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a connection that broke; report anything else."""
@@ -227,7 +230,7 @@ class ThreadedServer(ThreadingHTTPServer):
 class ThreadedHandler(BaseHTTPRequestHandler):
     """Answers the requests of one connection of a `ThreadedServer`.
 
-    A handler that knows its client calls `accept`; until then the connection gives way to others when all are taken.
+    A handler that knows its client calls `accept`; until then the connection gives way to others when there are many.
     """
 
     server: ThreadedServer
@@ -246,19 +249,25 @@ class ThreadedHandler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         """Read a request, and answer it."""
-        self.server.note(self.connection, accepted=False)
+        self._is_accepted = False
         self._reader.expect(self.timeout)
-        super().handle_one_request()
+        try:
+            super().handle_one_request()
+        finally:
+            if self._is_accepted:
+                self.server.give_slot_back(self.connection)
 
-    def accept(self, within_s: float) -> None:
-        """Keep the connection whatever comes, and give its client so much time for the rest of the request."""
-        self.server.note(self.connection, accepted=True)
-        self._reader.extend(within_s)
+    def accept(self, within_s: float) -> bool:
+        """Keep the connection whatever comes, and give its client so much time for the rest of the request.
 
-    @property
-    def is_in_reserve(self) -> bool:
-        """True if the connection is served though there was no room for it."""
-        return self.server.is_in_reserve(self.connection)
+        Returns:
+            False if too many requests are answered already.
+        """
+        self._is_accepted = self.server.take_slot(self.connection)
+        if self._is_accepted:
+            self._reader.extend(within_s)
+            self._reader.trust()
+        return self._is_accepted
 
     @property
     def has_body(self) -> bool:

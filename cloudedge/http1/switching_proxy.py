@@ -21,7 +21,9 @@ from pathlib import Path
 
 __all__ = ["Front", "main"]
 
-MAX_HEAD = 64 * 1024
+MAX_HEAD = 32 * 1024
+MAX_CONNECTIONS = 1000
+"""Of clients at once; then the one that has waited longest with a request of its own gives way to the next."""
 CHUNK = 256 * 1024
 MAX_DIGITS = 18
 """Of a body's length: more do not fit into 63 bits, and Python refuses to read more than 4,300."""
@@ -87,6 +89,9 @@ class Front:
 
     def __init__(self, target_file: Path) -> None:
         self.target_file = target_file
+        self.connections = 0
+        self.waiting: dict[asyncio.StreamWriter, None] = {}
+        """The clients without a whole request, the oldest first."""
         self.read_target()
 
     def read_target(self) -> None:
@@ -97,9 +102,15 @@ class Front:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client until it disconnects."""
+        self.connections += 1
         try:
+            if not self.has_room():
+                writer.write(answer(503, b'{"err_no":9000,"err_msg":"too many connections"}'))
+                return
+            self.waiting[writer] = None
             start = await begin(reader)
             if start in {HTTP2, BAIDU_STD}:
+                self.waiting.pop(writer, None)
                 target = self.grpc_target if start == HTTP2 else self.target
                 await tunnel(target, start, reader, writer)
             else:
@@ -110,15 +121,30 @@ class Front:
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
             pass  # one side disconnected; closing informs the other
         finally:
+            self.connections -= 1
+            self.waiting.pop(writer, None)
             writer.close()
+
+    def has_room(self) -> bool:
+        """Tell whether one more client fits, by closing one that waits if need be."""
+        if self.connections <= MAX_CONNECTIONS:
+            return True
+        oldest = next(iter(self.waiting), None)
+        if oldest is None:
+            return False
+        del self.waiting[oldest]
+        oldest.transport.abort()
+        return True
 
     async def pass_on(self, start: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward requests one by one, each to the current target."""
         upstream = Upstream(self)
         try:
             while True:
+                self.waiting.setdefault(writer)
                 request = await read_head(reader, IDLE_S, start)
                 start = b""
+                self.waiting.pop(writer, None)
                 if request is None:
                     return
                 await upstream.begin()

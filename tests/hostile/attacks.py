@@ -12,7 +12,8 @@ import grpc
 
 from cloudedge.serving.formats._messages import GENERAL_SERVICE, PIPELINE_SERVICE, RpcMeta
 from cloudedge.serving.protocols._baidu_std import pack_frame
-from tests.hostile.harness import Attack, raw
+from tests.cube import plain_wire as cube
+from tests.hostile.harness import Attack, dribble, raw
 
 MILLIONS = 4_000_000
 GENERAL, PLAIN, PIPELINE = "/GeneralModelService/inference", "/v1/predict", "/marked/prediction"
@@ -150,3 +151,64 @@ LAB = [
     refused("objects", send=post("/v1/nodes", json_list(b'{"a":[', b"{}", b"]}", 2_000_000))),
     refused("deep lists", send=post("/v1/nodes", times(b"["))),
 ]
+
+
+def seek(make, pack=None):
+    """The attack of one frame for a cube server."""
+    if pack is None:
+        return raw(lambda: [cube.request(make())])
+    return raw(lambda: [cube.request(pack(make()), extra=cube.number(3, 2))])
+
+
+def half(most):
+    """The attack of a frame that is announced, sent but for its last byte, and kept waiting."""
+    return raw(lambda: [cube.request(cube.keys(1) + cube.text(99, bytes(most)))[:-1]], answer_s=1)
+
+
+SEEK = "/DictService/seek"
+LONG_PIN = lambda: cube.text(1001, b"\x01" * (60 << 20))  # noqa: E731
+ROWS_OF_ONE_KEY = lambda: cube.keys(*[1] * 50_000)  # noqa: E731
+data = partial(Attack, port="data")
+CUBE = [
+    data("a long pin, gzip", send=seek(LONG_PIN, gzip.compress), in_answer=b"does not unpack"),
+    data("a pin of 900 kB, gzip", send=seek(lambda: cube.text(1001, b"\x01" * (900 << 10)), gzip.compress), in_answer=b"the pin is longer"),  # noqa: E501
+    data("a long pin", send=seek(lambda: cube.text(1001, b"\x01" * (6 << 20))), in_answer=b"the pin is longer"),
+    data("a long pin in JSON", send=post(SEEK, lambda: json.dumps({"keys": [1], "version": "\x01" * 1_000_000}).encode()), in_answer=b"the pin is longer"),  # noqa: E501
+    data("a long service", send=raw(lambda: [cube.request(b"", service=b"x" * (6 << 20))]), in_answer=b"Fail to find"),
+    data("zeros, gzip", send=seek(lambda: bytes(60 << 20), gzip.compress), in_answer=b"does not unpack"),
+    data("zeros over HTTP, gzip", send=post(SEEK, packed(lambda: bytes(60 << 20)), ZIPPED), in_answer=b"does not unpack"),  # noqa: E501
+    data("millions of keys", send=seek(lambda: cube.keys(*[1] * 3_000_000))),
+    data("millions of keys in JSON", send=post(SEEK, json_list(b'{"keys":[', b"1", b"]}", 3_000_000)), in_answer=b"keys"),  # noqa: E501
+    data("many members in JSON", send=post(SEEK, lambda: json.dumps(dict.fromkeys(map(str, range(400_000)))).encode())),
+    data("deep lists in JSON", send=post(SEEK, lambda: b'{"x":' + b"[" * 4_000_000), in_answer=b"400"),
+    data("a command of many members", send=post("/ControlService/cmd", lambda: json.dumps({"cmd": "status"} | {str(i): "" for i in range(300_000)}).encode()), in_answer=b"400"),  # noqa: E501
+    data("frames that never end", send=half(6 << 20), connections=40),
+    data("answers that are never read", send=raw(lambda: [cube.request(ROWS_OF_ONE_KEY())] * 20), connections=20),
+    data("endless header value", send=endless(b"GET / HTTP/1.1\r\nX: ", A), in_answer=b"431", connections=20),
+    data("endless trailer", send=endless(CHUNKED + b"1\r\na\r\n0\r\nX: ", A), in_answer=b"431"),
+    data("tiny chunks", send=endless(CHUNKED, b"2\r\nab\r\n" * 8192, 16 << 20)),
+    data("empty frames", send=endless(b"", (b"PRPC" + bytes(8)) * 5000, 2 << 20)),
+    data("slow frames", send=dribble(b"PRPC", b"\x00", seconds=3), connections=140),
+]  # fmt: skip
+admin = partial(Attack, port="admin")
+THREADED = [  # any server on `cloudedge.http1.ThreadedServer`
+    admin("slow heads", send=dribble(b"GET /health HTTP/1.1\r\nX: ", b"x", seconds=4), connections=140),
+    admin("slow bodies", send=dribble(b"POST /versions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n", b"x", seconds=4), connections=140),  # noqa: E501
+    admin("silent connections", send=dribble(b"", b"", seconds=4), connections=140),
+    admin("endless header value", send=endless(b"GET / HTTP/1.1\r\nX: ", A), connections=20),
+    admin("endless headers", send=endless(b"GET / HTTP/1.1\r\n", b"a: b\r\n" * 10000), connections=20),
+    admin("long headers", send=endless(b"GET / HTTP/1.1\r\n", b"a: " + b"b" * 60000 + b"\r\n"), connections=20),
+    admin("endless target", send=endless(b"GET /", A), connections=20),
+    admin("endless empty lines", send=endless(b"", b"\r\n" * 32768)),
+    admin("a body without end", send=endless(b"POST /versions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999999\r\n\r\n", A)),  # noqa: E501
+    admin("a length of 5,000 digits", send=raw(lambda: [b"POST /versions HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"]), in_answer=b" 40"),  # noqa: E501
+]  # fmt: skip
+front = partial(Attack, port="http")
+FRONT = [
+    front("slow heads", send=dribble(b"GET / HTTP/1.1\r\nX: ", b"x", seconds=4), connections=140),
+    front("endless header value", send=endless(b"GET / HTTP/1.1\r\nX: ", A), in_answer=b"400", connections=20),
+    front("endless target", send=endless(b"GET /", A), in_answer=b"400"),
+    front("endless trailer", send=endless(CHUNKED + b"1\r\na\r\n0\r\nX: ", A)),
+    front("endless chunk extension", send=endless(CHUNKED + b"1;", A)),
+    front("a length of 5,000 digits", send=raw(lambda: [CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: " + b"9" * 5000)]), in_answer=b"400"),  # noqa: E501
+]  # fmt: skip

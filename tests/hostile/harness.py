@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Protocol
 
 MAX_GROWTH = 64 << 20
-ROOM = 1 << 30
-"""Address space beyond the server's own at rest: an attack that takes it ends the server, and not this machine."""
+ROOM = 4 << 30
+"""Address space beyond the server's own at rest, most of it for the stacks of threads, which take little memory: an
+attack that takes it ends the server, and not this machine."""
 CALM_S = 0.4
 """Time over which the neighbour measures its normal latencies, and for which it goes on after an attack."""
 PAUSE_S = 0.005
@@ -87,6 +88,22 @@ def _is_whole(received: bytes) -> bool:
     return bool(found and lengths) and len(body) >= int(lengths[0].partition(b":")[2])
 
 
+def dribble(opening: bytes, piece: bytes, *, seconds: float, every_s: float = 0.5) -> Callable[[int], bytes]:
+    """Return an attack that sends a piece now and then, and connects again when it is turned away."""
+
+    def send(port: int) -> bytes:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection:
+                connection.sendall(opening)
+                while time.monotonic() < end:
+                    time.sleep(every_s)
+                    connection.sendall(piece)
+        return b""
+
+    return send
+
+
 class Client(Protocol):
     """A well-behaved client with a connection of its own."""
 
@@ -107,12 +124,14 @@ class Target:
     ports_of: Callable[[dict[str, object]], dict[str, int]]
     """Reads the ports from the JSON object that the command prints once it listens."""
     environment: dict[str, str] = field(default_factory=dict)
+    program: Sequence[str] = ("-m", "cloudedge")
+    """Python's arguments before the command."""
     ports: dict[str, int] = field(init=False)
     process: subprocess.Popen[str] = field(init=False)
 
     def __enter__(self) -> Target:  # noqa: PYI034 - typing.Self is not in 3.10
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cloudedge", *self.command], stdout=subprocess.PIPE, text=True,
+            [sys.executable, *self.program, *self.command], stdout=subprocess.PIPE, text=True,
             env=os.environ | self.environment,
         )  # fmt: skip
         text = ""

@@ -21,17 +21,18 @@ LONG = b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 class Hello(ThreadedHandler):
+    """Accepts a request whose path begins with /long, and answers it when it may end."""
+
     busy = threading.Event()
     may_end = threading.Event()
 
     def do_GET(self):  # noqa: N802
-        if self.path == "/long":
-            self.accept(60)
+        if self.path.startswith("/long"):
+            if not self.accept(60):
+                self.send_head(HTTPStatus.SERVICE_UNAVAILABLE, 0)
+                return
             self.busy.set()
             assert self.may_end.wait(60)
-        elif self.is_in_reserve:
-            self.send_head(HTTPStatus.OK, 0, {"X-Reserve": "yes"})
-            return
         self.send_head(HTTPStatus.OK, 5, {"X-Name": "a"})
         self.wfile.write(b"hello")
 
@@ -41,7 +42,7 @@ def serve():
     made = []
 
     def make(**settings):
-        server = ThreadedServer("127.0.0.1", 0, Hello, name="test", **{"max_connections": 2, **settings})
+        server = ThreadedServer("127.0.0.1", 0, Hello, name="test", **{"max_requests": 2, **settings})
         made.append(server)
         server.start()
         return server
@@ -68,11 +69,11 @@ def test_requests_are_answered_on_one_connection(serve, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def dribble(connection, seconds):
+def dribble(connection, seconds, piece=b"x"):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.1)
-        connection.sendall(b"x")
+        connection.sendall(piece)
 
 
 def ask_long(connection):
@@ -80,20 +81,34 @@ def ask_long(connection):
     assert Hello.busy.wait(60)
 
 
-def test_one_connection_too_many_is_refused(serve):
-    server = serve(max_connections=1)
-    with connect(server) as one, connect(server) as two:
+def test_one_request_too_many_is_refused_and_others_are_answered(serve):
+    server = serve(max_requests=1)
+    with connect(server) as one, connect(server) as two, connect(server) as three:
         ask_long(one)
+        two.sendall(LONG)
         assert two.recv(100).startswith(b"HTTP/1.1 503 ")
+        three.sendall(ASK)
+        assert three.recv(100).startswith(b"HTTP/1.1 200 "), "it needs no slot"
         Hello.may_end.set()
         assert one.recv(100).startswith(b"HTTP/1.1 200 ")
+        wait_for_an_answer(two, LONG)
+
+
+def wait_for_an_answer(connection, request):
+    end = time.monotonic() + 60
+    while True:  # the slot is given back a moment after the answer
+        connection.sendall(request)
+        answer = connection.recv(1000)
+        if b" 200 " in answer:
+            return
+        assert time.monotonic() < end
 
 
 def test_or_waits_until_there_is_room(serve):
-    server = serve(max_connections=1, wait=True)
+    server = serve(max_requests=1, wait=True)
     with connect(server) as one, connect(server) as two:
         ask_long(one)
-        two.sendall(ASK)
+        two.sendall(LONG)
         two.settimeout(0.2)
         with pytest.raises(TimeoutError):
             two.recv(100)
@@ -102,26 +117,26 @@ def test_or_waits_until_there_is_room(serve):
         assert two.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
-def test_or_is_served_from_the_reserve(serve):
-    server = serve(max_connections=1, reserve=1)
-    with connect(server) as one, connect(server) as two:
-        ask_long(one)
-        two.sendall(ASK)
-        assert b"X-Reserve: yes" in two.recv(1000)
-        Hello.may_end.set()
-        assert b"X-Name: a" in one.recv(1000), "with a slot of its own"
-
-
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", ASK], ids=["nothing", "half a head", "an answered request"])
-@pytest.mark.parametrize("wait", [False, True])
-def test_connections_without_a_request_give_way_to_new_ones(serve, sent, wait):
-    server = serve(max_connections=3, wait=wait)
+def test_connections_without_a_request_give_way_to_new_ones(serve, sent, monkeypatch):
+    monkeypatch.setattr("cloudedge.http1._threads._MAX_WAITING", 3)
+    server = serve()
     with ExitStack() as stack:
+        kept = stack.enter_context(connect(server))
+        ask_long(kept)
         for _ in range(20):
             stack.enter_context(connect(server)).sendall(sent)
         last = stack.enter_context(connect(server))
         last.sendall(ASK)
         assert last.recv(100).startswith(b"HTTP/1.1 200 ")
+        Hello.may_end.set()
+        assert kept.recv(100).startswith(b"HTTP/1.1 200 "), "it has a request"
+
+
+def test_a_request_that_is_not_accepted_is_bounded(serve):
+    head = b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: %s\r\n" % (i, b"x" * 60_000) for i in range(90))
+    with connect(serve()) as client, pytest.raises((ConnectionResetError, BrokenPipeError)):
+        dribble(client, 60, head)
 
 
 @pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nX-Slow: ", b"GET /"])
@@ -134,15 +149,14 @@ def test_a_whole_request_has_a_deadline(serve, monkeypatch, head):
 
 
 def test_closing_ends_a_wait_for_room_and_breaks_off(serve):
-    server = serve(max_connections=1, wait=True)
+    server = serve(max_requests=1, wait=True)
     with connect(server) as one, connect(server) as two:
-        one.sendall(ASK)
-        assert one.recv(100)
-        two.sendall(ASK)
+        ask_long(one)
+        two.sendall(LONG)
         closing = threading.Thread(target=server.close, kwargs={"break_off": True})
         closing.start()
-        while one.recv(100):  # the rest of the answer
-            pass
+        assert one.recv(100) == b""
+        Hello.may_end.set()
         closing.join(60)
         assert not closing.is_alive()
 
@@ -150,11 +164,11 @@ def test_closing_ends_a_wait_for_room_and_breaks_off(serve):
 def test_a_port_that_is_taken_is_said(serve):
     port = serve().port
     with pytest.raises(Conflict, match=rf"the files cannot listen on 127.0.0.1:{port}: Address already in use"):
-        ThreadedServer("127.0.0.1", port, Hello, name="test", max_connections=1, title="the files")
+        ThreadedServer("127.0.0.1", port, Hello, name="test", max_requests=1, title="the files")
 
 
 def test_a_server_that_never_began_closes():
-    server = ThreadedServer("127.0.0.1", 0, Hello, name="test", max_connections=1)
+    server = ThreadedServer("127.0.0.1", 0, Hello, name="test", max_requests=1)
     server.close()
 
 
@@ -163,7 +177,7 @@ def test_only_a_fault_of_the_program_is_reported(serve, capfd):
         def do_GET(self):  # noqa: N802
             raise RuntimeError("a fault")
 
-    server = ThreadedServer("127.0.0.1", 0, Broken, name="test", max_connections=1)
+    server = ThreadedServer("127.0.0.1", 0, Broken, name="test", max_requests=1)
     server.start()
     with connect(server) as client:
         client.sendall(ASK)

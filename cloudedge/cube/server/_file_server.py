@@ -180,7 +180,7 @@ class _Http(ThreadedServer):
     def __init__(self, files: FileServer, port: int, threads: int) -> None:
         self.files = files
         super().__init__(
-            files.host, port, _Handler, name="cube-files", max_connections=threads, wait=True, title="the file server"
+            files.host, port, _Handler, name="cube-files", max_requests=threads, wait=True, title="the file server"
         )
 
 
@@ -194,7 +194,8 @@ class _Handler(ThreadedHandler):
         if not self.server.files.authorised(self.headers.get("Authorization", "")):
             self.send_head(HTTPStatus.UNAUTHORIZED, 0, {"WWW-Authenticate": 'Basic realm="cloudedge"'})
             return
-        self.accept(self.timeout)
+        if not self.accept(self.timeout):
+            return  # the server closes
         found = self.server.files.open(self.path)
         if found is None:
             self.send_head(HTTPStatus.NOT_FOUND, 0)

@@ -27,7 +27,7 @@ PatchLoader = Callable[[_core.Version, str, str], _core.Version]
 """Loads a version from the files under a path on top of another one: base, path, name."""
 
 
-_HELD_BY_THREAD = 24 << 20
+_HELD_BY_THREAD = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ServerConfig:
     max_connections: int = 20_000
     max_held_bytes: int | None = None
     """Bytes of half-received requests and unread answers over all connections; beyond it, those that have held some for
-    longest are closed. By default 24 MiB for each thread."""
+    longest are closed. By default 16 MiB for each thread."""
     idle_timeout_s: float = 600
     """For a connection between two requests."""
     request_timeout_s: float = 30

@@ -80,7 +80,7 @@ def test_json_that_is_nested_too_deep_is_refused(admin):
 
 
 def test_a_request_too_many_is_refused_and_health_is_not(shard, monkeypatch):
-    monkeypatch.setattr("cloudedge.admin._server._MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("cloudedge.admin._server._MAX_REQUESTS", 1)
     long_request = f"POST /versions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
     long_request += "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     with AdminServer(shard, token=TOKEN) as server:
