@@ -1,4 +1,4 @@
-"""The rights that the operator of a node gives to apps, whoever asks for them: the cloud, or the owner of a key.
+"""The rights that the operator of a node gives to apps, be they signed or not.
 
 An app gets a container of its own and folders below the node's. Everything that leads out of there is refused unless
 an option of the node allows it. A key does not: it says who may release, and these options say what this machine
