@@ -63,7 +63,7 @@ def pod_resources(
 
 def _default_requests(component: str, settings: CubePods | ServingPods) -> dict[str, str]:
     held = 2 * (settings.version_size or 0)  # the live version and the one before
-    return {"cpu": "250m", "memory": _mebibytes(_EMPTY[component] + held), "ephemeral-storage": "256Mi"}
+    return {"cpu": "100m", "memory": _mebibytes(_EMPTY[component] + held), "ephemeral-storage": "256Mi"}
 
 
 def _default_limits(component: str, settings: CubePods | ServingPods) -> dict[str, str]:

@@ -254,12 +254,13 @@ def _carries(found, key, value):
 
 
 class HumbleCluster:
-    """A cluster whose Role lacks the right to NetworkPolicies; it keeps what is applied."""
+    """A cluster whose Role may lack the right to NetworkPolicies; it keeps what is applied."""
 
     namespace, address = "ads", "https://cluster.example"
 
-    def __init__(self):
+    def __init__(self, *, allows_policies=False):
         self.applied = {}
+        self._allows_policies = allows_policies
 
     def capabilities(self):
         return SimpleNamespace(version=(1, 34))
@@ -293,7 +294,7 @@ class HumbleCluster:
         pass
 
     def _require(self, kind):
-        if kind.kind == "NetworkPolicy":
+        if kind.kind == "NetworkPolicy" and not self._allows_policies:
             raise Rejected("networkpolicies is forbidden.", status=403)
 
 
@@ -305,6 +306,18 @@ def test_a_role_without_policies_is_named_and_the_pods_still_start():
     assert [each for each in site.notices if "serving-prod" in each and "networkpolicies to the Role" in each]
     assert {"StatefulSet", "Deployment"} <= {kind for kind, _ in cluster.applied}
     assert {kind.kind for kind, _ in site.owned()} == {"StatefulSet", "Deployment", "PodDisruptionBudget"}
+
+
+@pytest.mark.rules
+def test_policies_that_are_no_longer_wanted_go():
+    cluster = HumbleCluster(allows_policies=True)
+    site = Site("prod", section(SMALL), cluster)
+    site.apply()
+    assert site.notices == []
+    assert ("NetworkPolicy", "cube-prod") in cluster.applied
+    assert "NetworkPolicy" in {kind.kind for kind, _ in site.owned()}  # `down` deletes them
+    Site("prod", section(SMALL | {"pods": SMALL["pods"] | {"network_policies": False}}), cluster).apply()
+    assert "NetworkPolicy" not in {kind for kind, _ in cluster.applied}
 
 
 @pytest.mark.rules
