@@ -93,6 +93,7 @@ lock: ## write constraints.txt anew from what installs today
 	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
 	@$(VENV)/lock/bin/pip install --quiet --upgrade pip && $(VENV)/lock/bin/pip install --quiet --group dev --group docs '.[bos,cache,docker,k8s,otel,paddle,pipeline,s3,serve,visualdl]'
 	@$(VENV)/lock/bin/pip freeze --exclude cloudedge > constraints.txt && rm -rf $(VENV)/lock
+	@cp constraints.txt dockerfiles/constraints.txt  # a build context reaches no file outside of it
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) $(DOCS) build out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

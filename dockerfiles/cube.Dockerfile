@@ -1,7 +1,8 @@
 # One shard of a cube: keeps its versions in /data and answers on 8027, takes orders on 8028.
 #
-#   BASE         a Debian or Ubuntu with python3 (3.10 or newer) and its venv module
-#   WHEELHOUSE   a directory of the build context; with wheels in it, nothing is asked of any network
+#   BASE         a Debian or Ubuntu with python3 (3.10 or newer) and its venv module;
+#                `cloudedge image build --strict` takes it by digest only
+#   WHEELHOUSE   a directory of the build context; with wheels and their hashes in it, the build needs no network
 #   REQUIREMENT  what to install; the wheelhouse has to hold it and all it needs
 #
 # Orders need a token, in CLOUDEDGE_CUBE_TOKEN or with --token-file. Healthy means that the server lives: an empty shard
@@ -11,9 +12,9 @@ FROM ${BASE} AS build
 ARG WHEELHOUSE=wheelhouse
 ARG REQUIREMENT="cloudedge"
 COPY ${WHEELHOUSE}/ /wheelhouse/
+COPY install.sh constraints.txt /tmp/
 RUN python3 -m venv /opt/cloudedge \
- && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
- && /opt/cloudedge/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline "$REQUIREMENT" \
+ && CONSTRAINTS=/tmp/constraints.txt sh /tmp/install.sh /opt/cloudedge "$REQUIREMENT" \
  && /opt/cloudedge/bin/pip uninstall --yes --quiet pip \
  && /opt/cloudedge/bin/python -B -c "import cloudedge._core"
 

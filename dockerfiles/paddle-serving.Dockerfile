@@ -1,19 +1,18 @@
 # Stock Paddle Serving 0.9.0, the last release, on the newest Python it was made for.
 #
-#   BASE         a Debian or Ubuntu with python3.9, its venv module and libgomp1
-#   WHEELHOUSE   a directory of the build context; with wheels in it, nothing is asked of any network
+#   BASE         a Debian or Ubuntu with python3.9, its venv module and libgomp1;
+#                `cloudedge image build --strict` takes it by digest only
+#   WHEELHOUSE   a directory of the build context; with wheels and their hashes in it, the build needs no network
 #
 # docker run IMAGE MODEL_DIR NAME RPC_PORT HTTP_PORT [--tuned]
 ARG BASE=python:3.9-slim-bullseye
 FROM ${BASE} AS build
 ARG WHEELHOUSE=wheelhouse
 COPY ${WHEELHOUSE}/ /wheelhouse/
-COPY paddle-serving/requirements.txt paddle-serving/requirements-alone.txt /tmp/
+COPY install.sh paddle-serving/requirements.txt paddle-serving/requirements-alone.txt /tmp/
 RUN python3.9 -m venv /opt/serving \
- && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
- && pip="/opt/serving/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline" \
- && $pip -r /tmp/requirements.txt \
- && $pip --no-deps -r /tmp/requirements-alone.txt \
+ && sh /tmp/install.sh /opt/serving --requirement /tmp/requirements.txt \
+ && sh /tmp/install.sh /opt/serving --no-deps --requirement /tmp/requirements-alone.txt \
  && /opt/serving/bin/pip uninstall --yes --quiet pip
 
 FROM ${BASE}

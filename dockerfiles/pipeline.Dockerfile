@@ -1,17 +1,18 @@
 # The launcher of pipeline steps, and VisualDL. Neither has a health check: a step's pod ends, and VisualDL's says how to
 # ask it.
 #
-#   BASE         a Debian or Ubuntu with python3 (3.10 or newer) and its venv module
-#   WHEELHOUSE   a directory of the build context; with wheels in it, nothing is asked of any network
+#   BASE         a Debian or Ubuntu with python3 (3.10 or newer) and its venv module;
+#                `cloudedge image build --strict` takes it by digest only
+#   WHEELHOUSE   a directory of the build context; with wheels and their hashes in it, the build needs no network
 #   REQUIREMENT  what to install; the wheelhouse has to hold it and all it needs
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS build
 ARG WHEELHOUSE=wheelhouse
 ARG REQUIREMENT="cloudedge[k8s,s3,visualdl]"
 COPY ${WHEELHOUSE}/ /wheelhouse/
+COPY install.sh constraints.txt /tmp/
 RUN python3 -m venv /opt/cloudedge \
- && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
- && /opt/cloudedge/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline "$REQUIREMENT" \
+ && CONSTRAINTS=/tmp/constraints.txt sh /tmp/install.sh /opt/cloudedge "$REQUIREMENT" \
  && /opt/cloudedge/bin/pip uninstall --yes --quiet pip \
  && /opt/cloudedge/bin/python -B -c "import boto3, cloudedge._core, kubernetes, visualdl"
 

@@ -1,17 +1,18 @@
 # cloudedge's own runtime.
 #
-#   BASE         a Debian or Ubuntu with python3 (3.10 or newer), its venv module and libgomp1
-#   WHEELHOUSE   a directory of the build context; with wheels in it, nothing is asked of any network
+#   BASE         a Debian or Ubuntu with python3 (3.10 or newer), its venv module and libgomp1;
+#                `cloudedge image build --strict` takes it by digest only
+#   WHEELHOUSE   a directory of the build context; with wheels and their hashes in it, the build needs no network
 #   REQUIREMENT  what to install; the wheelhouse has to hold it and all it needs
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS build
 ARG WHEELHOUSE=wheelhouse
 ARG REQUIREMENT="cloudedge[serve,paddle]"
 COPY ${WHEELHOUSE}/ /wheelhouse/
+COPY install.sh constraints.txt /tmp/
 # No installer, no tests and no compiled copies stay: Paddle alone is most of the image.
 RUN python3 -m venv /opt/cloudedge \
- && offline=$(ls /wheelhouse/*.whl >/dev/null 2>&1 && echo "--no-index --find-links /wheelhouse" || true) \
- && /opt/cloudedge/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check $offline "$REQUIREMENT" \
+ && CONSTRAINTS=/tmp/constraints.txt sh /tmp/install.sh /opt/cloudedge "$REQUIREMENT" \
  && /opt/cloudedge/bin/pip uninstall --yes --quiet pip \
  && /opt/cloudedge/bin/python -B -W ignore -c "import cloudedge._core, paddle"
 

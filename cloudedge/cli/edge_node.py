@@ -26,6 +26,12 @@ def node(
         metavar="FILE",
         help="Public key: run only apps signed with it, model, script and settings. Without it, every app runs.",
     ),
+    allow_privileged: bool = typer.Option(
+        False, "--allow-privileged", help="docker: run containers privileged if an app asks for it, signed or not."
+    ),
+    allow_host_path: list[Path] = typer.Option(
+        [], metavar="DIR", help="Folder of this machine that apps may mount, with all below it; may be repeated."
+    ),
     runtime: str = typer.Option("process", help="process, or docker."),
     port_map: list[str] = typer.Option(
         [], metavar="HOST=OTHER", help="Listen on OTHER where an app wants HOST; may be repeated."
@@ -55,6 +61,7 @@ def node(
         NodeAgent,
         NodeSettings,
         ProcessRuntime,
+        Rights,
         Supervised,
         remembered,
     )
@@ -63,6 +70,9 @@ def node(
         raise ConfigError(f"--runtime is process or docker, not {runtime!r}")
     if on_stop not in ("keep", "stop"):
         raise ConfigError(f"--on-stop is keep or stop, not {on_stop!r}")
+    for each in allow_host_path:
+        if not each.is_absolute():
+            raise ConfigError(f"--allow-host-path is an absolute path, not {str(each)!r}")
     check_name(name, what="node")  # it also names a folder
     state = (state or home() / "nodes" / name).absolute()
     if dry_run:
@@ -90,6 +100,7 @@ def node(
         state,
         namespace=namespace,
         key=key.absolute() if key else None,
+        rights=Rights(privileged=allow_privileged, host_paths=tuple(allow_host_path)),
         interval_s=interval_s,
         probe_timeout_s=probe_timeout_s,
         probe_interval_s=probe_interval_s,

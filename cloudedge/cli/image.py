@@ -34,6 +34,9 @@ def build(
         [], metavar="DIR", help="Wheels for a build without network; IMAGE=DIR applies to that one only."
     ),
     extra: list[str] = EXTRAS,
+    strict: bool = typer.Option(
+        False, "--strict", help="For releases: refuse bases without a digest, packages without hashes, and no tag."
+    ),
     dockerfiles: Path | None = DOCKERFILES,
     dry_run: bool = DRY_RUN,
     as_json: bool = JSON,
@@ -46,7 +49,13 @@ def build(
     from cloudedge.images import connect, kinds_of, plan_build  # noqa: PLC0415
 
     planned = plan_build(
-        kinds_of(images), tag=tag, bases=base, wheelhouses=wheelhouse, extras=extra, dockerfiles=dockerfiles
+        kinds_of(images),
+        tag=tag,
+        bases=base,
+        wheelhouses=wheelhouse,
+        extras=extra,
+        dockerfiles=dockerfiles,
+        strict=strict,
     )
     rows = [
         {
@@ -142,7 +151,7 @@ def wheelhouse(
 
     Example: cloudedge image wheelhouse wheels cube serving trainer
     """
-    from cloudedge.images import kinds_of, make_wheelhouse, wheel_commands  # noqa: PLC0415
+    from cloudedge.images import kinds_of, lock_wheels, make_wheelhouse, wheel_commands  # noqa: PLC0415
 
     kinds = kinds_of(images)
     commands = wheel_commands(folder, kinds, python=python, source=source, extras=extra, dockerfiles=dockerfiles)
@@ -151,4 +160,18 @@ def wheelhouse(
             typer.echo(shlex.join(command))
         return
     make_wheelhouse(commands, lambda line: say("  {}", line))
+    lock_wheels(folder)
     say("next: cloudedge image build {} --wheelhouse {}", " ".join(kinds), folder)
+
+
+@app.command()
+def lock(folder: Path = typer.Argument(..., metavar="DIR", help="A directory of wheels.")) -> None:
+    """Write the hashes of a directory of wheels; a build accepts those wheels and no others.
+
+    `image wheelhouse` does this too. Run it after you replaced a wheel by hand.
+
+    Example: cloudedge image lock wheels
+    """
+    from cloudedge.images import lock_wheels  # noqa: PLC0415
+
+    typer.echo(lock_wheels(folder))

@@ -90,7 +90,9 @@ def _up_pods(target: str, within_s: float, *, dry_run: bool, as_json: bool) -> N
         return
     standing = start(target, within_s=within_s)
     if as_json:
-        json_out({"namespace": standing.namespace, "places": standing.places})
+        json_out({"namespace": standing.namespace, "places": standing.places, "notices": standing.notices})
     else:
         table_out(("place", "service"), list(standing.places.items()))
+    for notice in standing.notices:
+        say("notice: {}", notice)
     say("The namespace is {}. Next, run `cloudedge release BUNDLE --to {}`.", standing.namespace, target)

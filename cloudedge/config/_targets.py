@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from cloudedge.config._edge import EdgeLeg
-from cloudedge.config._fields import Duration, Name, Section
+from cloudedge.config._fields import Duration, Name, Section, Size
 from cloudedge.config._hubs import HubConfig
 
 __all__ = [
     "CubePods",
     "DenseLeg",
     "KnativeConfig",
+    "PeerConfig",
     "PodsConfig",
     "ServingPods",
     "SparseLeg",
@@ -40,7 +42,11 @@ def _known_kind(kind: str) -> str:
     return kind
 
 
-_Resources = dict[str, Annotated[str, BeforeValidator(str), Field(pattern=r"^[0-9.]+[a-zA-Z]*$")]]
+_SIZE = r"^[0-9]+(\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?$"
+_Resources = dict[str, Annotated[str, BeforeValidator(str), Field(pattern=r"^([0-9.]+[a-zA-Z]*|none)$")]]
+_REQUESTS = "resources reserved for a pod: cpu, memory, ephemeral-storage; `none` takes a default away"
+_LIMITS = "the most a pod may use: cpu, memory, ephemeral-storage; `none` takes a default away"
+_VERSION_SIZE = "the memory that the largest version takes in one pod; the default memory limit is computed from it"
 
 
 class SparseLeg(Section):
@@ -58,16 +64,44 @@ class DenseLeg(Section):
     service: Name = Field("model", description="the service's name for Pipeline clients: POST /SERVICE/prediction")
 
 
+class PeerConfig(Section):
+    """Callers that a NetworkPolicy admits: pods by labels, or addresses."""
+
+    pod_labels: dict[str, str] | None = Field(None, description="labels of the pods; all of the namespaces if left out")
+    namespace_labels: dict[str, str] | None = Field(
+        None, description="labels of their namespaces, {} for all; the target's own namespace if left out"
+    )
+    cidr: str = Field("", description="a range of addresses instead, such as 10.1.0.0/16")
+
+    @model_validator(mode="after")
+    def _names_one_thing(self) -> PeerConfig:
+        by_labels = self.pod_labels is not None or self.namespace_labels is not None
+        if by_labels == bool(self.cidr):
+            raise PydanticCustomError("peer", "name pod_labels and namespace_labels, or cidr")
+        if self.cidr:
+            try:
+                ipaddress.ip_network(self.cidr)
+            except ValueError as error:
+                raise PydanticCustomError("cidr", "cidr: {why}", {"why": str(error)}) from error
+        return self
+
+
 class CubePods(Section):
     """The cube pods of a Kubernetes target: one per shard replica."""
 
     image: str = Field("", description="the image of cube.Dockerfile; needed with a sparse leg")
-    requests: _Resources = Field({}, description="resources reserved for a pod: cpu, memory")
-    limits: _Resources = Field({}, description="the most a pod may use: cpu, memory")
+    requests: _Resources = Field({}, description=_REQUESTS)
+    limits: _Resources = Field({}, description=_LIMITS)
+    version_size: Size | None = Field(None, description=_VERSION_SIZE)
     storage_class: str = Field(
         "", description="storage class of the volumes; without one, a deleted pod comes back empty"
     )
-    storage: str = Field("10Gi", pattern=r"^[0-9]+[a-zA-Z]*$", description="size of each volume")
+    storage: str = Field(
+        "10Gi", pattern=_SIZE, description="size of each volume; without a storage class, the most a pod may write"
+    )
+    data_from: tuple[PeerConfig, ...] = Field(
+        (), description="callers of the data port, besides the target's own serving pods"
+    )
     node_selector: dict[str, str] = Field({}, description="labels of the nodes to run on")
 
 
@@ -94,13 +128,16 @@ class ServingPods(Section):
     """The serving pods of a Kubernetes target."""
 
     image: str = Field("", description="the image of serving.Dockerfile; needed with a dense leg")
-    requests: _Resources = Field({}, description="resources reserved for a pod: cpu, memory")
-    limits: _Resources = Field({}, description="the most a pod may use: cpu, memory")
+    requests: _Resources = Field({}, description=_REQUESTS)
+    limits: _Resources = Field({}, description=_LIMITS)
+    version_size: Size | None = Field(None, description=_VERSION_SIZE)
     node_selector: dict[str, str] = Field({}, description="labels of the nodes to run on")
     hub: HubConfig | None = Field(
         None, description="the target's hub as the pods reach it; secrets as env:NAME; needed with a dense leg"
     )
     hub_secret: str = Field("", description="a Secret whose keys are those environment variables")
+    storage: str = Field("10Gi", pattern=_SIZE, description="the most a pod may write: the programs that it pulls")
+    data_from: tuple[PeerConfig, ...] = Field((), description="callers of the data port; anyone if left out")
     ingress_host: str = Field("", description="a host name for an Ingress; without one there is only the Service")
     ingress_class: str = Field("", description="the class of the Ingress; the cluster's default if left out")
     knative: KnativeConfig | None = Field(
@@ -119,6 +156,10 @@ class PodsConfig(Section):
     )
     service_account: str = Field(
         "", description="the pods' service account; one without permissions is made if left out"
+    )
+    network_policies: bool = Field(True, description="make NetworkPolicies for the pods")
+    admin_from: tuple[PeerConfig, ...] = Field(
+        (), description="callers of all ports, the admin APIs among them: a cloudedge in the cluster, Prometheus"
     )
     access: Literal["auto", "forward", "direct"] = Field(
         "auto", description="reach pods through the API server or directly; auto: directly inside the cluster"

@@ -6,7 +6,7 @@ from cloudedge.images._engine_errors import connect, engine_errors
 from cloudedge.images._image_plan import Planned, kinds_of, plan_build, plan_push
 from cloudedge.images._list_images import Listed, listed
 from cloudedge.images._push import Pushed, push
-from cloudedge.images._wheels import make_wheelhouse, wheel_commands
+from cloudedge.images._wheels import lock_wheels, make_wheelhouse, wheel_commands
 
 __all__ = [
     "KINDS",
@@ -22,6 +22,7 @@ __all__ = [
     "kinds_of",
     "listed",
     "local_name",
+    "lock_wheels",
     "make_wheelhouse",
     "plan_build",
     "plan_push",

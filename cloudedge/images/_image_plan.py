@@ -44,6 +44,7 @@ def plan_build(
     wheelhouses: Sequence[str] = (),
     extras: Sequence[str] = (),
     dockerfiles: Path | None = None,
+    strict: bool = False,
 ) -> list[tuple[str, Build]]:
     """Return the images and the build of each.
 
@@ -54,12 +55,14 @@ def plan_build(
         wheelhouses: Directories of wheels, likewise.
         extras: Extras of cloudedge, for every image that contains it.
         dockerfiles: The folder of the Dockerfiles.
+        strict: Refuse what can change under its name: bases without a digest, packages without hashes, and the tag
+            `latest`.
 
     Raises:
         InputError: an argument is not valid.
     """
     chosen_bases, chosen_wheels = _chosen(kinds, bases, "base"), _chosen(kinds, wheelhouses, "wheelhouse")
-    return [
+    planned = [
         (
             local_name(kind, tag),
             Build(
@@ -72,6 +75,11 @@ def plan_build(
         )
         for kind in kinds
     ]
+    for image, how in planned if strict else ():
+        if image.endswith(":latest"):
+            raise InputError(f"{image} is a tag that every build moves", hint="Name another one with `--tag`.")
+        how.require_exact()
+    return planned
 
 
 def plan_push(kinds: Sequence[Kind], registry: str, *, tag: str = "") -> list[Planned]:

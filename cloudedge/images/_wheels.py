@@ -1,17 +1,23 @@
-"""Wheelhouses: directories of the wheels an image is built from, so that the build needs no network."""
+"""Wheelhouses: directories of the wheels an image is built from, with their hashes, so that builds need no network."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from cloudedge.errors import InputError, Unavailable
 from cloudedge.images._catalogue import Kind, checkout, dockerfile_of, dockerfiles_folder, with_extras
+from cloudedge.io import digest_file
 
-__all__ = ["make_wheelhouse", "wheel_commands"]
+__all__ = ["LOCK", "lock_wheels", "make_wheelhouse", "wheel_commands"]
+
+LOCK = "requirements.lock"
+"""The file of a wheelhouse with the version and the hashes of each package, in pip's own form."""
 
 _STOCK_PYTHON = "3.9"  # the newest that Paddle Serving supports
 _LAST_LINES = 10
@@ -40,14 +46,14 @@ def wheel_commands(
         InputError: Paddle Serving is requested together with other images.
     """
     place = dockerfiles or dockerfiles_folder()
-    wheel = ["-m", "pip", "wheel", "--disable-pip-version-check", "--use-pep517", "--wheel-dir", str(folder)]
+    pip, into = ["-m", "pip", "wheel", "--disable-pip-version-check", "--use-pep517"], ["--wheel-dir", str(folder)]
     if "paddle-serving" in kinds:
         if len(kinds) > 1:
             raise InputError(
                 "the wheels of paddle-serving cannot share a directory: they are for Python 3.9",
                 hint="Make one directory for paddle-serving, and one for the rest.",
             )
-        command = [python or f"python{_STOCK_PYTHON}", *wheel]
+        command = [python or f"python{_STOCK_PYTHON}", *pip, *into]
         return [
             [*command, "-r", str(place / "paddle-serving/requirements.txt")],
             [*command, "--no-deps", "-r", str(place / "paddle-serving/requirements-alone.txt")],
@@ -59,7 +65,41 @@ def wheel_commands(
         wanted += filter(None, given.split(","))
     own = source or checkout()
     requirement = with_extras(str(own.absolute()) if own else "cloudedge", sorted(set(wanted)))
-    return [[python or sys.executable, *wheel, requirement if own else f"{requirement}=={version('cloudedge')}"]]
+    constraints = place / "constraints.txt"
+    limits = ["--constraint", str(constraints)] if constraints.is_file() else []
+    what = requirement if own else f"{requirement}=={version('cloudedge')}"
+    return [[python or sys.executable, *pip, *limits, *into, what]]
+
+
+def lock_wheels(folder: Path) -> Path:
+    """Write the versions and hashes of a wheelhouse; a build accepts those wheels and no others.
+
+    Returns:
+        The file that was written.
+
+    Raises:
+        InputError: There are no wheels, or two versions of a package.
+    """
+    versions: dict[str, set[str]] = defaultdict(set)
+    hashes: dict[str, list[str]] = defaultdict(list)
+    for wheel in sorted(folder.glob("*.whl")):
+        name, number = wheel.name.split("-")[:2]
+        name = re.sub(r"[-_.]+", "-", name).lower()
+        versions[name].add(number)
+        hashes[name].append(f"--hash=sha256:{digest_file(wheel).sha256}")
+    if not versions:
+        raise InputError(f"{folder} has no wheels")
+    twice = {name: sorted(found) for name, found in versions.items() if len(found) > 1}
+    if twice:
+        found = "; ".join(f"{name} {', '.join(numbers)}" for name, numbers in twice.items())
+        raise InputError(
+            f"{folder} has more than one version of a package: {found}",
+            hint=f"Remove the wheels that are not wanted, then run `cloudedge image lock {folder}`.",
+        )
+    lines = [f"{name}=={next(iter(versions[name]))} {' '.join(hashes[name])}\n" for name in sorted(versions)]
+    lock = folder / LOCK
+    lock.write_text("".join(lines), encoding="ascii")
+    return lock
 
 
 def make_wheelhouse(commands: Sequence[Sequence[str]], progress: Callable[[str], None]) -> None:

@@ -7,7 +7,7 @@ runs it on this machine; `cloudedge pipeline submit --host URL` runs the same gr
 bucket. The images are those of
 
     cloudedge image build pipeline serving trainer
-    docker build --tag ctr-trainer --file examples/ctr/trainer.Dockerfile examples/ctr
+    docker build -t ctr-trainer --build-arg BASE=cloudedge-trainer -f examples/ctr/trainer.Dockerfile examples/ctr
 
 pushed to where the cluster pulls from: `--set image=registry/ctr-trainer:1`, and CLOUDEDGE_PIPELINE_IMAGE.
 """

@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from cloudedge.errors import CloudEdgeError
-from cloudedge.images import KINDS, Kind, build, local_name, make_wheelhouse, plan_build, wheel_commands
+from cloudedge.images import KINDS, Kind, build, local_name, lock_wheels, make_wheelhouse, plan_build, wheel_commands
 from cloudedge.images._engine_errors import connect
 from tests import ROOT
 
 TOOLS = Path(os.environ.get("CLOUDEDGE_TEST_TOOLS") or ROOT / ".peers")
-CODE = ("cloudedge", "native", "CMakeLists.txt", "pyproject.toml")
+CODE = ("cloudedge", "native", "CMakeLists.txt", "pyproject.toml", "constraints.txt")
 STOCK = ("dockerfiles/paddle-serving",)
 
 needs_docker = pytest.mark.skipif(
@@ -47,7 +47,7 @@ def built(kind: Kind) -> str:
 
 def tag(kind: Kind) -> str:
     """Name a state of what an image is made of."""
-    return f"lab-{state(f'dockerfiles/{kind}.Dockerfile', *sources(kind))}"
+    return f"lab-{state(f'dockerfiles/{kind}.Dockerfile', 'dockerfiles/install.sh', *sources(kind))}"
 
 
 def sources(kind: Kind) -> tuple[str, ...]:
@@ -94,12 +94,15 @@ def wheelhouse(kind: Kind) -> Path:
     if not stamp.exists() or stamp.read_text() != wanted:
         interpreter = python("3.9" if is_stock else "3.11")
         kinds = [kind] if is_stock else [each for each in KINDS if each != "paddle-serving"]
+        for old in folder.glob("*.whl"):
+            old.unlink()  # of a package there may be one version only
         commands = wheel_commands(folder, kinds, python=interpreter)
         with pytest.MonkeyPatch.context() as patch:
             if interpreter == sys.executable:
                 # As the checkout was built, or all of it would be compiled again. To pip, 0 means without isolation.
                 patch.setenv("PIP_NO_BUILD_ISOLATION", "0")
             make_wheelhouse(commands, print)
+        lock_wheels(folder)
         stamp.write_text(wanted)
     return folder
 

@@ -18,6 +18,7 @@ from cloudedge.images import (
     dockerfiles_folder,
     kinds_of,
     local_name,
+    lock_wheels,
     plan_build,
     plan_push,
     wheel_commands,
@@ -31,6 +32,7 @@ from cloudedge.images._push import Layers, Pushed, refusal
 def wheels(tmp_path):
     for name in ("cloudedge-1-py3-none-any.whl", "paddle_serving_server-0.9.0-py3-none-any.whl"):
         (tmp_path / name).touch()
+    lock_wheels(tmp_path)
     return tmp_path
 
 
@@ -120,6 +122,7 @@ def test_wheels_of_our_images_share_a_directory():
     assert command[0] == sys.executable
     assert command[-2:] == ["--wheel-dir", "w"]
     assert what == "/src[paddle,s3,serve,visualdl]"
+    assert command[command.index("--constraint") + 1] == str(dockerfiles_folder() / "constraints.txt")
     assert wheel_commands(Path("w"), ["cube"], python="python3.12")[0][0] == "python3.12"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -29,6 +29,7 @@ _CPUS = re.compile(r"\d{1,6}(\.\d{1,6})?m?")
 _MEMORY = re.compile(r"\d{1,15}(\.\d{1,6})?([KMGT]i|[kKMGT])?")
 _COUNT = re.compile(r"\d{1,3}")
 _VERSION = re.compile(r"[a-zA-Z0-9_][-._a-zA-Z0-9]{0,63}")
+_HOST_FIELDS = ("hostNetwork", "hostPID", "hostIPC", "devices")
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ class DesiredApp:
     services: tuple[DesiredService, ...]
     volumes: tuple[DesiredVolume, ...]
     workload: str = "deployment"
+    host_access: tuple[str, ...] = ()
+    """The fields that ask for the host's namespaces, devices or capabilities, which this kind of node never gives."""
 
     @classmethod
     def parse(cls, value: Any, *, version: str = "") -> DesiredApp:
@@ -143,6 +146,7 @@ class DesiredApp:
             services,
             volumes,
             workload,
+            tuple(dict.fromkeys(_host_access(value, _list(value, "services")))),
         )
 
     @property
@@ -187,10 +191,21 @@ def _service(value: Any, app: str) -> DesiredService:
             cpus=_limit(limits, "cpu", _CPUS),
             memory=_limit(limits, "memory", _MEMORY),
             gpus=int(_limit(limits, "nvidia.com/gpu", _COUNT) or 0),
-            privileged=bool((value.get("security") or {}).get("privileged")),
+            privileged=any(bool((value.get(key) or {}).get("privileged")) for key in ("security", "securityContext")),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"app {app}: one of its services cannot be read: {error!r}") from error
+
+
+def _host_access(app: Mapping[str, Any], services: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """List the fields of an app and its services that reach out of a container, `privileged` aside."""
+    for each in (app, *services):
+        yield from (field for field in _HOST_FIELDS if each.get(field))
+        for field in ("security", "securityContext"):
+            given = each.get(field) or {}
+            if not isinstance(given, dict):
+                raise InputError(f"{field} is not an object")
+            yield from (f"{field}.{name}" for name, value in given.items() if value and name != "privileged")
 
 
 def _limit(limits: Mapping[str, Any], what: str, pattern: re.Pattern[str]) -> str:

@@ -2,6 +2,7 @@
 
 from cloudedge.edge_bie.node._agent import NodeAgent, NodeSettings
 from cloudedge.edge_bie.node._docker import DockerRuntime
+from cloudedge.edge_bie.node._rights import Rights
 from cloudedge.edge_bie.node._runtime import ProcessRuntime, Runtime, Supervised
 from cloudedge.edge_bie.node._sync import Link
 from cloudedge.edge_bie.node._units import remembered
@@ -12,6 +13,7 @@ __all__ = [
     "NodeAgent",
     "NodeSettings",
     "ProcessRuntime",
+    "Rights",
     "Runtime",
     "Supervised",
     "remembered",

@@ -20,7 +20,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from cloudedge.edge_bie.node._machine_stats import Machine
 from cloudedge.edge_bie.node._node_plan import plan
 from cloudedge.edge_bie.node._probe import ask_probes, await_answers
 from cloudedge.edge_bie.node._report import Phase, Trouble, app_stats, make_report
+from cloudedge.edge_bie.node._rights import Rights
 from cloudedge.edge_bie.node._runtime import Runtime, listens, targets_of
 from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._sync import Link
@@ -70,6 +71,8 @@ class NodeSettings:
     """Limit for downloads; 0: none."""
     address: str = ""
     """Address of this machine for the report; detected if left out."""
+    rights: Rights = field(default_factory=Rights)
+    """What apps may ask for, signed or not."""
 
 
 class NodeAgent:
@@ -129,6 +132,7 @@ class NodeAgent:
             node=settings.name,
             namespace=settings.namespace,
             key=settings.key,
+            rights=settings.rights,
             clock=self._clock,
         )
         self._machine = Machine(settings.folder, address=settings.address)

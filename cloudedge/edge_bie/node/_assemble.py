@@ -18,11 +18,12 @@ from typing import Literal
 
 from cloudedge.bundle import Bundle, published
 from cloudedge.edge_bie.model import DesiredApp, DesiredService, DesiredVolume, MountedConfig, Statement, slot_of
+from cloudedge.edge_bie.node._rights import host_path
 from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._units import Bind, Lead, ServiceRun, Unit
 from cloudedge.errors import InputError
 from cloudedge.hub import Descriptor, Digest
-from cloudedge.io import path_below, safe_path, write_synced
+from cloudedge.io import path_below, write_synced
 
 __all__ = ["Kind", "Parts", "assemble", "free_port"]
 
@@ -138,22 +139,11 @@ def _fill(target: Path, volume: DesiredVolume, parts: Parts, store: NodeStore, o
         for key, data in config.texts.items():
             _write(target / key, data, 0o755 if volume.kind == "config" else 0o600)
     elif volume.kind == "hostPath":
-        source = host_path(store, volume)
+        source = host_path(store.host, volume)
         source.mkdir(parents=True, exist_ok=True)
         target.symlink_to(source)
     else:
         target.mkdir()
-
-
-def host_path(store: NodeStore, volume: DesiredVolume) -> Path:
-    """Return a volume's folder on this machine.
-
-    Raises:
-        InputError: A relative path leaves the node's folder.
-    """
-    if volume.source.startswith("/"):
-        return Path(volume.source)
-    return store.folder / "host" / safe_path(PurePosixPath(volume.source).as_posix(), "a host path")
 
 
 def _is_blob(parts: Parts, volume: DesiredVolume) -> bool:
@@ -302,7 +292,7 @@ def _binds(
         if volume.kind == "config" and volume.source in objects:
             source = objects[volume.source]
         elif volume.kind == "hostPath":
-            source = host_path(store, volume)
+            source = host_path(store.host, volume)
         # Blobs are links into the hub: a write to one would change every version that has it.
         found.append(Bind(str(source), mount.path, mount.read_only or _is_blob(parts, volume)))
     if parts.bundle is not None:

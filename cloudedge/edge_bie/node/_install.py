@@ -23,6 +23,7 @@ from cloudedge.edge_bie.model import (
 )
 from cloudedge.edge_bie.node._assemble import Parts, assemble
 from cloudedge.edge_bie.node._node_plan import admit
+from cloudedge.edge_bie.node._rights import Rights
 from cloudedge.edge_bie.node._runtime import Login, Runtime
 from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._units import NodeState, Slot, Unit
@@ -141,6 +142,7 @@ class Installer:
         runtime: Runs apps.
         node: The node's name.
         key: Public key that statements must be signed with; None: unsigned apps are installed too.
+        rights: What apps may ask for.
         clock: Source of time.
     """
 
@@ -153,6 +155,7 @@ class Installer:
         node: str,
         namespace: str,
         key: Path | None,
+        rights: Rights,
         clock: Clock,
     ) -> None:
         self._fetch = fetch
@@ -160,6 +163,7 @@ class Installer:
         self._runtime = runtime
         self._node = node
         self._key = key
+        self._rights = rights
         self._clock = clock
         self._fields = {"BAETYL_NODE_NAME": node, "BAETYL_NAMESPACE": namespace}
 
@@ -195,12 +199,13 @@ class Installer:
             app.secrets, self._fetch("secret", _pins(app.secrets)), self._fields, kind="secret"
         )  # fmt: skip
         statement = checked_statement(app, configs, state.slots.get(slot_of(app), Slot()), self._key)
+        if statement is None and self._key is not None:
+            raise SignatureInvalid(
+                f"{app.ref.name} comes without a statement, and this node runs only signed apps",
+                hint="Publish it with cloudedge, or start the node without `--key`.",
+            )
+        self._rights.check(app, self._store.host, in_container=self._runtime.kind == "docker")
         if statement is None:
-            if self._key is not None:
-                raise SignatureInvalid(
-                    f"{app.ref.name} comes without a statement, and this node runs only signed apps",
-                    hint="Publish it with cloudedge, or start the node without `--key`.",
-                )
             self._bring_images(app, secrets, at)
             at("assemble")
             return self._assemble(Parts(app, configs, secrets)), 0

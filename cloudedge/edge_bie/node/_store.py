@@ -48,6 +48,11 @@ class NodeStore:
         self.hub = LocalHub(folder / "hub")
         self.downloads = downloads
 
+    @property
+    def host(self) -> Path:
+        """The folder of hostPath volumes with a relative path."""
+        return self.folder / "host"
+
     def unit_folder(self, unit_id: str) -> Path:
         """Return the folder of a unit's files."""
         return self.folder / "units" / unit_id

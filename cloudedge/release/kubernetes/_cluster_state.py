@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from http import HTTPStatus
 from pathlib import Path
 
-from cloudedge.config import TargetConfig, home
+from cloudedge.config import CubePods, PodsConfig, ServingPods, TargetConfig, home
 from cloudedge.cube import CubeConf
-from cloudedge.errors import Conflict, NotFound, Unavailable
+from cloudedge.errors import Conflict, NotFound, Rejected, Unavailable
 from cloudedge.kube import Cluster, Kind, Object, identity
 from cloudedge.release.core import Shards
 from cloudedge.release.kubernetes._names import (
@@ -68,7 +69,10 @@ class Site:
             namespace=config.namespace or None,
             paddle_service_group=config.paddle_service_group,
         )
-        self.reach = Reach(self.cluster, direct=is_direct(config))
+        self._direct = is_direct(config)
+        self.reach = Reach(self.cluster, direct=self._direct)
+        self.notices: list[str] = []
+        """What the last `apply` could not do, and what the operator may do about it."""
 
     @property
     def folder(self) -> Path:
@@ -195,12 +199,13 @@ class Site:
             earlier=self.earlier(),
             live=live if live is not None else live_shards(CubeConf.from_text(conf)) if conf else {},
             policy=self._policy,
+            direct=self._direct,
         )
 
     def plan(self) -> list[Object]:
         """Return the objects that `apply` would apply, as far as that is known now."""
         check(self.name, self.config)
-        return objects(self.name, self.config, self.facts())
+        return objects(self.name, self.config, replace(self.facts(), unlimited=self._unlimited()))
 
     def apply(self) -> list[Object]:
         """Apply the objects that cloudedge.yaml defines and return them; what is right already stays.
@@ -216,11 +221,23 @@ class Site:
         first = services(self.name, self.config)
         for each in first:
             self._apply(each)
-        found = objects(self.name, self.config, self.facts(token=token))
+        facts = replace(self.facts(token=token), unlimited=self._unlimited())
+        found = objects(self.name, self.config, facts)
+        self.notices = _without_limits(found, self.config.pods or PodsConfig())
         named_already = {identity(each) for each in first}
         for each in found:
-            if identity(each) not in named_already:
+            if identity(each) in named_already:
+                continue
+            try:
                 self._apply(each)
+            except Rejected as error:
+                if each["kind"] != _NETWORK_POLICY or error.facts.get("status") != HTTPStatus.FORBIDDEN:
+                    raise
+                self.notices.append(
+                    f"{identity(each)} is not made, so other pods reach the ports of these pods: {error.message} "
+                    "Add networkpolicies to the Role, as docs/how-to/release-kubernetes.md has it, or set "
+                    "`pods.network_policies: false`."
+                )
         self._trim(found)
         return found
 
@@ -228,16 +245,25 @@ class Site:
         """List the target's objects in the cluster: those that make pods, or all of them."""
         policy = self.cluster.kind_of({**_EMPTY, "apiVersion": self._policy, "kind": "PodDisruptionBudget"})
         ingress = self.cluster.kind_of({**_EMPTY, "apiVersion": "networking.k8s.io/v1", "kind": "Ingress"})
-        kinds = [Kind.DEPLOYMENT, Kind.STATEFUL_SET, ingress, policy]
+        network = self.cluster.kind_of({**_EMPTY, "apiVersion": "networking.k8s.io/v1", "kind": _NETWORK_POLICY})
+        kinds = [Kind.DEPLOYMENT, Kind.STATEFUL_SET, ingress, policy, network]
         if self.is_knative:
             kinds.insert(0, self.paddle_services().kind)
         kept = [Kind.SERVICE, Kind.CONFIG_MAP, Kind.SECRET, Kind.SERVICE_ACCOUNT, Kind.PVC]
-        mine = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/managed-by=cloudedge"
         return [
             (kind, each["metadata"]["name"])
             for kind in [*kinds, *(kept if everything else ())]
-            for each in self.cluster.list(kind, selector=mine)
+            for each in self._mine(kind)
         ]
+
+    def _mine(self, kind: Kind) -> list[Object]:
+        mine = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/managed-by=cloudedge"
+        try:
+            return self.cluster.list(kind, selector=mine)
+        except Rejected as error:
+            if kind.kind == _NETWORK_POLICY and error.facts.get("status") == HTTPStatus.FORBIDDEN:
+                return []  # a Role without this right cannot have made any
+            raise
 
     def delete(self, owned: Sequence[tuple[Kind, str]]) -> None:
         """Delete objects; returns when they are gone, and their pods with them."""
@@ -267,7 +293,7 @@ class Site:
         """Delete what cloudedge.yaml no longer defines and no release needs: serving, and Services of replicas."""
         names = {(each["kind"], each["metadata"]["name"]) for each in wanted}
         for kind, name in self.owned():
-            if kind.kind in ("Deployment", "Ingress") and (kind.kind, name) not in names:
+            if kind.kind in ("Deployment", "Ingress", _NETWORK_POLICY) and (kind.kind, name) not in names:
                 self.cluster.delete(kind, name)
         pods = {part.pod(self.name, replica) for part in self.parts() for replica in range(part.replicas)}
         for each in self._services():
@@ -285,6 +311,11 @@ class Site:
             )
         self.cluster.apply(wanted)
 
+    def _unlimited(self) -> frozenset[str]:
+        """Return the sets of pods that have no memory limit; a default would end servers that hold more than that."""
+        found = [each for kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT) for each in self._mine(kind)]
+        return frozenset(each["metadata"]["name"] for each in found if "memory" not in _limits(each))
+
     @property
     def _policy(self) -> str:
         return "policy/v1" if self.cluster.capabilities().version >= _POLICY_V1 else "policy/v1beta1"
@@ -301,4 +332,25 @@ class Site:
         return self.cluster.list(Kind.SERVICE, selector=f"{selector(labels('cube', self.name))},cloudedge.io/table")
 
 
+def _limits(found: Object) -> Object:
+    container = found["spec"]["template"]["spec"]["containers"][0]
+    limits: Object = (container.get("resources") or {}).get("limits") or {}
+    return limits
+
+
+def _without_limits(found: Sequence[Object], pods: PodsConfig) -> list[str]:
+    settings: dict[str, CubePods | ServingPods] = {"StatefulSet": pods.cube, "Deployment": pods.serving}
+    names = [
+        each["metadata"]["name"]
+        for each in found
+        if each["kind"] in settings and "memory" not in {**_limits(each), **settings[each["kind"]].limits}
+    ]
+    notice = (
+        f"without a memory limit, as before: {', '.join(names)}. Set `version_size` in `pods.cube` and `pods.serving`, "
+        "or `limits: {memory: none}`."
+    )
+    return [notice] if names else []
+
+
+_NETWORK_POLICY = "NetworkPolicy"
 _EMPTY = {"metadata": {"name": "any"}}

@@ -28,6 +28,8 @@ class Standing:
 
     namespace: str
     places: dict[str, str]
+    notices: tuple[str, ...] = ()
+    """What `up` could not do, and what the operator may do about it."""
 
 
 def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> Standing:
@@ -52,7 +54,7 @@ def up(name: str, *, config: Config | None = None, within_s: float = 120.0) -> S
         if site.config.dense:
             port = "" if site.is_knative else f":{SERVING_PORT}"
             found[f"dense/{named('serving', name)}"] = f"{named('serving', name)}{port}"
-        return Standing(site.cluster.namespace, found)
+        return Standing(site.cluster.namespace, found, tuple(site.notices))
     finally:
         site.reach.close()
 

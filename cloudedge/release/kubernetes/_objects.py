@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -31,6 +31,8 @@ from cloudedge.release.kubernetes._names import (
     parts_of,
     wanted_file,
 )
+from cloudedge.release.kubernetes._network import network_policies
+from cloudedge.release.kubernetes._resources import TMP_SIZE, pod_resources
 from cloudedge.release.kubernetes._revision import check_knative
 from cloudedge.release.places import cube_conf
 
@@ -41,6 +43,13 @@ _USER = 10001
 _DRAIN_S, _NOTICE_S = 10, 5
 _GRACE_S = 2 * (_DRAIN_S + _NOTICE_S)
 """Longer than a server takes to drain; before that it keeps answering while proxies learn that it ends."""
+_SECURED = {
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+}
 _MOUNTS = "/etc/cloudedge"
 _ANYWHERE = "0.0.0.0"  # noqa: S104 - a pod has to listen; its admin API needs the token
 
@@ -59,6 +68,10 @@ class Facts:
     """By table: the number of shards of the layout that readers without a pin get."""
     policy: str = "policy/v1"
     """The version of PodDisruptionBudgets; before Kubernetes 1.21 there is only policy/v1beta1."""
+    direct: bool = False
+    """True if cloudedge reaches pods by their addresses: NetworkPolicies apply to it then."""
+    unlimited: Collection[str] = ()
+    """StatefulSets and Deployments that exist without a memory limit; they get no default limits."""
 
 
 def check(target: str, config: TargetConfig) -> PodsConfig:
@@ -105,6 +118,7 @@ def objects(target: str, config: TargetConfig, facts: Facts) -> list[Object]:
     found.append(
         {**_head("v1", "Secret", named("cloudedge", target, dotted="admin"), labels("admin", target)), "data": data}
     )
+    found += network_policies(target, config, direct=facts.direct)  # before the first pod
     if config.sparse:
         found += services(target, config)
         found.append(conf_map(target, config, facts))
@@ -173,9 +187,10 @@ def _account(target: str) -> Object:
 
 def _shard(target: str, part: Part, pods: PodsConfig, facts: Facts) -> Iterator[Object]:
     name, own = part.name(target), labels("cube", target) | part.labels
+    limited = name not in facts.unlimited
     yield _budget(name, own, facts)
     volumes = [
-        _tmp(),
+        _own_disk("tmp", TMP_SIZE if limited else ""),
         _from_secret("admin", named("cloudedge", target, dotted="admin")),
         _from_state(named("cube", target, dotted="state")),
     ]
@@ -189,7 +204,7 @@ def _shard(target: str, part: Part, pods: PodsConfig, facts: Facts) -> Iterator[
         }
         claims.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": spec})
     else:
-        volumes.append({"name": "data", "emptyDir": {}})
+        volumes.append(_own_disk("data", pods.cube.storage if limited else ""))
     container = {
         "name": "cube",
         "image": pods.cube.image,
@@ -206,7 +221,8 @@ def _shard(target: str, part: Part, pods: PodsConfig, facts: Facts) -> Iterator[
             *({"name": each, "mountPath": f"{_MOUNTS}/{each}", "readOnly": True} for each in ("admin", "state")),
         ],
         **_probes("admin", slow_s=600),  # it loads the rows of its volume before it answers
-        **_secured(pods.cube),
+        **_SECURED,
+        "resources": pod_resources("cube", pods.cube, limited=limited),
     }
     yield {
         **_head("apps/v1", "StatefulSet", name, labels("cube", target) | part.labels),
@@ -235,6 +251,7 @@ def _serving(target: str, config: TargetConfig, pods: PodsConfig, facts: Facts) 
         return  # the first release makes the PaddleService: without a version it has nothing to run
     # Without data: releases write what serving shall have, and `up` leaves it alone.
     yield _head("v1", "ConfigMap", named("serving", target, dotted="state"), labels("serving", target))
+    limited = name not in facts.unlimited
     yield _budget(name, own, facts)
     yield {
         **_head("v1", "Service", name, labels("serving", target)),
@@ -275,11 +292,12 @@ def _serving(target: str, config: TargetConfig, pods: PodsConfig, facts: Facts) 
         # Proxies still send requests here for a moment after the pod got the signal to end.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_NOTICE_S)]}}},
         **_probes("admin", slow_s=300),
-        **_secured(settings),
+        **_SECURED,
+        "resources": pod_resources("serving", settings, limited=limited),
     }
     volumes = [
-        {"name": "models", "emptyDir": {}},
-        _tmp(),
+        _own_disk("models", settings.storage if limited else ""),
+        _own_disk("tmp", TMP_SIZE if limited else ""),
         _from_secret("admin", named("cloudedge", target, dotted="admin")),
         _from_state(named("serving", target, dotted="state")),
         {"name": "serving", "configMap": {"name": name}},
@@ -346,26 +364,18 @@ def _pod(
 
 
 def _probes(port: str, *, slow_s: int) -> Object:
-    """Return the probes: alive if the process answers, ready if a version does; it may start for `slow_s` seconds."""
+    """Return the probes: alive if the process answers, ready if a version does; it may start for `slow_s` seconds.
+
+    They ask the admin port, which NetworkPolicies close to other pods and which keeps connections free for them. A busy
+    pod is not restarted: only one that has not answered in a whole minute is, each question waiting for 10 s.
+    """
     every = 2
-    alive = {"httpGet": {"path": "/health", "port": port, "scheme": "HTTP"}, "timeoutSeconds": 5}
+    alive = {"httpGet": {"path": "/health", "port": port, "scheme": "HTTP"}, "timeoutSeconds": 10}
     ready = {"httpGet": {"path": "/ready", "port": port, "scheme": "HTTP"}, "timeoutSeconds": 10}
     return {
         "startupProbe": {**alive, "periodSeconds": every, "failureThreshold": slow_s // every},
         "livenessProbe": {**alive, "periodSeconds": 10, "failureThreshold": 6},
         "readinessProbe": {**ready, "periodSeconds": every, "failureThreshold": 3},
-    }
-
-
-def _secured(settings: CubePods | ServingPods) -> Object:
-    resources = {name: dict(getattr(settings, name)) for name in ("requests", "limits") if getattr(settings, name)}
-    return {
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        **({"resources": resources} if resources else {}),
     }
 
 
@@ -384,8 +394,9 @@ def _ports(**ports: int) -> list[Object]:
     return [{"name": name, "port": port, "targetPort": port, "protocol": "TCP"} for name, port in ports.items()]
 
 
-def _tmp() -> Object:
-    return {"name": "tmp", "emptyDir": {}}
+def _own_disk(name: str, size: str) -> Object:
+    """Return a volume that goes with its pod; a pod that writes more than `size` is evicted."""
+    return {"name": name, "emptyDir": {"sizeLimit": size} if size else {}}
 
 
 def _from_state(name: str) -> Object:

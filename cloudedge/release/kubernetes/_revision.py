@@ -14,6 +14,7 @@ from cloudedge.config import KnativeConfig, PodsConfig, TargetConfig
 from cloudedge.errors import ConfigError
 from cloudedge.release.core import Version
 from cloudedge.release.kubernetes._names import ADMIN, SERVING_ADMIN, SERVING_PORT, labels, named
+from cloudedge.release.kubernetes._resources import pod_resources
 from cloudedge.release.places import tables_of
 from cloudedge.serving import Desired, DesiredVersion
 from cloudedge.serving.knative import Autoscale, Endpoint, PaddleService
@@ -111,6 +112,9 @@ def service_of(target: str, config: TargetConfig, endpoint: Endpoint) -> PaddleS
     secrets = {"admin": named("cloudedge", target, dotted="admin")}
     secrets |= {"hub": serving.hub_secret} if serving.hub_secret else {}
     asked, most = serving.requests or serving.limits, serving.limits
+    if serving.version_size is not None:
+        found = pod_resources("serving", serving)
+        asked, most = {"memory": found["requests"]["memory"], **asked}, {"memory": found["limits"]["memory"], **most}
     return PaddleService(
         named("serving", target),
         endpoint,
@@ -144,6 +148,11 @@ def check_knative(target: str, config: TargetConfig) -> None:
         raise ConfigError(
             f"target {target!r}: a PaddleService has no {', '.join(f'pods.serving.{each}' for each in extra)}",
             hint="Knative has routes and hosts of its own; a Deployment (no `pods.serving.knative`) has all of these.",
+        )
+    if "none" in (*serving.requests.values(), *serving.limits.values()):
+        raise ConfigError(
+            f"target {target!r}: pods.serving.requests and pods.serving.limits cannot be `none`: "
+            "the controller of PaddleServices sets what is left out"
         )
     wrong = [
         finding

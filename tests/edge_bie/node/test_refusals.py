@@ -241,6 +241,14 @@ def test_the_live_app_changed_in_place(world, played, node, how):
     assert node.state.slots["paddle-serving"].live == live
 
 
+def test_a_signature_gives_no_folder_of_the_machine(world, played, node):
+    """The key says who may release, and not what this machine gives away."""
+    world.state = "/etc"
+    statement = world.publish(make_bundle(world.hub, world.folder, 2))
+    world.point(statement)
+    is_refused(world, played, node, statement, reason="Rejected", words="--allow-host-path /etc")
+
+
 def test_a_node_with_a_key_runs_nothing_without_a_statement(world, played, node):
     (app,) = [app for app in (world.bie.app(each.name) for each in world.bie.apps()) if app]
     body = {**app.to_json(), "name": "stranger", "labels": {}, "selector": "baetyl-node-name=n1", "replica": 1}
