@@ -99,7 +99,7 @@ def _check_width(width: int, before: int) -> int:
 
 
 def _looks_like_state(numbers: NDArray[np.float64]) -> bool:
-    """Whether columns can be slot, unseen_days, delta_score, show, click, embed_w, g2sum and more."""
+    """Tell whether columns can be slot, unseen_days, delta_score, show, click, embed_w, g2sum and more."""
     if len(numbers) < _STATE:
         return False
     slot, unseen_days, delta_score, show, click, _, g2sum = numbers[:_STATE]
