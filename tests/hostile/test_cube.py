@@ -10,6 +10,7 @@ import pytest
 from cloudedge.io import parse_address
 from tests.cube import plain_wire as plain
 from tests.cube.reference import part_files, write_part
+from tests.faults import proves_fault
 from tests.hostile.attacks import CUBE, THREADED
 from tests.hostile.harness import Target, assault
 
@@ -69,11 +70,23 @@ def administered(tmp_path_factory):
         yield target
 
 
+@proves_fault(
+    area="strangers",
+    fault="a cube server is sent long pins, packed zeros, half frames, or nobody reads its answers",
+    happens="they are refused or closed; memory grows by at most 64 MB, and others are answered",
+    cure="nothing; `cloudedge cube serve --help` lists the limits",
+)
 @pytest.mark.parametrize("attack", CUBE, ids=lambda attack: attack.name)
 def test_an_attack_on_the_data_port(shard, attack, record_property):
     record_property("outcome", str(assault(shard, attack)))
 
 
+@proves_fault(
+    area="strangers",
+    fault="140 connections without a token send a byte now and then to an admin port",
+    happens="`/health` is answered as before",
+    cure="nothing",
+)
 @pytest.mark.parametrize("attack", THREADED, ids=lambda attack: attack.name)
 def test_an_attack_on_the_admin_port(administered, attack, record_property):
     record_property("outcome", str(assault(administered, attack)))

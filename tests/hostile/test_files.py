@@ -6,6 +6,7 @@ import http.client
 
 import pytest
 
+from tests.faults import proves_fault
 from tests.hostile.attacks import FRONT, THREADED
 from tests.hostile.harness import Target, assault
 
@@ -95,6 +96,12 @@ def test_an_attack_on_a_file_server(files, attack, record_property):
     record_property("outcome", str(assault(files, attack)))
 
 
+@proves_fault(
+    area="strangers",
+    fault="the proxy of an edge node is sent endless heads and slow requests",
+    happens="they are refused, and others are answered",
+    cure="nothing",
+)
 @pytest.mark.parametrize("attack", FRONT, ids=lambda attack: attack.name)
 def test_an_attack_on_a_switching_proxy(front, attack, record_property):
     record_property("outcome", str(assault(front, attack)))

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.faults import proves_fault
 from tests.hostile.attacks import HTTP1, LAB
 from tests.hostile.harness import Target, assault
 from tests.serving.raw_http import Http
@@ -34,6 +35,12 @@ def lab(tmp_path_factory):
         yield target
 
 
+@proves_fault(
+    area="strangers",
+    fault="the lab is sent endless heads or deep JSON",
+    happens="they are refused, and nodes are answered",
+    cure="nothing",
+)
 @pytest.mark.parametrize("attack", [*HTTP1, *LAB], ids=lambda attack: attack.name)
 def test_an_attack_takes_little_memory_and_holds_up_no_other_client(lab, attack, record_property):
     record_property("outcome", str(assault(lab, attack)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults import proves_fault
 from tests.hostile.attacks import HTTP1, SERVING
 from tests.hostile.harness import Target, assault
 from tests.serving.models import LocalHub, pack_marked
@@ -36,6 +37,12 @@ def replica(tmp_path_factory):
         yield target
 
 
+@proves_fault(
+    area="strangers",
+    fault="a serving replica is sent bodies that grow, endless heads, or millions of parts",
+    happens="they are refused with the name of the limit; memory grows by at most 64 MB, and others are answered",
+    cure="nothing; `cloudedge serve --help` lists the limits",
+)
 @pytest.mark.parametrize("attack", [*HTTP1, *SERVING], ids=lambda attack: attack.name)
 def test_an_attack_takes_little_memory_and_holds_up_no_other_client(replica, attack, record_property):
     record_property("outcome", str(assault(replica, attack)))

@@ -15,6 +15,7 @@ from cloudedge.errors import StorageError
 from cloudedge.journal import Journal, JournalDamaged, check_journal, repair_journal
 from cloudedge.journal._files import backups
 from tests import ROOT
+from tests.faults import proves_fault
 
 OPERATIONS = 6
 
@@ -53,6 +54,12 @@ def test_backups_come_by_themselves_and_the_newest_few_stay(tmp_path):
     assert backups(path) == kept  # nothing was written, so nothing changed
 
 
+@proves_fault(
+    area="journal",
+    fault="the file of the journal is damaged",
+    happens="what can be read is true, and what cannot is refused",
+    cure="`cloudedge journal repair TARGET`",
+)
 @pytest.mark.rules
 @pytest.mark.parametrize("seed", [*range(12), 34])  # 34: SQLite's message quotes bytes that are not text
 def test_damage_at_random_places_is_the_truth_or_an_error_and_then_repaired(tmp_path, seed):

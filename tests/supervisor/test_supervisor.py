@@ -17,6 +17,7 @@ from cloudedge.clock import SystemClock
 from cloudedge.errors import Unavailable
 from cloudedge.supervisor import ProcessSpec, down, find_processes, is_up, pause_before_restart, process_states, up
 from cloudedge.supervisor._supervisor import save_specs
+from tests.faults import proves_fault
 
 pytestmark = pytest.mark.parts
 
@@ -324,6 +325,12 @@ def answers(port):
     return False
 
 
+@proves_fault(
+    area="servers",
+    fault="a server of a local target hangs",
+    happens="the supervisor restarts it; `status` names the restart and its reason",
+    cure="nothing",
+)
 def test_one_that_hangs_is_restarted(folder):
     port = free_port()
     spec = python("a", _SERVER.format(port=port), health=f"http://127.0.0.1:{port}/health")

@@ -8,6 +8,7 @@ from cloudedge.bundle import Bundle, Outline, export_zip, unpack
 from cloudedge.bundle import media_types as media
 from cloudedge.errors import InputError
 from cloudedge.hub import Descriptor, LocalHub, canonical_json, copy, digest_of, parse_json
+from tests.faults import proves_fault
 from tests.models import make_model, make_table
 
 pytestmark = pytest.mark.rules
@@ -32,6 +33,12 @@ def rename(bundle, annotation, name):
     return descriptor
 
 
+@proves_fault(
+    area="bundles and hubs",
+    fault="a manifest names a table or a file outside its folder",
+    happens="every command refuses it, and nothing is written",
+    cure="find out who packed it",
+)
 @pytest.mark.parametrize("annotation", [media.FILE_PATH, media.TABLE_NAME])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_command_takes_it_in(packed, hub, tmp_path, annotation, name):

@@ -15,6 +15,7 @@ import requests
 from cloudedge.admin import AdminHttpClient, is_loopback
 from cloudedge.cube.server._admin_api import AdminServer
 from cloudedge.errors import ConfigError, Conflict
+from tests.faults import proves_fault
 
 pytestmark = pytest.mark.parts
 
@@ -175,6 +176,12 @@ CROSS_SITE = {
 }
 
 
+@proves_fault(
+    area="strangers",
+    fault="a page in a browser sends orders to an admin API on loopback",
+    happens="they are refused: orders need the token, JSON, and no `Origin`",
+    cure="nothing",
+)
 @pytest.mark.parametrize(("headers", "status"), CROSS_SITE.values(), ids=CROSS_SITE)
 def test_requests_of_pages_in_a_browser_are_refused(admin, headers, status):
     body = json.dumps({"within_s": 0}).encode()

@@ -14,6 +14,7 @@ import pytest
 from cloudedge.edge_bie import container_entrypoint as entry
 from cloudedge.supervisor import find_processes, is_up
 from tests.edge_bie.node.world import APP, RUN, SERVER, Hammer, eventually, make_bundle, settle, signed
+from tests.faults import proves_fault
 
 pytestmark = pytest.mark.parts
 
@@ -66,6 +67,12 @@ def test_the_report_is_what_bie_stores_and_the_delta_of_a_node_in_sync_is_empty(
     assert agent._link._post("/v1/sync/report", "report", agent.report()) in ({}, {"nodeprops": {}})
 
 
+@proves_fault(
+    area="edge",
+    fault="a version fails its probes on a node",
+    happens="the node keeps the old one, and the rollout counts it as failed",
+    cure="`cloudedge fleet status FLEET` names the nodes and why",
+)
 @pytest.mark.parametrize("how", ["wrong", "crash"])
 def test_a_version_that_fails_its_probes_is_given_up_and_the_old_one_answers(world, live, how):
     agent, first = live
@@ -141,6 +148,12 @@ def test_a_node_needs_only_a_cloud_and_a_name(world, monkeypatch):
     assert "is not one BIE takes" in said.stderr
 
 
+@proves_fault(
+    area="edge",
+    fault="the agent of an edge node is killed",
+    happens="its apps go on answering; started again, it goes on where it was",
+    cure="start it again",
+)
 def test_a_killed_agent_leaves_its_app_running_and_goes_on(world):
     world.release(make_bundle(world.hub, world.folder, 1))
     process = world.start()

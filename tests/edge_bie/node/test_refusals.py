@@ -18,6 +18,7 @@ from cloudedge.edge_bie.model._statement import Blob
 from cloudedge.errors import StorageError
 from tests.edge_bie.node.played_runtime import PlayedRuntime
 from tests.edge_bie.node.world import PASSPHRASE, eventually, make_bundle, noise, settle, signed
+from tests.faults import proves_fault
 
 pytestmark = pytest.mark.parts
 
@@ -114,6 +115,12 @@ def test_a_bundle_signed_by_somebody_else(world, played, node):
     is_refused(world, played, node, statement, reason="SignatureInvalid", words="none of its 1 signatures")
 
 
+@proves_fault(
+    area="edge",
+    fault="an old statement is sent to a node again",
+    happens="the node refuses it: statements are numbered",
+    cure="nothing",
+)
 def test_an_old_statement_sent_again(world, played, node):
     (slot,) = node.state.slots.values()
     assert slot.highest == 1
@@ -276,6 +283,12 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+@proves_fault(
+    area="edge",
+    fault="a node has no room for a version",
+    happens="it fetches nothing, keeps the old one and reports why",
+    cure="make room; it tries again by itself",
+)
 def test_a_disk_without_room_is_noticed_before_a_byte_is_fetched(world, played, small_disk):
     agent = world.agent(folder=small_disk / "n1", runtime=played)
     world.release(make_bundle(world.hub, world.folder, 1))

@@ -17,6 +17,7 @@ from cloudedge.edge_bie.node._report import trouble_of
 from cloudedge.edge_bie.node._store import NodeStore
 from cloudedge.edge_bie.node._units import NodeState
 from cloudedge.errors import InputError, Rejected
+from tests.faults import proves_fault
 
 pytestmark = pytest.mark.rules
 
@@ -58,6 +59,12 @@ def install(app, folder, rights=None, *, kind="docker"):
         installer.prepare(app, NodeState(), lambda step: None)
 
 
+@proves_fault(
+    area="edge",
+    fault="the cloud asks a node for a privileged container",
+    happens="the node refuses and reports which option would allow it",
+    cure="`cloudedge edge node --allow-privileged`, if it is meant",
+)
 @pytest.mark.parametrize("field", ["security", "securityContext"])
 def test_a_privileged_container_needs_the_operator(tmp_path, field):
     app = an_app({field: {"privileged": True}})

@@ -14,6 +14,7 @@ import pytest
 from cloudedge.errors import Conflict, InputError, IntegrityError, NotFound, StorageError
 from cloudedge.hub import ANY, Descriptor, LocalHub, Manifest, current, digest_of
 from cloudedge.hub.objects._directory import DirectoryStore
+from tests.faults import proves_fault
 
 
 def put_manifest(hub, note, name="ctr"):
@@ -178,6 +179,12 @@ def upload(store, data, read=None, key="blobs/sha256/x"):
     return sum(settled)
 
 
+@proves_fault(
+    area="bundles and hubs",
+    fault="an upload is cut off",
+    happens="nothing that was there changes, and what arrived is kept",
+    cure="the same command again",
+)
 @pytest.mark.rules
 def test_an_upload_continues_where_it_stopped(tmp_path):
     store, data, reads = DirectoryStore(tmp_path), os.urandom(5_000_000), []
@@ -248,6 +255,12 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", mount], check=True)
 
 
+@proves_fault(
+    area="bundles and hubs",
+    fault="the disk of the local hub is full",
+    happens="the command fails, and nothing that was there is lost",
+    cure="make room, then the same command again",
+)
 @pytest.mark.parts
 def test_a_full_disk_is_said_and_nothing_is_lost(small_disk):
     hub = LocalHub(small_disk / "hub")

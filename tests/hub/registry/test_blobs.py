@@ -17,6 +17,7 @@ from cloudedge.errors import InputError, IntegrityError, NotFound, Rejected, Una
 from cloudedge.hub.core._oci import Descriptor, Digest, Manifest, digest_of, verified
 from cloudedge.hub.registry import _upload as _registry_upload
 from cloudedge.hub.registry._registry_hub import RegistryHub, RegistrySettings
+from tests.faults import proves_fault
 from tests.hub.registry.servers import Answer, Server, push, reader, registry, times
 
 pytestmark = pytest.mark.parts
@@ -115,6 +116,12 @@ def test_a_flipped_source_is_refused_and_leaves_nothing(proxied, proxy, tmp_path
     assert proxied.has_blob("ctr", blob)
 
 
+@proves_fault(
+    area="bundles and hubs",
+    fault="bytes change on their way to a registry",
+    happens="they are refused, and no tag moves",
+    cure="the same command again",
+)
 @pytest.mark.parametrize("size", [1000, 20 * MIB])
 def test_bytes_that_change_on_the_way_are_refused_by_the_registry(proxied, proxy, size):
     def flip(seen):

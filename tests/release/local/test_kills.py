@@ -15,6 +15,7 @@ import pytest
 
 from cloudedge.release import Limits, ReleaseUndone, Unfinished
 from cloudedge.release.local import is_up, up
+from tests.faults import proves_fault
 from tests.release.local.world import NAME, wait
 
 pytestmark = pytest.mark.parts
@@ -49,6 +50,12 @@ def release_and_die(world, at, later_ms=0):
     return command.returncode != 0
 
 
+@proves_fault(
+    area="release",
+    fault="the machine that releases dies in the middle",
+    happens="the live version goes on answering, and no answer mixes two versions",
+    cure="`cloudedge resume TARGET`, or `cloudedge abort TARGET`",
+)
 @pytest.mark.parametrize(("at", "later_ms"), MOMENTS)
 def test_a_killed_release_is_resumed(world, at, later_ms):
     assert release_and_die(world, at, later_ms)
@@ -96,6 +103,12 @@ def release_and_kill(world, process, stage, **choices):
     assert world.states()[process]["last_exit"] == "SIGKILL"
 
 
+@proves_fault(
+    area="servers",
+    fault="a shard or serving replica is killed, during a release or not",
+    happens="its replicas answer; the supervisor starts it again with the version it had, and a release waits",
+    cure="nothing",
+)
 @pytest.mark.parametrize(
     ("process", "stage"),
     [
@@ -124,6 +137,12 @@ def test_a_server_that_is_killed_at_every_stage(world, process):
     print(f"\n{process} killed as each of {len(stages)} stages began: {', '.join(stages)}")  # noqa: T201 - what was proved
 
 
+@proves_fault(
+    area="servers",
+    fault="the supervisor of a local target is killed",
+    happens="its servers go on answering and are no longer restarted",
+    cure="`cloudedge up TARGET`",
+)
 @pytest.mark.parametrize("stage", ["dense.prepare:dense/0", "dense.switch:dense/0"])
 def test_a_supervisor_that_is_killed_meanwhile(world, stage):
     after, pids = world.fresh(), world.pids()
@@ -142,6 +161,12 @@ def test_a_supervisor_that_is_killed_meanwhile(world, stage):
     assert load.broken == ([], [])
 
 
+@proves_fault(
+    area="servers",
+    fault="the machine reboots",
+    happens="servers come back with the versions they had",
+    cure="`cloudedge up TARGET`, unless it runs at boot",
+)
 def test_after_a_reboot_everything_is_as_it_was(world):
     world.release(world.fresh())
     live = world.live.pin
@@ -160,6 +185,12 @@ def test_after_a_reboot_everything_is_as_it_was(world):
     assert load.broken == ([], [])
 
 
+@proves_fault(
+    area="servers",
+    fault="a file of a model is damaged on a replica's disk",
+    happens="restarted, the replica does not answer with it; `status` shows it as `failed`, with the file",
+    cure="`cloudedge resume TARGET`",
+)
 def test_a_replica_does_not_answer_with_bytes_that_are_not_those_of_its_pin(world):
     """One float is edited in a blob; a replica that is killed then would answer wrongly under the old pin."""
     live = world.live

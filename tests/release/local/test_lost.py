@@ -10,6 +10,7 @@ import pytest
 
 from cloudedge.release import Target
 from cloudedge.release.local import down, up
+from tests.faults import proves_fault
 from tests.release.local.world import NAME, World, home, wait
 
 pytestmark = pytest.mark.parts
@@ -20,6 +21,12 @@ def reopen(world):
     world.target = Target.load(NAME, config=world.config)
 
 
+@proves_fault(
+    area="journal",
+    fault="the journal is lost",
+    happens="every command refuses, and names the cure; servers go on answering",
+    cure="`cloudedge journal rebuild TARGET`",
+)
 def test_the_journal_is_lost_and_rebuilt_from_the_servers(world):
     was, new = world.live, world.fresh()
     world.release(new)
@@ -50,6 +57,12 @@ def test_the_journal_is_lost_and_rebuilt_from_the_servers(world):
     assert load.broken == ([], [])
 
 
+@proves_fault(
+    area="release",
+    fault="a canary that bakes turns out to be bad",
+    happens="`rollback` ends the bake and takes the canary back",
+    cure="`cloudedge rollback TARGET`",
+)
 def test_a_rollback_during_a_bake_takes_the_canary_back(world):
     was, new = world.live, world.fresh()
     seen = world.intended("bake")
@@ -66,6 +79,12 @@ def test_a_rollback_during_a_bake_takes_the_canary_back(world):
     assert world.target.unfinished is None
 
 
+@proves_fault(
+    area="servers",
+    fault="the token of a local target is lost",
+    happens="servers answer requests and no orders; `status` names the cure",
+    cure="`cloudedge up TARGET`",
+)
 def test_a_lost_token_is_named_and_made_anew(world):
     with world.load() as load:
         (world.folder / "token").unlink()
@@ -101,6 +120,12 @@ def fill_up(path):
             file.write(bytes(4096))
 
 
+@proves_fault(
+    area="journal",
+    fault="the disk is full, and the live version is bad",
+    happens="`rollback` takes the space that the journal keeps in reserve",
+    cure="`cloudedge rollback TARGET`",
+)
 def test_a_rollback_works_on_a_full_disk(small_disk, tmp_path):
     pytest.importorskip("paddle", reason="paddlepaddle is not installed")
     with home(small_disk / "home"):

@@ -10,6 +10,7 @@ import pytest
 
 from cloudedge.errors import Conflict, StorageError
 from cloudedge.release import Limits, ReleaseUndone, Unfinished
+from tests.faults import proves_fault
 from tests.release.local.world import DIM, ROWS, wait
 
 pytestmark = pytest.mark.parts
@@ -42,6 +43,12 @@ def test_the_next_version_and_back_under_load(world):
     ]
 
 
+@proves_fault(
+    area="release",
+    fault="a version does not answer its probes as recorded",
+    happens="it is loaded nowhere, and the live version stays live",
+    cure="find out why; `cloudedge bundle verify --deep REF`",
+)
 def test_a_version_that_answers_its_probes_differently_vanishes(world):
     before = world.live
     with world.load() as load:
@@ -89,6 +96,12 @@ def test_a_good_canary_passes_by_the_limits_that_everybody_has(world):
     assert world.live.pin == after.pin
 
 
+@proves_fault(
+    area="release",
+    fault="a canary answers otherwise than its limits allow",
+    happens="it is taken back by itself",
+    cure="`cloudedge history TARGET` shows which limit",
+)
 def test_a_canary_that_drifts_is_taken_back(world):
     before = world.live
     with world.load() as load:
@@ -164,6 +177,12 @@ def test_two_releases_planned_at_once(world):
     assert load.broken == ([], [])
 
 
+@proves_fault(
+    area="journal",
+    fault="the disk under the journal is full during a release",
+    happens="the release stops where it is, and the live version stays live",
+    cure="make room, then `cloudedge resume TARGET`",
+)
 def test_a_full_disk_under_the_journal(world):
     before, after = world.live, world.fresh()
     journal = world.journal
@@ -189,6 +208,12 @@ def test_a_full_disk_under_the_journal(world):
     assert {pin for *_, pin in load.answered} <= {before.pin, after.pin}
 
 
+@proves_fault(
+    area="release",
+    fault="a place has no room for the new version",
+    happens="the release is undone, and the live version stays live",
+    cure="make room, then release again",
+)
 def test_no_room_for_what_is_shipped(world):
     before, after = world.live, world.fresh()
     with world.load() as load:
@@ -218,6 +243,12 @@ class SetBack:
         return getattr(self._clock, name)
 
 
+@proves_fault(
+    area="release",
+    fault="the clock of the releasing machine is set back",
+    happens="nothing: orders are numbered and not dated",
+    cure="nothing",
+)
 def test_a_clock_set_back_an_hour_changes_no_order(world):
     before, after = world.live, world.fresh()
     ground = world.target._context

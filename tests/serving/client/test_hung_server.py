@@ -17,6 +17,7 @@ import pytest
 
 from cloudedge.errors import DeadlineExceeded
 from cloudedge.serving import Client, EndpointPolicy
+from tests.faults import proves_fault
 from tests.serving.client.relay import Relay
 from tests.serving.protocols.event_loop import loop_in_thread
 
@@ -96,6 +97,12 @@ def is_rested_and_others_answer(asking, url):
     return state
 
 
+@proves_fault(
+    area="servers",
+    fault="one of two serving replicas hangs",
+    happens="the client gives its tries up early and lets it rest; no request fails",
+    cure="nothing; the supervisor restarts it",
+)
 @pytest.mark.parametrize("scheme", ["http", "general+http", "grpc", "brpc"])
 def test_a_stopped_process(scheme):
     with (
@@ -116,6 +123,12 @@ def test_a_stopped_process(scheme):
         assert not asking.failed
 
 
+@proves_fault(
+    area="servers",
+    fault="the network drops or resets one replica's connections",
+    happens="as if it hung",
+    cure="nothing",
+)
 @pytest.mark.parametrize("fault", ["drop", "reset"])
 @pytest.mark.parametrize("scheme", ["http", "brpc"])
 def test_a_network_that_drops_or_resets(scheme, fault):
