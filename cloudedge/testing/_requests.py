@@ -109,6 +109,8 @@ class Clients:
             if is_meant:
                 request.until = 0.0
                 while request in self._under_way and (replica is None or request.replica is replica):
+                    if request.until > now:  # it went to another replica, and is slow there
+                        break
                     self._step(request)
 
     def lost(self, place: SimPlace) -> None:

@@ -935,8 +935,8 @@ _EDGE = [
         (
             "is-required",
             _INSTALL,
-            "            if self._key is not None:\n                raise SignatureInvalid(",
-            "            if False:\n                raise SignatureInvalid(",
+            "        if statement is None and self._key is not None:",
+            "        if statement is None and False:",
             "A node with a key runs an app without a statement.",
             "test_a_node_with_a_key_runs_nothing_without_a_statement",
         ),

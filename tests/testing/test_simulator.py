@@ -71,7 +71,8 @@ def test_without_faults_every_release_is_done():
     assert report.faults == {}
     # A canary that answers nonsense still pauses or is taken back; nothing else stops a release.
     assert report.outcomes["release: done"] > 50
-    assert not any(bad in outcome for outcome in report.outcomes for bad in ("killed", "StorageError", "Refused"))
+    own = [outcome for outcome in report.outcomes if not outcome.startswith("rival")]  # a rival may find no room
+    assert not any(bad in outcome for outcome in own for bad in ("killed", "StorageError", "Refused"))
 
 
 def test_an_unknown_fault_is_refused():
@@ -260,8 +261,8 @@ def test_a_resume_that_believes_the_journal_and_does_not_look_is_noticed(monkeyp
 
 
 def test_acting_under_another_name_than_was_written_is_noticed(monkeypatch):
-    acted = _apply.Run._attempt
-    monkeypatch.setattr(_apply.Run, "_attempt", lambda self, step, order, **how: acted(self, step, order + 1, **how))
+    acted = _apply.Run._act
+    monkeypatch.setattr(_apply.Run, "_act", lambda self, step, order, **how: acted(self, step, order + 1, **how))
     assert noticed("unexplained")
 
 
