@@ -182,12 +182,8 @@ class AdminHttp:
 
     def listen(self) -> None:
         """Begin to answer; called once `answer` has everything it needs."""
-        try:
-            if self._own_token is not None:
-                self._own_token.keep(self.port)
-        except BaseException:
-            self._http.close()
-            raise
+        if self._own_token is not None:
+            self._own_token.keep(self.port)
         self._http.start()
 
     @property

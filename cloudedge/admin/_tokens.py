@@ -14,7 +14,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cloudedge.config import home
-from cloudedge.errors import ConfigError
 from cloudedge.http1 import is_loopback
 
 __all__ = ["OwnToken", "find_token"]
@@ -30,11 +29,7 @@ class OwnToken:
         self.path: Path | None = None
 
     def keep(self, port: int) -> None:
-        """Write the token where clients of this user look for it.
-
-        Raises:
-            ConfigError: the file cannot be written.
-        """
+        """Write the token where clients of this user look for it; `path` stays None where nothing can be written."""
         path = _path(port)
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
@@ -43,11 +38,8 @@ class OwnToken:
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 file.write(self.text + "\n")
             unfinished.replace(path)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot keep the admin token in {path}: {error.strerror}",
-                hint="Give the server a token with `--token-file`, or a folder it can write to as CLOUDEDGE_HOME.",
-            ) from error
+        except OSError:
+            return  # a pod, perhaps, with a read-only file system: its orders need a token that was given
         self.path = path
 
     def remove(self) -> None:

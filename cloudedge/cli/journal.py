@@ -10,7 +10,6 @@ import typer
 
 from cloudedge.cli._output import DRY_RUN, JSON, json_out, say, table_out
 from cloudedge.cli.release_status import TARGET, open_target
-from cloudedge.config import home
 
 if TYPE_CHECKING:
     from cloudedge.journal import Repair
@@ -30,7 +29,7 @@ def check(
     """Check every page and row of journals and of their backups; changes nothing. Exits with 1 if one is not sound."""
     from cloudedge.journal import check_journal  # noqa: PLC0415 - not needed for --help
 
-    paths = [_path(name)] if name else sorted(path for part in ("targets", "fleets") for path in _all(home() / part))
+    paths = [_path(name)] if name else sorted(path for part in ("targets", "fleets") for path in _all(_home() / part))
     reports = [check_journal(path) for path in paths]
     if as_json:
         json_out([report.to_json() for report in reports])
@@ -115,4 +114,10 @@ def _all(folder: Path) -> set[Path]:
 
 
 def _path(name: str) -> Path:
-    return Path(name) if "/" in name or name.endswith(".db") else home() / "targets" / f"{name}.db"
+    return Path(name) if "/" in name or name.endswith(".db") else _home() / "targets" / f"{name}.db"
+
+
+def _home() -> Path:
+    from cloudedge.config import home  # noqa: PLC0415 - not needed for --help
+
+    return home()

@@ -102,10 +102,9 @@ class SimBundleSource:
         pins = {version.pin for version in self.versions.values()}
         lives = self._world.journal.recall("lives") if self._world.journal is not None else None
         # While tags move, they are ahead of the journal, and what they let go is not gone back to.
-        is_moving = bool(lives) and [self.roles.get("live"), self.roles.get("previous")][: len(lives)] != [
-            life["ref"] for life in lives[:2]
-        ]
-        for life in lives[:2] if lives and not is_moving else ():
+        last = (lives or [])[:2]
+        tagged = [self.roles.get(role) for role in ("live", "previous")]
+        for life in last if [life["ref"] for life in last] == tagged[: len(last)] else ():
             if life["ref"] in gone:
                 self._world.broken("deleted", f"{life['pin']} is live or the version to go back to, and is collected")
         for place in self._world.places.values():

@@ -31,4 +31,6 @@ class HttpLimits(ConnectionLimits):
     @property
     def bodies(self) -> BodyLimits:
         """The limits of what one body may become."""
-        return BodyLimits(self.max_inflated_bytes, self.max_inflate_ratio, self.max_parsed_bytes)
+        return BodyLimits(
+            min(self.max_inflated_bytes, self.max_body_bytes), self.max_inflate_ratio, self.max_parsed_bytes
+        )

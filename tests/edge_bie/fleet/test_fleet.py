@@ -109,7 +109,8 @@ def test_numbers_grow_even_when_the_journal_is_lost(tmp_path):
         with made.fleet() as fleet:
             fleet.rollout(fleet.plan(one), one)
             fleet.rollout(fleet.plan(two), two)
-        (tmp_path / "fleets" / "shops.db").unlink()
+        for file in (tmp_path / "fleets").glob("shops.db*"):  # with its backups
+            file.unlink()
         with made.fleet() as fleet:
             outcome = fleet.rollout(fleet.plan(one), one)
             assert outcome.state == "done"

@@ -77,7 +77,7 @@ def test_a_compressed_body_has_the_limit_of_a_plain_one(marked):
     body = json.dumps({"tensor": [], "pad": " " * 5000}).encode()
     with pair(marked, max_body_bytes=4000) as server, Http(server.port) as http:
         reply = http.ask("POST", "/GeneralModelService/inference", gzip.compress(body), {"Content-Encoding": "gzip"})
-    assert reply.status == 400
+    assert reply.status == 413
     assert "more than 4000 bytes" in reply.json()["err_msg"]
 
 
